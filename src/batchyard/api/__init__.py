@@ -1,0 +1,1 @@
+"""The object model: kinds, quantities, selectors, defaults, validation, conditions, versions."""

@@ -1,0 +1,51 @@
+"""What can be wrong with an object, each time with the place and the remedy.
+
+FieldError      one fault of one field, in the words of the API
+InvalidObject   all faults of an object at once (an ApiError)
+Conflict        somebody else wrote first, or the object is already there (an ApiError)
+NotFound        no such object (an ApiError)
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class FieldError(NamedTuple):
+    """One fault: `path: problem; remedy`. Paths are Kubernetes's: `spec.resourceGroups[0].flavors[1].name`."""
+
+    path: str
+    problem: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """`path: problem; remedy`, leaving out what is empty."""
+        place = f"{self.path}: " if self.path else ""
+        return f"{place}{self.problem}; {self.remedy}" if self.remedy else f"{place}{self.problem}"
+
+
+class ApiError(Exception):
+    """The API refused a request; `reason` is Kubernetes's."""
+
+    reason = "InternalError"
+
+
+class InvalidObject(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
+    """The object breaks the rules of its kind."""
+
+    reason = "Invalid"
+
+    def __init__(self, faults: Sequence[FieldError]) -> None:
+        super().__init__("; ".join(map(str, faults)))
+        self.faults = tuple(faults)
+
+
+class Conflict(ApiError):  # noqa: N818
+    """The object was changed by somebody else, or is already there."""
+
+    reason = "Conflict"
+
+
+class NotFound(ApiError):  # noqa: N818
+    """There is no such object."""
+
+    reason = "NotFound"

@@ -1,0 +1,77 @@
+"""Objects as the API has them: plain mappings, their keys, and setters that copy instead of changing.
+
+An object is never changed once somebody else may hold it. `with_*` return a new object that shares all it can.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+Obj: TypeAlias = Mapping[str, Any]
+
+
+class Key(NamedTuple):
+    """Which object: its kind (`Kind` in the core group, `Kind.group` elsewhere), namespace ('' if none), and name."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """`ns/name`, or the bare name of what has no namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def group_kind(obj: Obj) -> str:
+    """`Kind.group` of an object, or `Kind` in the core group."""
+    group, slash, _ = obj["apiVersion"].partition("/")
+    return f"{obj['kind']}.{group}" if slash else str(obj["kind"])
+
+
+def key_of(obj: Obj) -> Key:
+    """The key of an object."""
+    metadata = obj["metadata"]
+    return Key(group_kind(obj), metadata.get("namespace") or "", metadata["name"])
+
+
+def annotation(obj: Obj, name: str) -> str | None:
+    """The value of an annotation, or None."""
+    annotations = obj["metadata"].get("annotations")
+    return annotations.get(name) if annotations else None
+
+
+def label(obj: Obj, name: str) -> str | None:
+    """The value of a label, or None."""
+    labels = obj["metadata"].get("labels")
+    return labels.get(name) if labels else None
+
+
+def with_path(obj: Obj, path: Iterable[str], value: object) -> dict[str, Any]:
+    """The object with one value set, copying only the mappings on the way; None removes the field."""
+    head, *rest = path
+    new = dict(obj)
+    if rest:
+        new[head] = with_path(new.get(head) or {}, rest, value)
+    elif value is None:
+        new.pop(head, None)
+    else:
+        new[head] = value
+    return new
+
+
+def with_status(obj: Obj, status: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with another status."""
+    return {**obj, "status": status}
+
+
+def with_metadata(obj: Obj, **fields: Any) -> dict[str, Any]:
+    """The object with metadata fields set; None removes one."""
+    metadata = {k: v for k, v in {**obj["metadata"], **fields}.items() if v is not None}
+    return {**obj, "metadata": metadata}
+
+
+def controller_of(obj: Obj) -> Mapping[str, Any] | None:
+    """The owner reference marked as controller, or None."""
+    for owner in obj["metadata"].get("ownerReferences") or ():
+        if owner.get("controller"):
+            return owner  # type: ignore[no-any-return]
+    return None

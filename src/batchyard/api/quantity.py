@@ -1,0 +1,98 @@
+"""Quantities of resources, exact: `10Gi`, `500m`, `1e3`, `0.1`.
+
+The rest of batchyard counts in whole numbers: thousandths for cpu, units (bytes, devices) for all else, rounded up as
+Kubernetes does. Source of grammar and canonical form: k8s.io/apimachinery resource.Quantity; of the whole-number form
+and of `UNLIMITED`: Kueue's pkg/resources.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+NANO: Final = 10**9
+INT64_MAX: Final = 2**63 - 1
+#: An amount without bound. Far above all real ones, so that sums and differences with real amounts stay unlimited.
+UNLIMITED: Final = 1 << 100
+_UNLIMITED_FROM: Final = 1 << 98
+
+_BINARY: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5, "Ei": 1024**6}
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
+_GRAMMAR: Final = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII)
+_BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
+
+
+@lru_cache(maxsize=65536)
+def parse(value: str | int | float) -> int:
+    """A quantity in billionths, exact; finer parts are rounded up. ValueError says what is wrong."""
+    text = str(value)
+    match = _GRAMMAR.fullmatch(text)
+    if match is None or isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3")
+    sign, digits, suffix, exponent = match.groups()
+    whole, _, fraction = digits.partition(".")
+    numerator, denominator = int(whole + fraction or "0") * NANO, 10 ** len(fraction)
+    if suffix in _BINARY:
+        numerator *= _BINARY[suffix]
+    else:
+        power = int(exponent) if exponent is not None else _DECIMAL[suffix or ""]
+        numerator, denominator = numerator * 10 ** max(power, 0), denominator * 10 ** max(-power, 0)
+    nano = -(-numerator // denominator)
+    return -nano if sign == "-" else nano
+
+
+@lru_cache(maxsize=65536)
+def amount(resource: str, value: str | int | float) -> int:
+    """A quantity as a whole number: thousandths for cpu, units for all else, rounded up."""
+    unit = NANO // 1000 if resource == "cpu" else NANO
+    return -(-parse(value) // unit)
+
+
+@lru_cache(maxsize=65536)
+def quota_amount(resource: str, value: str | int | float) -> int:
+    """A quantity of quota; what Kueue takes for unlimited is UNLIMITED."""
+    whole = amount(resource, value)
+    return UNLIMITED if whole >= (INT64_MAX // 1000 * 1000 if resource == "cpu" else INT64_MAX) else whole
+
+
+def is_unlimited(whole: int) -> bool:
+    """Whether an amount is without bound."""
+    return whole >= _UNLIMITED_FROM
+
+
+@lru_cache(maxsize=65536)
+def format_amount(resource: str, whole: int) -> str:
+    """A whole number of a resource in Kubernetes's canonical form."""
+    if is_unlimited(whole):
+        return "<unlimited>"
+    if resource == "cpu":
+        return _decimal(whole, -3)
+    if (resource in _BINARY_RESOURCES or resource.startswith("hugepages-")) and abs(whole) >= 1024:
+        return _binary(whole)
+    return _decimal(whole, 0)
+
+
+def canonical(value: str | int | float) -> str:
+    """A quantity in Kubernetes's canonical form, its family of suffixes kept."""
+    text, nano = str(value), parse(value)
+    if any(text.endswith(suffix) for suffix in _BINARY) and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
+        return _binary(nano // NANO)
+    return _decimal(nano, -9)
+
+
+def _decimal(mantissa: int, exponent: int) -> str:
+    """`mantissa * 10**exponent` with the largest decimal suffix that leaves it whole."""
+    if mantissa == 0:
+        return "0"
+    while mantissa % 1000 == 0 and exponent < 18:
+        mantissa //= 1000
+        exponent += 3
+    return f"{mantissa}{_DECIMAL_SUFFIX[exponent]}"
+
+
+def _binary(whole: int) -> str:
+    """A whole number with the largest binary suffix that leaves it whole, or in decimal form where none does."""
+    for suffix, factor in reversed(_BINARY.items()):
+        if whole % factor == 0:
+            return f"{whole // factor}{suffix}"
+    return _decimal(whole, 0)

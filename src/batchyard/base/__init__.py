@@ -1,0 +1,1 @@
+"""What every layer rests on: instants, ids, invariants."""

@@ -1,0 +1,18 @@
+"""Names and uids made from a seed, so that equal runs make equal ones."""
+
+import hashlib
+import uuid
+
+
+def uid_for(seed: int, *parts: str) -> str:
+    """A version-4-shaped UUID fixed by the seed and the parts."""
+    digest = hashlib.blake2b("\0".join((str(seed), *parts)).encode(), digest_size=16).digest()
+    return str(uuid.UUID(bytes=digest, version=4))
+
+
+def fnv1a_64(text: str) -> int:
+    """The 64-bit FNV-1a hash of a text's UTF-8 bytes."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value

@@ -1,0 +1,71 @@
+"""Instants and durations as whole microseconds.
+
+An instant counts from 1970-01-01T00:00:00Z; a duration is a difference of two. Both are plain ints, so that equal
+inputs give equal outputs on every machine. Durations are written as Go writes them: `1h30m`, `0.2s`, `150ms`.
+"""
+
+import re
+from typing import Final
+
+Instant = int
+Duration = int
+
+MICROSECOND: Final = 1
+MILLISECOND: Final = 1_000
+SECOND: Final = 1_000_000
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+
+_UNITS: Final = {"us": MICROSECOND, "µs": MICROSECOND, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR}
+_PART: Final = re.compile(r"(\d+)(?:\.(\d*))?(us|µs|ms|s|m|h)|\.(\d+)(us|µs|ms|s|m|h)")
+
+
+def parse_duration(text: str) -> Duration:
+    """Microseconds of a Go duration (`1h30m`, `0.2s`); ValueError says what is wrong.
+
+    Parts below a microsecond are cut off. `0` needs no unit; negative durations are refused.
+    """
+    if text == "0":
+        return 0
+    position, total = 0, 0
+    while position < len(text):
+        part = _PART.match(text, position)
+        if part is None:
+            raise ValueError(f"{text!r} is not a duration; write it as 90s, 1h30m or 0.5s")
+        whole, fraction, unit = part[1] or "0", part[2] or part[4] or "", part[3] or part[5]
+        total += int(whole + fraction) * _UNITS[unit] // 10 ** len(fraction)
+        position = part.end()
+    if not text:
+        raise ValueError("an empty text is not a duration; write it as 90s, 1h30m or 0.5s")
+    return total
+
+
+def seconds(duration: Duration) -> int | float:
+    """A duration in seconds: a whole number where it is one, for people and JSON."""
+    whole, rest = divmod(duration, SECOND)
+    return whole if rest == 0 else duration / SECOND
+
+
+def format_age(duration: Duration) -> str:
+    """A duration as kubectl prints ages: `45s`, `3m20s`, `17m`, `5h12m`, `2d3h`.
+
+    Source: k8s.io/apimachinery duration.HumanDuration.
+    """
+    total = max(0, duration) // SECOND
+    minutes, hours, days = total // 60, total // 3600, total // 86400
+    if total < 120:
+        return f"{total}s"
+    if minutes < 10:
+        return f"{minutes}m{total % 60}s" if total % 60 else f"{minutes}m"
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
+    if hours < 48:
+        return f"{hours}h"
+    if hours < 192:
+        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
+    if days < 365 * 2:
+        return f"{days}d"
+    years, rest = divmod(days, 365)
+    return f"{years}y{rest}d" if days < 365 * 8 and rest else f"{years}y"

@@ -1,0 +1,1 @@
+"""Readers and writers of objects: in process here, over HTTP later."""

@@ -1,0 +1,45 @@
+"""What a controller is: it names the objects to look at, and says what it wants written. The runner does the rest."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from batchyard.api.meta import Key
+from batchyard.base.instant import Instant
+from batchyard.ports.client import Reader, WatchEvent, Write
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """A Kubernetes Event about an object, recorded only if the writes of its outcome succeed."""
+
+    regarding: Key
+    type: str  # Normal or Warning
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one reconcile wants: writes in order, events if they succeed, and when to look again."""
+
+    writes: list[Write] = field(default_factory=list)
+    events: list[EventRecord] = field(default_factory=list)
+    requeue_at: Instant | None = None
+
+
+class Controller(Protocol):
+    """A function from a view of the objects to intended writes. No I/O, no clock, no waiting.
+
+    What it remembers is an index that the same watch events would build again. Controllers with a higher `rank` run
+    only when no key of a lower rank is waiting and no write is under way: so a scheduling cycle sees all that is due.
+    """
+
+    name: str
+    rank: int
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Take note of a change, and name the objects to reconcile because of it."""
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Look at one object and say what to write."""

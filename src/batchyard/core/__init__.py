@@ -1,0 +1,1 @@
+"""Decisions as pure functions of a snapshot: quota, flavors, preemption, fair sharing, the cycle."""

@@ -1,0 +1,89 @@
+"""Reading and writing objects: what a controller sees of the world, and the writes it may intend.
+
+A Reader never blocks: it is a cache of the objects, in process or filled by watches. A Writer takes a write and
+answers later, through the kernel, after the write's own watch events have been delivered.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol, TypeAlias
+
+from batchyard.api.errors import ApiError
+from batchyard.api.meta import Key, Obj
+
+
+class EventType(StrEnum):
+    """What happened to an object, as watches say it."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+class WatchEvent(NamedTuple):
+    """One change. `old` is None when the object was added; for DELETED, `obj` is the last state."""
+
+    type: EventType
+    key: Key
+    obj: Obj
+    old: Obj | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make an object. Its uid and creation time are kept where given, else made."""
+
+    obj: Obj
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Replace metadata, spec and all else but the status. A resourceVersion in the object must be the current one."""
+
+    obj: Obj
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStatus:
+    """Replace the status alone. A resourceVersion in the object must be the current one."""
+
+    obj: Obj
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object; with finalizers it is only marked, and goes when the last one is removed."""
+
+    key: Key
+
+
+Write: TypeAlias = Create | Update | UpdateStatus | Delete
+
+
+class WriteResult(NamedTuple):
+    """What became of a write: the object as stored, or the error."""
+
+    obj: Obj | None
+    error: ApiError | None = None
+
+
+class Reader(Protocol):
+    """The objects as last seen."""
+
+    def get(self, key: Key) -> Obj | None:
+        """The object, or None."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+
+    def owned_by(self, uid: str) -> Sequence[Obj]:
+        """All objects with an owner reference to that uid, sorted by kind, namespace and name."""
+
+
+class Writer(Protocol):
+    """Where writes go."""
+
+    def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
+        """Take a write; `done` is called later, through the kernel, never from within."""

@@ -1,0 +1,25 @@
+"""Time and the queue of work: one thread, work in order of (instant, arrival)."""
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from batchyard.base.instant import Instant
+
+Work: TypeAlias = Callable[[], None]
+
+
+class Clock(Protocol):
+    """What time it is."""
+
+    def now(self) -> Instant:
+        """The present instant."""
+
+
+class Kernel(Clock, Protocol):
+    """A clock and the queue of work: live on an event loop, simulated on a heap."""
+
+    def call_at(self, when: Instant, work: Work) -> None:
+        """Do the work at an instant (now, if that is past); equal instants in order of arrival."""
+
+    def call_soon(self, work: Work) -> None:
+        """Do the work at the present instant, after all that is due now."""

@@ -1,0 +1,1 @@
+"""What runs an admitted workload: simulated here, real processes later."""

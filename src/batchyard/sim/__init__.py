@@ -1,0 +1,1 @@
+"""The simulated world: virtual time, scenarios, event log, checkers."""

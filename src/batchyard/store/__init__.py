@@ -1,0 +1,1 @@
+"""Revisions and watches of objects, without knowledge of any kind."""
