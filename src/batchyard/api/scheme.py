@@ -1,0 +1,139 @@
+"""The kinds batchyard knows: their groups, versions, names and scope. All that is decided by kind starts here."""
+
+from dataclasses import dataclass
+from typing import Final
+
+NAMESPACE: Final = "Namespace"
+CONFIG_MAP: Final = "ConfigMap"
+SERVICE: Final = "Service"
+SERVICE_ACCOUNT: Final = "ServiceAccount"
+SECRET: Final = "Secret"  # noqa: S105 - a kind
+POD: Final = "Pod"
+POD_TEMPLATE: Final = "PodTemplate"
+PRIORITY_CLASS: Final = "PriorityClass.scheduling.k8s.io"
+JOB: Final = "Job.batch"
+JOB_SET: Final = "JobSet.jobset.x-k8s.io"
+RESOURCE_FLAVOR: Final = "ResourceFlavor.kueue.x-k8s.io"
+CLUSTER_QUEUE: Final = "ClusterQueue.kueue.x-k8s.io"
+COHORT: Final = "Cohort.kueue.x-k8s.io"
+LOCAL_QUEUE: Final = "LocalQueue.kueue.x-k8s.io"
+WORKLOAD: Final = "Workload.kueue.x-k8s.io"
+WORKLOAD_PRIORITY_CLASS: Final = "WorkloadPriorityClass.kueue.x-k8s.io"
+ADMISSION_CHECK: Final = "AdmissionCheck.kueue.x-k8s.io"
+PROVISIONING_REQUEST_CONFIG: Final = "ProvisioningRequestConfig.kueue.x-k8s.io"
+TOPOLOGY: Final = "Topology.kueue.x-k8s.io"
+MULTI_KUEUE_CONFIG: Final = "MultiKueueConfig.kueue.x-k8s.io"
+MULTI_KUEUE_CLUSTER: Final = "MultiKueueCluster.kueue.x-k8s.io"
+SCENARIO: Final = "Scenario.sim.batchyard.dev"
+
+
+@dataclass(frozen=True, slots=True)
+class KindInfo:
+    """One kind. `constant` is its key everywhere: `Kind.group`, or bare `Kind` in the core group."""
+
+    constant: str
+    kind: str
+    group: str
+    versions: tuple[str, ...]
+    """All versions served, oldest first."""
+    storage_version: str
+    """The version objects have once decoded."""
+    plural: str
+    singular: str
+    short_names: tuple[str, ...] = ()
+    namespaced: bool = False
+    has_status: bool = False
+    """Whether the status is a subresource of its own."""
+    deprecated_versions: tuple[str, ...] = ()
+
+    @property
+    def api_version(self) -> str:
+        """The storage version as `apiVersion` has it."""
+        return self.api_version_for(self.storage_version)
+
+    def api_version_for(self, version: str) -> str:
+        """A version as `apiVersion` has it: `group/version`, or the version alone in the core group."""
+        return f"{self.group}/{version}" if self.group else version
+
+    def version_of(self, api_version: str) -> str | None:
+        """The version within an `apiVersion`, or None if this kind is not served there."""
+        version = api_version.rpartition("/")[2]
+        return version if version in self.versions and self.api_version_for(version) == api_version else None
+
+
+def _built_in(
+    constant: str, plural: str, *short_names: str, namespaced: bool = True, has_status: bool = False
+) -> KindInfo:
+    kind, _, group = constant.partition(".")
+    return KindInfo(constant, kind, group, ("v1",), "v1", plural, kind.lower(), short_names, namespaced, has_status)
+
+
+def _kueue(
+    constant: str, *short_names: str, namespaced: bool = False, has_status: bool = False, deprecated: bool = True
+) -> KindInfo:
+    kind, _, group = constant.partition(".")
+    singular = kind.lower()
+    plural = singular[:-1] + "ies" if singular.endswith("y") else singular + ("es" if singular.endswith("s") else "s")
+    return KindInfo(
+        constant,
+        kind,
+        group,
+        ("v1beta1", "v1beta2"),
+        "v1beta2",
+        plural,
+        singular,
+        short_names,
+        namespaced,
+        has_status,
+        ("v1beta1",) if deprecated else (),
+    )
+
+
+#: All kinds, in the order in which manifests that depend on each other are best applied.
+KINDS: Final[tuple[KindInfo, ...]] = (
+    KindInfo(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
+    _built_in(NAMESPACE, "namespaces", "ns", namespaced=False, has_status=True),
+    _built_in(PRIORITY_CLASS, "priorityclasses", "pc", namespaced=False),
+    _built_in(CONFIG_MAP, "configmaps", "cm"),
+    _built_in(SECRET, "secrets"),
+    _built_in(SERVICE_ACCOUNT, "serviceaccounts", "sa"),
+    _built_in(SERVICE, "services", "svc", has_status=True),
+    _built_in(POD_TEMPLATE, "podtemplates"),
+    _kueue(TOPOLOGY, "topo"),
+    _kueue(RESOURCE_FLAVOR, "flavor", "flavors", "rf"),
+    _kueue(WORKLOAD_PRIORITY_CLASS, "wpc"),
+    _kueue(PROVISIONING_REQUEST_CONFIG, "prc"),
+    _kueue(MULTI_KUEUE_CLUSTER, "mkc", has_status=True),
+    _kueue(MULTI_KUEUE_CONFIG, "mkconf", deprecated=False),
+    _kueue(ADMISSION_CHECK, "ac", has_status=True),
+    _kueue(COHORT, "co", has_status=True),
+    _kueue(CLUSTER_QUEUE, "cq", has_status=True),
+    _kueue(LOCAL_QUEUE, "queue", "queues", "lq", namespaced=True, has_status=True),
+    _kueue(WORKLOAD, "kwl", "kueueworkload", "kueueworkloads", namespaced=True, has_status=True),
+    _built_in(JOB, "jobs", has_status=True),
+    KindInfo(
+        JOB_SET,
+        "JobSet",
+        "jobset.x-k8s.io",
+        ("v1alpha2",),
+        "v1alpha2",
+        "jobsets",
+        "jobset",
+        namespaced=True,
+        has_status=True,
+    ),
+    _built_in(POD, "pods", "po", has_status=True),
+)
+
+_BY_CONSTANT: Final = {info.constant: info for info in KINDS}
+_BY_NAME: Final = {(info.api_version_for(version), info.kind): info for info in KINDS for version in info.versions}
+
+
+def find_kind(api_version: str, kind: str) -> KindInfo | None:
+    """The kind of an object's `apiVersion` and `kind`, in any version served; None if there is none."""
+    return _BY_NAME.get((api_version, kind))
+
+
+def kind_info(constant: str) -> KindInfo:
+    """The kind of a constant such as WORKLOAD; KeyError if there is none."""
+    return _BY_CONSTANT[constant]

@@ -1,0 +1,40 @@
+"""Instants as the API writes them: RFC 3339 in UTC. The only place that knows calendars.
+
+`2026-01-01T00:00:00Z` for whole seconds, as metav1.Time; `2026-01-01T00:00:00.250000Z` where a fraction is left, as
+metav1.MicroTime.
+"""
+
+import re
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+from batchyard.base.instant import Instant
+
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all of it is UTC, and plain values are faster
+_MICROSECOND: Final = timedelta(microseconds=1)
+_RFC3339: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
+)
+
+
+@lru_cache(maxsize=65536)
+def format_time(instant: Instant) -> str:
+    """An instant in RFC 3339: whole seconds, or microseconds where they are not zero."""
+    return (_EPOCH + timedelta(microseconds=instant)).isoformat() + "Z"
+
+
+@lru_cache(maxsize=65536)
+def parse_time(text: str) -> Instant:
+    """The instant of an RFC 3339 text, in any zone; ValueError says what is wrong. Below a microsecond is cut off."""
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a time; write it as 2026-01-01T00:00:00Z")
+    day, clock, fraction, sign, hours, minutes = match.groups()
+    try:
+        plain = datetime.fromisoformat(f"{day}T{clock}")
+    except ValueError as wrong:
+        raise ValueError(f"{text!r} is not a time ({wrong}); write it as 2026-01-01T00:00:00Z") from None
+    instant = (plain - _EPOCH) // _MICROSECOND + int(((fraction or "") + "000000")[:6])
+    offset = (int(hours) * 60 + int(minutes)) * 60_000_000 if sign else 0
+    return instant + offset if sign == "-" else instant - offset
