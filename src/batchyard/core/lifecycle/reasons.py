@@ -1,0 +1,59 @@
+"""The words of a Workload's conditions: their types, and the reasons other layers branch on.
+
+Source: apis/kueue/v1beta2/workload_types.go of Kueue. Clients read these texts, so they are never changed.
+"""
+
+from typing import Final
+
+# Condition types.
+QUOTA_RESERVED: Final = "QuotaReserved"
+ADMITTED: Final = "Admitted"
+FINISHED: Final = "Finished"
+EVICTED: Final = "Evicted"
+PREEMPTED: Final = "Preempted"
+REQUEUED: Final = "Requeued"
+PODS_READY: Final = "PodsReady"
+DEACTIVATION_TARGET: Final = "DeactivationTarget"
+BLOCKED_ON_PREEMPTION_GATES: Final = "BlockedOnPreemptionGates"
+WAITING_FOR_REPLACEMENT_PODS: Final = "WaitingForReplacementPods"
+
+# Reasons of Evicted=True.
+EVICTED_BY_PREEMPTION: Final = "Preempted"
+EVICTED_BY_PODS_READY_TIMEOUT: Final = "PodsReadyTimeout"
+EVICTED_BY_ADMISSION_CHECK: Final = "AdmissionCheck"
+EVICTED_BY_CLUSTER_QUEUE_STOPPED: Final = "ClusterQueueStopped"
+EVICTED_BY_LOCAL_QUEUE_STOPPED: Final = "LocalQueueStopped"
+EVICTED_DUE_TO_NODE_FAILURES: Final = "NodeFailures"
+DEACTIVATED: Final = "Deactivated"
+
+# Reasons of QuotaReserved=False.
+NO_MATCHING_FLAVOR: Final = "NoMatchingFlavor"
+WAITING_FOR_QUOTA: Final = "WaitingForQuota"
+EXCEEDS_MAX_QUOTA: Final = "ExceedsMaxQuota"
+TOPOLOGY_PLACEMENT_FAILED: Final = "TopologyPlacementFailed"
+WAITING_FOR_PREEMPTED_WORKLOADS: Final = "WaitingForPreemptedWorkloads"
+WAITING_FOR_PODS_READY: Final = "WaitingForPodsReady"
+PENDING_EVALUATION: Final = "PendingEvaluation"
+MISCONFIGURED: Final = "Misconfigured"
+SUSPENDED: Final = "Suspended"
+ON_HOLD: Final = "OnHold"
+ADMISSION_GATED: Final = "AdmissionGated"
+
+# Reasons of Requeued=True.
+REACTIVATED: Final = "Reactivated"
+BACKOFF_FINISHED: Final = "BackoffFinished"
+CLUSTER_QUEUE_RESTARTED: Final = "ClusterQueueRestarted"
+LOCAL_QUEUE_RESTARTED: Final = "LocalQueueRestarted"
+
+# Reasons of DeactivationTarget=True.
+MAXIMUM_EXECUTION_TIME_EXCEEDED: Final = "MaximumExecutionTimeExceeded"
+REQUEUING_LIMIT_EXCEEDED: Final = "RequeuingLimitExceeded"
+
+# Reasons of Finished=True.
+SUCCEEDED: Final = "Succeeded"
+FAILED: Final = "Failed"
+FAILED_TO_START: Final = "FailedToStart"
+OUT_OF_SYNC: Final = "OutOfSync"
+OWNER_NOT_FOUND: Final = "OwnerNotFound"
+
+ADMISSION_GATED_BY_ANNOTATION: Final = "kueue.x-k8s.io/admission-gated-by"

@@ -1,0 +1,375 @@
+"""The lifecycle of a Workload: what each event does to its status.
+
+Theory of operation. A Workload is in one of four states, which its conditions tell (`status`):
+
+    event               pending          quotaReserved        admitted             finished
+    ------------------  ---------------  -------------------  -------------------  --------
+    reserve_quota       quotaReserved, or admitted when no check is waited for
+    sync_admitted       pending          admitted if all checks are Ready          -
+    set_pending         pending          pending              pending              -
+    evict, deactivate   unchanged: only marked, the quota stays reserved until the work has stopped
+    release_after_...   pending          pending              pending              -
+    finish              finished         finished             finished             finished
+
+Beside the state run two marks: Evicted (stop the work, then release) and Requeued (False: do not queue again yet).
+Eviction takes two steps because quota is free only once the pods are gone.
+
+Rule 1: whatever changes these conditions does so through the functions of this file.
+Rule 2: the conditions are the state. Nothing is remembered elsewhere, so a restart loses nothing.
+
+Every function takes an object and returns a new one that shares what did not change; the same object when nothing
+did. Reasons and messages are Kueue's (pkg/workload at v0.20 with its default feature gates).
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.conditions import find_condition, is_true
+from batchyard.api.meta import Obj, annotation
+from batchyard.api.times import parse_time
+from batchyard.base.instant import SECOND, Instant
+from batchyard.core.lifecycle import reasons as r
+from batchyard.core.lifecycle.draft import StatusDraft
+
+_NO_STATUS: Final[Mapping[str, Any]] = {}
+_REQUEUED_AT_ONCE: Final = (r.EVICTED_BY_PREEMPTION, r.EVICTED_DUE_TO_NODE_FAILURES)
+
+
+class Status(StrEnum):
+    """The four states, in Kueue's words."""
+
+    PENDING = "pending"
+    QUOTA_RESERVED = "quotaReserved"
+    ADMITTED = "admitted"
+    FINISHED = "finished"
+
+
+class Eviction(NamedTuple):
+    """Why a Workload is evicted."""
+
+    reason: str
+    message: str
+    underlying_cause: str = ""
+
+    @property
+    def condition_reason(self) -> str:
+        """The reason of the Evicted condition: a deactivation names its cause in it."""
+        if self.reason == r.DEACTIVATED and self.underlying_cause:
+            return f"{self.reason}DueTo{self.underlying_cause}"
+        return self.reason
+
+    @property
+    def event_reason(self) -> str:
+        """The reason of the event about it."""
+        return f"EvictedDueTo{self.condition_reason}"
+
+
+# --- predicates ---
+
+
+def status(workload: Obj) -> Status:
+    """The state a Workload is in."""
+    if is_finished(workload):
+        return Status.FINISHED
+    if is_admitted(workload):
+        return Status.ADMITTED
+    return Status.QUOTA_RESERVED if has_quota_reservation(workload) else Status.PENDING
+
+
+def is_finished(workload: Obj) -> bool:
+    """Its work is over, for good or ill."""
+    return is_true(workload, r.FINISHED)
+
+
+def is_admitted(workload: Obj) -> bool:
+    """It may run."""
+    return is_true(workload, r.ADMITTED)
+
+
+def is_evicted(workload: Obj) -> bool:
+    """It must stop, or has stopped and was not given quota since."""
+    return is_true(workload, r.EVICTED)
+
+
+def has_quota_reservation(workload: Obj) -> bool:
+    """It holds quota."""
+    return is_true(workload, r.QUOTA_RESERVED)
+
+
+def is_active(workload: Obj) -> bool:
+    """It is wanted: `spec.active`, true unless said otherwise."""
+    return workload["spec"].get("active") is not False
+
+
+def is_on_hold(workload: Obj) -> bool:
+    """Its job gave the quota back on purpose and does not want it again yet."""
+    condition = find_condition(workload, r.QUOTA_RESERVED)
+    return condition is not None and condition["status"] == "False" and condition["reason"] == r.ON_HOLD
+
+
+def has_admission_gate(workload: Obj) -> bool:
+    """An annotation keeps it out of the queue."""
+    return bool(annotation(workload, r.ADMISSION_GATED_BY_ANNOTATION))
+
+
+def is_admissible(workload: Obj) -> bool:
+    """It belongs in a queue."""
+    return (
+        is_active(workload)
+        and not has_quota_reservation(workload)
+        and not is_finished(workload)
+        and not has_admission_gate(workload)
+        and not is_on_hold(workload)
+        and not is_true(workload, r.WAITING_FOR_REPLACEMENT_PODS)
+    )
+
+
+def has_all_checks_ready(workload: Obj) -> bool:
+    """No admission check of it is waited for."""
+    return _all_checks_ready(workload.get("status") or _NO_STATUS)
+
+
+# --- admission ---
+
+
+def reserve_quota(workload: Obj, admission: Mapping[str, Any], now: Instant, admitted: bool) -> Obj:
+    """Give it quota; with `admitted`, which says that no required check is missing, settle Admitted as well.
+
+    What its pods asked for is no longer reported apart: the admission says it.
+    """
+    draft = StatusDraft(workload, now)
+    draft.set_field("admission", admission)
+    draft.drop_fields("resourceRequests")
+    cluster_queue = admission["clusterQueue"]
+    draft.set_condition(r.QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")
+    for kind in (r.EVICTED, r.PREEMPTED, r.BLOCKED_ON_PREEMPTION_GATES):
+        if draft.is_true(kind):
+            # People ask what happened before: the condition keeps what it said.
+            draft.set_condition(kind, False, "QuotaReserved", f"Previously: {draft.conditions[kind]['message']}")
+    if admitted:
+        _sync_admitted(draft)
+    return draft.result()
+
+
+def set_pending(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+    """Take its quota away, if it has any, and say why it has none."""
+    draft = StatusDraft(workload, now)
+    _unset_quota(draft, reason, message)
+    return draft.result()
+
+
+def sync_admitted(workload: Obj, now: Instant) -> Obj:
+    """Make Admitted what quota, checks and topology say; add up the time it ran when that ends."""
+    draft = StatusDraft(workload, now)
+    _sync_admitted(draft)
+    return draft.result()
+
+
+def with_resource_requests(workload: Obj, requests: Sequence[Mapping[str, Any]]) -> Obj:
+    """Report what its pod sets ask for, each `{"name": ..., "resources": {...}}`, while it waits."""
+    old = workload.get("status") or _NO_STATUS
+    if old.get("resourceRequests") == requests:
+        return workload
+    return {**workload, "status": {**old, "resourceRequests": requests}}
+
+
+# --- eviction ---
+
+
+def evict(
+    workload: Obj,
+    *,
+    reason: str,
+    message: str,
+    now: Instant,
+    underlying_cause: str = "",
+    preempted: str | None = None,
+) -> Obj:
+    """Mark it to be stopped; `preempted` is the reason of its Preempted condition, with the same message."""
+    draft = StatusDraft(workload, now)
+    if preempted is not None:
+        draft.set_condition(r.PREEMPTED, True, preempted, message, observed=False)
+    _evict(draft, Eviction(reason, message, underlying_cause))
+    return draft.result()
+
+
+def release_after_eviction(workload: Obj, now: Instant) -> Obj:
+    """Give its quota back once an evicted one has stopped; it queues again at once only if it lost its place to others.
+
+    Source: the eviction step of pkg/controller/jobframework/reconciler.go.
+    """
+    draft = StatusDraft(workload, now)
+    if not draft.is_true(r.EVICTED) or not draft.is_true(r.QUOTA_RESERVED):
+        return workload
+    evicted = draft.conditions[r.EVICTED]
+    reason, message = evicted["reason"], evicted["message"]
+    draft.set_condition(r.REQUEUED, reason in _REQUEUED_AT_ONCE, reason, message)
+    _unset_quota(draft, r.PENDING_EVALUATION, message)
+    return draft.result()
+
+
+def set_requeued(workload: Obj, reason: str, message: str, requeued: bool, now: Instant) -> Obj:
+    """Say whether it may queue again after an eviction, and why."""
+    draft = StatusDraft(workload, now)
+    draft.set_condition(r.REQUEUED, requeued, reason, message)
+    return draft.result()
+
+
+def finish_backoff(workload: Obj, now: Instant) -> Obj:
+    """Let it queue again after the wait that followed a timeout or a check's retry."""
+    waited = clear_requeue_at(workload)
+    return set_requeued(waited, r.BACKOFF_FINISHED, "The workload backoff was finished", True, now)
+
+
+def clear_requeue_at(workload: Obj) -> Obj:
+    """Forget until when it had to wait; how often it waited stays known."""
+    old = workload.get("status") or _NO_STATUS
+    state = old.get("requeueState")
+    if not state or "requeueAt" not in state:
+        return workload
+    state = {name: value for name, value in state.items() if name != "requeueAt"}
+    return {**workload, "status": {**old, "requeueState": state}}
+
+
+# --- deactivation and end ---
+
+
+def set_deactivation_target(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+    """Ask for its deactivation; `spec.active` follows."""
+    draft = StatusDraft(workload, now)
+    draft.set_condition(r.DEACTIVATION_TARGET, True, reason, message)
+    return draft.result()
+
+
+def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
+    """Ask for the deactivation of one that ran too long, and start its count anew."""
+    draft = StatusDraft(workload, now)
+    draft.set_condition(
+        r.DEACTIVATION_TARGET, True, r.MAXIMUM_EXECUTION_TIME_EXCEEDED, "exceeding the maximum execution time"
+    )
+    draft.drop_fields("accumulatedPastExecutionTimeSeconds")
+    return draft.result()
+
+
+def deactivate(workload: Obj, now: Instant) -> Obj:
+    """Evict one that is not wanted any more, and forget its waiting; the cause is that of DeactivationTarget."""
+    draft = StatusDraft(workload, now)
+    evicted = draft.is_true(r.EVICTED)
+    if evicted and "requeueState" not in draft.status:
+        return workload
+    eviction = deactivation(workload)
+    draft.drop_fields("requeueState")
+    draft.drop_condition(r.DEACTIVATION_TARGET)
+    if not evicted:
+        _evict(draft, eviction)
+    return draft.result()
+
+
+def deactivation(workload: Obj) -> Eviction:
+    """Why a deactivated Workload is evicted: its DeactivationTarget tells the cause, if it has one."""
+    target = find_condition(workload, r.DEACTIVATION_TARGET)
+    message = "The workload is deactivated"
+    if target is None:
+        return Eviction(r.DEACTIVATED, message)
+    return Eviction(r.DEACTIVATED, f"{message} due to {target['message']}", target["reason"])
+
+
+def finish(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+    """End it; what is finished stays as it is."""
+    if is_finished(workload):
+        return workload
+    draft = StatusDraft(workload, now)
+    draft.set_condition(r.FINISHED, True, reason, message)
+    return draft.result()
+
+
+# --- what the transitions share ---
+
+
+def _evict(draft: StatusDraft, eviction: Eviction) -> None:
+    reason, message = eviction.condition_reason, eviction.message
+    draft.set_condition(r.EVICTED, True, reason, message)
+    if draft.is_true(r.BLOCKED_ON_PREEMPTION_GATES):
+        draft.set_condition(r.BLOCKED_ON_PREEMPTION_GATES, False, reason, message)
+    draft.drop_fields("clusterName", "nominatedClusterNames", "unhealthyNodes")
+    _reset_checks(draft)
+    _count_eviction(draft, eviction)
+
+
+def _reset_checks(draft: StatusDraft) -> None:
+    """Checks start anew after an eviction, keeping how often they were retried; preemption gates close."""
+    status = draft.status
+    if status.get("admissionChecks"):
+        draft.set_field("admissionChecks", [_reset_check(check, draft.time) for check in status["admissionChecks"]])
+    if status.get("preemptionGates"):
+        closed = {"position": "Closed", "lastTransitionTime": draft.time}
+        draft.set_field("preemptionGates", [{**gate, **closed} for gate in status["preemptionGates"]])
+
+
+def _reset_check(check: Mapping[str, Any], time: str) -> Mapping[str, Any]:
+    if check["state"] == "Pending":
+        return check
+    fresh = {
+        "name": check["name"],
+        "state": "Pending",
+        "message": f"Reset to Pending after eviction. Previously: {check['state']}",
+        "lastTransitionTime": time,
+    }
+    if "requeueAfterSeconds" in check:
+        fresh["requeueAfterSeconds"] = check["requeueAfterSeconds"]
+    if check["state"] == "Retry":
+        fresh["retryCount"] = check.get("retryCount", 0) + 1
+    return fresh
+
+
+def _count_eviction(draft: StatusDraft, eviction: Eviction) -> None:
+    stats = draft.status.get("schedulingStats") or _NO_STATUS
+    counts = list(stats.get("evictions") or ())
+    for place, old in enumerate(counts):
+        if old["reason"] == eviction.reason and old["underlyingCause"] == eviction.underlying_cause:
+            counts[place] = {**old, "count": old["count"] + 1}
+            break
+    else:
+        counts.append({"reason": eviction.reason, "underlyingCause": eviction.underlying_cause, "count": 1})
+    draft.set_field("schedulingStats", {**stats, "evictions": counts})
+
+
+def _unset_quota(draft: StatusDraft, reason: str, message: str) -> None:
+    draft.set_condition(r.QUOTA_RESERVED, False, reason, message)
+    draft.drop_fields("admission")
+    _sync_admitted(draft)
+
+
+def _sync_admitted(draft: StatusDraft) -> None:
+    old = draft.conditions.get(r.ADMITTED)
+    if old is None and r.QUOTA_RESERVED not in draft.conditions:
+        return  # a Workload nobody looked at yet has neither condition
+    admitted, reason, message = _admission_state(draft)
+    draft.set_condition(r.ADMITTED, admitted, reason, message)
+    if old is not None and old["status"] == "True" and not admitted:
+        ran = (draft.now - parse_time(old["lastTransitionTime"])) // SECOND
+        past = draft.status.get("accumulatedPastExecutionTimeSeconds", 0)
+        draft.set_field("accumulatedPastExecutionTimeSeconds", past + ran)
+
+
+def _admission_state(draft: StatusDraft) -> tuple[bool, str, str]:
+    if not draft.is_true(r.QUOTA_RESERVED):
+        return False, "NoReservation", "The workload has no reservation"
+    if not _all_checks_ready(draft.status):
+        return False, "UnsatisfiedAdmissionChecks", "The workload has not all checks ready"
+    if _awaits_topology(draft.status):
+        return False, "PendingDelayedTopologyRequests", "There are pending delayed topology requests"
+    return True, "Admitted", "The workload is admitted"
+
+
+def _all_checks_ready(status: Mapping[str, Any]) -> bool:
+    checks = status.get("admissionChecks")
+    return not checks or all(check["state"] == "Ready" for check in checks)
+
+
+def _awaits_topology(status: Mapping[str, Any]) -> bool:
+    return any(
+        assignment.get("delayedTopologyRequest") == "Pending" and "topologyAssignment" not in assignment
+        for assignment in (status.get("admission") or _NO_STATUS).get("podSetAssignments") or ()
+    )
