@@ -1,0 +1,173 @@
+"""What a pod template asks for: resources, and where it may run.
+
+A template's view is shared by all templates of equal content, however many Workloads carry them.
+Sources: k8s.io/component-helpers resource.PodRequests; kube-scheduler's NodeAffinity and TaintToleration.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from batchyard.api import quantity
+from batchyard.api.selectors import Requirement
+from batchyard.base.ids import fnv1a_64
+
+Requests: TypeAlias = tuple[tuple[str, int], ...]
+
+_PODS_HAVE_THEIR_OWN: Final = frozenset({"cpu", "memory"})
+_ORDER: dict[str, tuple[int, str]] = {}
+
+
+class Taint(NamedTuple):
+    """A node's taint."""
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        """As Kueue's messages print it."""
+        return f"{{{self.key} {self.value} {self.effect} <nil>}}"
+
+
+class Toleration(NamedTuple):
+    """A pod's toleration; empty key, value and effect are as the API has them."""
+
+    key: str
+    operator: str
+    value: str
+    effect: str
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Whether this toleration covers the taint."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if self.operator == "Exists":
+            return True
+        return self.operator in {"", "Equal"} and self.value == taint.value
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """A pod template as decisions see it."""
+
+    #: What one pod requests, whole numbers by resource, in the order of resource_order.
+    requests: Requests
+    node_selector: tuple[tuple[str, str], ...]
+    #: Required node affinity: terms are alternatives, the expressions of a term all hold. None: no restriction.
+    affinity: tuple[tuple[Requirement, ...], ...] | None
+    tolerations: tuple[Toleration, ...]
+    #: Requests above their limits: (place in the pod spec, resources).
+    over_limit: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def resource_order(resource: str) -> tuple[int, str]:
+    """The sort key in which Kueue goes through the resources of a pod set: FNV-1a hash, then name."""
+    key = _ORDER.get(resource)
+    if key is None:
+        key = _ORDER[resource] = (fnv1a_64(resource), resource)
+    return key
+
+
+def ordered(requests: Mapping[str, int]) -> Requests:
+    """Requests in the order Kueue goes through them."""
+    return tuple(sorted(requests.items(), key=lambda item: resource_order(item[0])))
+
+
+def pod_template(spec: Mapping[str, Any]) -> PodTemplate:
+    """The view of a pod spec."""
+    return PodTemplate(
+        requests=ordered({r: max(0, _whole(r, nano)) for r, nano in _pod_requests(spec).items()}),
+        node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
+        affinity=_required_affinity(spec),
+        tolerations=tuple(map(toleration, spec.get("tolerations") or ())),
+        over_limit=tuple(_over_limit(spec)),
+    )
+
+
+def toleration(obj: Mapping[str, Any]) -> Toleration:
+    """The view of a toleration."""
+    return Toleration(obj.get("key") or "", obj.get("operator") or "", obj.get("value") or "", obj.get("effect") or "")
+
+
+def taint(obj: Mapping[str, Any]) -> Taint:
+    """The view of a taint."""
+    return Taint(obj.get("key") or "", obj.get("value") or "", obj.get("effect") or "")
+
+
+def _whole(resource: str, nano: int) -> int:
+    """Billionths as the whole number that resource counts in, rounded up."""
+    return -(-nano // (1_000_000 if resource == "cpu" else quantity.NANO))
+
+
+def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
+    """Requests of one container in billionths; a limit stands in for a missing request."""
+    resources = container.get("resources") or {}
+    merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: quantity.parse(value) for name, value in merged.items()}
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, nano in more.items():
+        total[name] = total.get(name, 0) + nano
+
+
+def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
+    """What one pod requests in billionths: containers and sidecars together, or the largest init step, plus overhead."""
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        _add(total, _container_requests(container))
+    sidecars: dict[str, int] = {}
+    largest: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        step = _container_requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(total, step)
+            _add(sidecars, step)
+            step = dict(sidecars)
+        else:
+            _add(step, sidecars)
+        for name, nano in step.items():
+            largest[name] = max(nano, largest.get(name, nano))
+    for name, nano in largest.items():
+        total[name] = max(nano, total.get(name, nano))
+    for name, nano in _container_requests(spec).items():
+        if name in _PODS_HAVE_THEIR_OWN or name.startswith("hugepages-"):
+            total[name] = nano
+    for name, value in (spec.get("overhead") or {}).items():
+        total[name] = total.get(name, 0) + quantity.parse(value)
+    return total
+
+
+def _required_affinity(spec: Mapping[str, Any]) -> tuple[tuple[Requirement, ...], ...] | None:
+    node_affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if not required:
+        return None
+    terms: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or ()
+    return tuple(
+        tuple(
+            Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in t.get("matchExpressions") or ()
+        )
+        for t in terms
+    )
+
+
+def _over_limit(spec: Mapping[str, Any]) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """Where a request exceeds its limit."""
+    places = [(f"initContainers[{i}]", c) for i, c in enumerate(spec.get("initContainers") or ())]
+    places += [(f"containers[{i}]", c) for i, c in enumerate(spec.get("containers") or ())]
+    if spec.get("resources"):
+        places.append(("resources", spec))
+    for place, container in places:
+        resources = container.get("resources") or {}
+        limits = resources.get("limits") or {}
+        above = sorted(
+            name
+            for name, value in (resources.get("requests") or {}).items()
+            if name in limits and quantity.amount(name, value) > quantity.amount(name, limits[name])
+        )
+        if above:
+            yield place, tuple(above)

@@ -1,0 +1,168 @@
+"""The views of ClusterQueues, Cohorts and LocalQueues. Quantities are whole numbers; weights are as Kueue reads them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batchyard.api import quantity
+from batchyard.api.meta import Obj
+from batchyard.api.selectors import Selector, selector
+
+
+class Quota(NamedTuple):
+    """One resource's quota in one flavor; None means no limit."""
+
+    flavor: str
+    resource: str
+    nominal: int
+    borrowing_limit: int | None
+    lending_limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceGroup:
+    """Resources that always come from the same flavor, and the flavors in the order they are tried."""
+
+    resources: tuple[str, ...]
+    flavors: tuple[str, ...]
+    quotas: tuple[Quota, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Whom a ClusterQueue's Workloads may preempt."""
+
+    within_cluster_queue: str = "Never"
+    reclaim_within_cohort: str = "Never"
+    #: Whether it may preempt in the cohort while borrowing, and up to which priority (None: any lower one).
+    borrow_within_cohort: bool = False
+    priority_threshold_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fungibility:
+    """When the search through the flavors may stop."""
+
+    try_next_when_borrowing: bool = False
+    try_next_when_preempting: bool = True
+    prefer_preemption: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterQueueView:
+    """A ClusterQueue's spec."""
+
+    name: str
+    cohort: str
+    groups: tuple[ResourceGroup, ...]
+    strict_fifo: bool
+    #: None selects no namespace.
+    namespaces: Selector | None
+    preemption: Preemption
+    fungibility: Fungibility
+    stop_policy: str
+    weight: float
+    admission_checks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CohortView:
+    """A Cohort's spec."""
+
+    name: str
+    parent: str
+    groups: tuple[ResourceGroup, ...]
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQueueView:
+    """A LocalQueue's spec."""
+
+    key: str
+    cluster_queue: str
+    stop_policy: str
+
+
+def cluster_queue_view(obj: Obj) -> ClusterQueueView:
+    """The view of a ClusterQueue."""
+    spec = obj.get("spec") or {}
+    checks = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+    return ClusterQueueView(
+        name=obj["metadata"]["name"],
+        cohort=spec.get("cohortName") or "",
+        groups=_groups(spec),
+        strict_fifo=spec.get("queueingStrategy") == "StrictFIFO",
+        namespaces=selector(spec.get("namespaceSelector")),
+        preemption=_preemption(spec.get("preemption") or {}),
+        fungibility=_fungibility(spec.get("flavorFungibility") or {}),
+        stop_policy=spec.get("stopPolicy") or "None",
+        weight=_weight(spec),
+        admission_checks=tuple(check["name"] for check in checks),
+    )
+
+
+def cohort_view(obj: Obj) -> CohortView:
+    """The view of a Cohort."""
+    spec = obj.get("spec") or {}
+    return CohortView(obj["metadata"]["name"], spec.get("parentName") or "", _groups(spec), _weight(spec))
+
+
+def local_queue_view(obj: Obj) -> LocalQueueView:
+    """The view of a LocalQueue."""
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    key = f"{metadata.get('namespace', '')}/{metadata['name']}"
+    return LocalQueueView(key, spec.get("clusterQueue") or "", spec.get("stopPolicy") or "None")
+
+
+def _groups(spec: Mapping[str, Any]) -> tuple[ResourceGroup, ...]:
+    return tuple(
+        ResourceGroup(
+            resources=tuple(group.get("coveredResources") or ()),
+            flavors=tuple(flavor["name"] for flavor in group.get("flavors") or ()),
+            quotas=tuple(_quotas(group.get("flavors") or ())),
+        )
+        for group in spec.get("resourceGroups") or ()
+    )
+
+
+def _quotas(flavors: Sequence[Mapping[str, Any]]) -> list[Quota]:
+    return [
+        Quota(
+            flavor["name"],
+            resource["name"],
+            quantity.quota_amount(resource["name"], resource.get("nominalQuota", 0)),
+            _limit(resource, "borrowingLimit"),
+            _limit(resource, "lendingLimit"),
+        )
+        for flavor in flavors
+        for resource in flavor.get("resources") or ()
+    ]
+
+
+def _limit(resource: Mapping[str, Any], field: str) -> int | None:
+    value = resource.get(field)
+    return None if value is None else quantity.quota_amount(resource["name"], value)
+
+
+def _preemption(spec: Mapping[str, Any]) -> Preemption:
+    borrow = spec.get("borrowWithinCohort") or {}
+    return Preemption(
+        within_cluster_queue=spec.get("withinClusterQueue") or "Never",
+        reclaim_within_cohort=spec.get("reclaimWithinCohort") or "Never",
+        borrow_within_cohort=(borrow.get("policy") or "Never") != "Never",
+        priority_threshold_max=borrow.get("maxPriorityThreshold"),
+    )
+
+
+def _fungibility(spec: Mapping[str, Any]) -> Fungibility:
+    return Fungibility(
+        try_next_when_borrowing=spec.get("whenCanBorrow") == "TryNextFlavor",
+        try_next_when_preempting=(spec.get("whenCanPreempt") or "TryNextFlavor") == "TryNextFlavor",
+        prefer_preemption=spec.get("preference") == "PreemptionOverBorrowing",
+    )
+
+
+def _weight(spec: Mapping[str, Any]) -> float:
+    weight = (spec.get("fairSharing") or {}).get("weight")
+    return 1.0 if weight is None else quantity.parse(weight) / quantity.NANO

@@ -1,0 +1,234 @@
+"""The view of a Workload: what it asks for, what it holds, and where in its life it stands.
+
+Sources: Kueue's pkg/workload (Info, totalRequestsFromPodSets, totalRequestsFromAdmission, computeSchedulingHash).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from batchyard.api import quantity, times
+from batchyard.api.meta import Obj
+from batchyard.api.views.pod import PodTemplate, Requests, ordered, pod_template
+from batchyard.base.instant import Instant
+
+#: Equal shapes are decided alike: Kueue's scheduling equivalence.
+Shape: TypeAlias = tuple[bytes, int, tuple[int, ...]]
+
+JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
+ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
+_MEMO_MAX: Final = 16384
+_encode = msgspec.json.Encoder(order="sorted").encode
+_pod_sets_memo: "dict[bytes, tuple[tuple[PodSet, ...], bytes]]" = {}
+_views: "dict[int, tuple[Obj, WorkloadView]]" = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """A pod set of a Workload's spec."""
+
+    name: str
+    count: int
+    min_count: int | None
+    template: PodTemplate
+    #: Pod sets of one group get the same flavors.
+    group: str | None
+
+
+class Holding(NamedTuple):
+    """What a Workload holds for one pod set: the flavor of each resource and the amounts used."""
+
+    name: str
+    pods: int
+    flavors: Mapping[str, str]
+    usage: Requests
+
+
+@dataclass(slots=True)
+class WorkloadView:
+    """A Workload as decisions see it."""
+
+    key: str
+    namespace: str
+    name: str
+    uid: str
+    job_uid: str
+    queue: str
+    priority: int
+    created: Instant
+    #: When its turn began: creation, or the eviction for an admission check or unready pods.
+    queued: Instant
+    generation: int
+    active: bool
+    pod_sets: tuple[PodSet, ...]
+    #: Pods still to account for in each pod set: count less the reclaimable ones.
+    counts: tuple[int, ...]
+    shape: Shape
+    finished: bool
+    quota_reserved: bool
+    admitted: bool
+    evicted: bool
+    #: It may stand in a queue.
+    admissible: bool
+    #: A Requeued=False condition, or a time before which it must not be tried.
+    requeue_blocked: bool
+    requeue_at: Instant | None
+    cluster_queue: str
+    reserved_at: Instant | None
+    holdings: tuple[Holding, ...]
+
+    @property
+    def can_be_partially_admitted(self) -> bool:
+        """Whether some pod set may run with fewer pods."""
+        return any(p.min_count is not None and p.count > p.min_count for p in self.pod_sets)
+
+
+def workload_view(obj: Obj) -> WorkloadView:
+    """The view of a Workload, made once per object."""
+    known = _views.get(id(obj))
+    if known is not None and known[0] is obj:
+        return known[1]
+    if len(_views) >= _MEMO_MAX:
+        _views.clear()
+    view = _make_view(obj)
+    _views[id(obj)] = (obj, view)
+    return view
+
+
+def _make_view(obj: Obj) -> WorkloadView:
+    metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    namespace, name = metadata.get("namespace", ""), metadata["name"]
+    pod_sets, shape = _pod_sets(spec.get("podSets") or ())
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    counts = _counts(pod_sets, status)
+    priority = spec.get("priority") or 0
+    created = times.parse_time(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0
+    active = spec.get("active", True) is not False
+    finished, reserved = _is_true(conditions, "Finished"), _is_true(conditions, "QuotaReserved")
+    admission = status.get("admission")
+    requeue_at = (status.get("requeueState") or {}).get("requeueAt")
+    requeued = conditions.get("Requeued")
+    return WorkloadView(
+        key=f"{namespace}/{name}",
+        namespace=namespace,
+        name=name,
+        uid=metadata.get("uid", ""),
+        job_uid=(metadata.get("labels") or {}).get(JOB_UID_LABEL, ""),
+        queue=f"{namespace}/{spec.get('queueName', '')}",
+        priority=priority,
+        created=created,
+        queued=_queued(conditions, created),
+        generation=metadata.get("generation", 0),
+        active=active,
+        pod_sets=pod_sets,
+        counts=counts,
+        shape=(shape, priority, counts),
+        finished=finished,
+        quota_reserved=reserved,
+        admitted=_is_true(conditions, "Admitted"),
+        evicted=_is_true(conditions, "Evicted"),
+        admissible=active and not finished and not reserved and not _is_held(metadata, conditions),
+        requeue_blocked=requeued is not None and requeued["status"] == "False",
+        requeue_at=times.parse_time(requeue_at) if requeue_at else None,
+        cluster_queue=admission["clusterQueue"] if admission else "",
+        reserved_at=times.parse_time(conditions["QuotaReserved"]["lastTransitionTime"]) if reserved else None,
+        holdings=_holdings(admission, pod_sets, counts) if admission else (),
+    )
+
+
+def _is_true(conditions: Mapping[str, Mapping[str, Any]], kind: str) -> bool:
+    condition = conditions.get(kind)
+    return condition is not None and condition["status"] == "True"
+
+
+def _is_held(metadata: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Gated by annotation, put on hold, or waiting for replacement pods."""
+    reserved = conditions.get("QuotaReserved")
+    return (
+        bool((metadata.get("annotations") or {}).get(ADMISSION_GATED_BY))
+        or (reserved is not None and reserved["status"] == "False" and reserved["reason"] == "OnHold")
+        or _is_true(conditions, "WaitingForReplacementPods")
+    )
+
+
+def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> Instant:
+    evicted = conditions.get("Evicted")
+    if (
+        evicted is None
+        or evicted["status"] != "True"
+        or evicted["reason"] not in {"PodsReadyTimeout", "AdmissionCheck"}
+    ):
+        return created
+    return times.parse_time(evicted["lastTransitionTime"])
+
+
+def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> tuple[tuple[PodSet, ...], bytes]:
+    """The pod sets and their shape, shared by all of equal content."""
+    content = _encode(objs)
+    known = _pod_sets_memo.get(content)
+    if known is None:
+        if len(_pod_sets_memo) >= _MEMO_MAX:
+            _pod_sets_memo.clear()
+        known = _pod_sets_memo[content] = tuple(map(_pod_set, objs)), _encode([_shape(o) for o in objs])
+    return known
+
+
+def _pod_set(obj: Mapping[str, Any]) -> PodSet:
+    topology = obj.get("topologyRequest") or {}
+    return PodSet(
+        name=obj["name"],
+        count=obj["count"],
+        min_count=obj.get("minCount"),
+        template=pod_template((obj.get("template") or {}).get("spec") or {}),
+        group=topology.get("podSetGroupName"),
+    )
+
+
+def _shape(obj: Mapping[str, Any]) -> list[Any]:
+    """What of a pod set bears on decisions; images, commands and the like do not."""
+    spec = (obj.get("template") or {}).get("spec") or {}
+    fields = ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "priority", "topologySpreadConstraints")
+    return [
+        obj["name"],
+        obj.get("minCount"),
+        obj.get("topologyRequest"),
+        [spec.get(field) for field in fields],
+        [_canonical(spec.get("overhead")), spec.get("resourceClaims")],
+        _canonical((spec.get("resources") or {}).get("requests")),
+        [[_container_shape(c) for c in spec.get(kind) or ()] for kind in ("initContainers", "containers")],
+    ]
+
+
+def _container_shape(container: Mapping[str, Any]) -> list[Any]:
+    resources = container.get("resources") or {}
+    merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return [_canonical(merged), container.get("ports")]
+
+
+def _canonical(resources: Mapping[str, Any] | None) -> dict[str, str]:
+    return {name: quantity.canonical(value) for name, value in (resources or {}).items()}
+
+
+def _counts(pod_sets: Sequence[PodSet], status: Mapping[str, Any]) -> tuple[int, ...]:
+    reclaimable = {r["name"]: r["count"] for r in status.get("reclaimablePods") or ()}
+    if not reclaimable:
+        return tuple(p.count for p in pod_sets)
+    return tuple(p.count - min(p.count, reclaimable.get(p.name, 0)) for p in pod_sets)
+
+
+def _holdings(admission: Mapping[str, Any], pod_sets: Sequence[PodSet], counts: Sequence[int]) -> tuple[Holding, ...]:
+    """What the admission holds, scaled down by pods that are done. A partial admission keeps its count."""
+    total = {p.name: p.count for p in pod_sets}
+    left = {p.name: count for p, count in zip(pod_sets, counts, strict=True)}
+    return tuple(_holding(a, total.get(a["name"], 0), left) for a in admission.get("podSetAssignments") or ())
+
+
+def _holding(assignment: Mapping[str, Any], total: int, left: Mapping[str, int]) -> Holding:
+    name, count = assignment["name"], assignment.get("count", total)
+    usage = {r: quantity.amount(r, q) for r, q in (assignment.get("resourceUsage") or {}).items()}
+    if left.get(name, count) < count:
+        usage = {r: amount // count * left[name] for r, amount in usage.items()}
+        count = left[name]
+    return Holding(name, count, assignment.get("flavors") or {}, ordered(usage))

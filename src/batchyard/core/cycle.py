@@ -1,0 +1,262 @@
+"""One scheduling cycle: heads in, a decision for each out.
+
+    nominate   flavors for every head, and whom to preempt, each as if it were alone
+    order      who is decided first (ordering.py)
+    decide     in that order: admit what still fits, preempt for what may, say why not for the rest
+
+Decisions of one cycle see each other through the snapshot; when the cycle is over the snapshot is as before, and the
+caller applies what was decided. Pure: the same input gives the same output.
+Source: Kueue's pkg/scheduler/scheduler.go.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from batchyard.api.selectors import Selector
+from batchyard.api.views.workload import WorkloadView
+from batchyard.core.assignment import Assignment, LastAssignment, Mode
+from batchyard.core.decisions import Admit, Decision, Head, Preempt, Wait, Why
+from batchyard.core.flavors import FlavorSearch, Nominated, is_outdated
+from batchyard.core.ordering import classical_order, fair_order
+from batchyard.core.partial import search_counts
+from batchyard.core.preemption.request import Target
+from batchyard.core.preemption.search import VictimSearch
+from batchyard.core.quota import Usage, available
+from batchyard.core.reasons import (
+    MISCONFIGURED,
+    SUSPENDED,
+    WAITING_FOR_PREEMPTED_WORKLOADS,
+    WAITING_FOR_QUOTA,
+    RequeueReason,
+)
+from batchyard.core.snapshot import Admitted, ClusterQueue, Snapshot
+
+_NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
+_WILL_FIT: Final = (
+    "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
+)
+_OVERLAP: Final = "Workload has overlapping preemption targets with another workload"
+_NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a platform chooses for all its queues."""
+
+    fair_sharing: bool = False
+
+
+@dataclass(slots=True)
+class Entry:
+    """A head under consideration."""
+
+    head: Head
+    workload: WorkloadView
+    queue: ClusterQueue
+    assignment: Assignment
+    targets: list[Target]
+
+    @property
+    def borrow(self) -> int:
+        """From how far its quota comes."""
+        return self.assignment.borrow
+
+    @property
+    def usage(self) -> Usage:
+        """How much it takes."""
+        return self.assignment.usage
+
+
+@dataclass(slots=True)
+class Cycle:
+    """One cycle over one snapshot."""
+
+    snapshot: Snapshot
+    policy: Policy
+    #: Labels by namespace; a namespace that is not there does not exist.
+    namespaces: Mapping[str, Mapping[str, str]]
+    number: int
+
+    def run(self, heads: Sequence[Head]) -> list[Decision]:
+        """A decision for each head, in the order in which they were taken."""
+        self.snapshot.settle()
+        decisions: list[Decision] = []
+        entries: list[Entry] = []
+        for head in heads:
+            obstacle = self._obstacle(head)
+            if obstacle is None:
+                entries.append(self._nominate(head))
+            else:
+                decisions.append(obstacle)
+        with self.snapshot.what_if():
+            victims = _Victims(self.snapshot)
+            decisions += [self._decide(entry, victims) for entry in self._ordered(entries)]
+        return decisions
+
+    def _ordered(self, entries: Sequence[Entry]) -> Iterator[Entry]:
+        return fair_order(entries, self.snapshot) if self.policy.fair_sharing else classical_order(entries)
+
+    # Nomination.
+
+    def _obstacle(self, head: Head) -> Decision | None:
+        """Why a head cannot even be considered."""
+        queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
+        labels = self.namespaces.get(namespace)
+        requeue = RequeueReason.GENERIC
+        if queue is None:
+            why = Why(MISCONFIGURED, text=f"ClusterQueue {head.queue} not found")
+        elif not queue.active:
+            why = Why(SUSPENDED, text=f"ClusterQueue {head.queue} is inactive")
+        elif labels is None:
+            text = f'workload namespace "{namespace}" does not exist: Namespace "{namespace}" not found'
+            why = Why(MISCONFIGURED, text=text)
+        elif not _selects(queue.view.namespaces, labels):
+            why, requeue = Why(MISCONFIGURED, text=_NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
+        elif text := _over_limit(head.workload):
+            why = Why(MISCONFIGURED, text=text)
+        else:
+            return None
+        return Wait(head, why, requeue, head.last)
+
+    def _nominate(self, head: Head) -> Entry:
+        queue = self.snapshot.queues[head.queue]
+        assignment, targets = self._assign(head.workload, queue, head.last, ())
+        return Entry(head, head.workload, queue, assignment, targets)
+
+    def _assign(
+        self, workload: WorkloadView, queue: ClusterQueue, last: LastAssignment | None, nominated: Nominated
+    ) -> tuple[Assignment, list[Target]]:
+        """Flavors and victims; with fewer pods where all do not fit and the Workload may run with fewer."""
+        if last is not None and is_outdated(last, queue, self.number, workload):
+            last = None
+        fair = self.policy.fair_sharing
+        victims = VictimSearch(workload, queue, self.snapshot, fair_sharing=fair)
+        search = FlavorSearch(
+            workload, queue, self.snapshot, victims.oracle, last, self.number, fair_sharing=fair, nominated=nominated
+        )
+
+        def attempt(counts: Sequence[int] | None) -> tuple[Assignment, list[Target], bool]:
+            assignment = search.assign(counts)
+            targets = victims.targets_for(assignment) if assignment.mode is Mode.PREEMPT else []
+            return assignment, targets, assignment.mode is Mode.FIT or bool(targets)
+
+        full, targets, good = attempt(None)
+        if not good and workload.can_be_partially_admitted:
+            partial = search_counts(workload.pod_sets, attempt)
+            if partial is not None:
+                return partial
+        return full, targets
+
+    # Decision.
+
+    def _decide(self, entry: Entry, victims: "_Victims") -> Decision:
+        """Admit if it fits now, preempt if victims free enough, else say exactly why not."""
+        fits = self._look_again(entry, victims)
+        assignment, head = entry.assignment, entry.head
+        if assignment.mode is Mode.NO_FIT:
+            why = Why(assignment.no_fit_reason, assignment.pod_set_facts)
+            return Wait(head, why, RequeueReason.NO_FIT, assignment.last)
+        if assignment.mode is Mode.PREEMPT and not entry.targets:
+            self._reserve(entry)
+            why = Why(WAITING_FOR_QUOTA, assignment.pod_set_facts)
+            return Wait(head, why, RequeueReason.PREEMPTION_NO_CANDIDATES, assignment.last)
+        if assignment.mode is Mode.DEFERRED_FIT:
+            self.snapshot.add_usage(entry.queue, entry.usage)
+            why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
+            return Wait(head, why, RequeueReason.PENDING_PREEMPTION)
+        if victims.overlap(entry.targets):
+            return self._skip(entry, _OVERLAP)
+        if not fits:
+            return self._skip(entry, _NO_LONGER_FITS)
+        victims.claim(entry.targets)
+        self.snapshot.add_usage(entry.queue, entry.usage)
+        if assignment.mode is Mode.PREEMPT:
+            after = f". Pending the preemption of {len(entry.targets)} workload(s)"
+            why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, assignment.pod_set_facts, after=after)
+            return Preempt(head, entry.queue, tuple(entry.targets), why)
+        return Admit(head, entry.queue, assignment)
+
+    @staticmethod
+    def _skip(entry: Entry, text: str) -> Decision:
+        why = Why(WAITING_FOR_QUOTA, text=text)
+        return Wait(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, entry.assignment.last)
+
+    def _look_again(self, entry: Entry, victims: "_Victims") -> bool:
+        """Whether it still fits, the victims of this cycle gone.
+
+        Where another entry has claimed one of its victims, it is nominated anew, without changing flavors, as if
+        those victims were gone; what then fits has to wait until they are.
+        """
+        if not victims.overlap(entry.targets):
+            return victims.leave_room_for(entry)
+        nominated = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
+        with self.snapshot.what_if():
+            for victim in victims.claimed.values():
+                self.snapshot.remove_workload(victim)
+            entry.assignment, entry.targets = self._assign(entry.workload, entry.queue, None, nominated)
+        if entry.assignment.mode is Mode.FIT:
+            entry.assignment.mode = Mode.DEFERRED_FIT
+        return victims.leave_room_for(entry)
+
+    def _reserve(self, entry: Entry) -> None:
+        """Keep quota for a head that cannot get it back by preemption later, lest others take it meanwhile."""
+        queue = entry.queue
+        if queue.view.preemption.reclaim_within_cohort == "Any":
+            return
+        node = queue.node
+        reserved = []
+        for fr, amount in entry.usage:
+            limit = node.borrowing_limit.get(fr)
+            if entry.assignment.borrow == 0:
+                reserved.append((fr, max(0, min(amount, node.subtree[fr] - node.usage[fr]))))
+            elif limit is None:
+                reserved.append((fr, amount))
+            else:
+                reserved.append((fr, min(amount, node.subtree[fr] + limit - node.usage[fr])))
+        self.snapshot.add_usage(queue, tuple(reserved))
+
+
+class _Victims:
+    """Those whom the entries decided so far preempt."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self.claimed: dict[str, Admitted] = {}
+
+    def overlap(self, targets: Sequence[Target]) -> bool:
+        """Whether one of these is claimed already."""
+        return bool(self.claimed) and any(target.workload.key in self.claimed for target in targets)
+
+    def claim(self, targets: Sequence[Target]) -> None:
+        """Claim these."""
+        for target in targets:
+            self.claimed[target.workload.key] = target.workload
+
+    def leave_room_for(self, entry: Entry) -> bool:
+        """Whether the entry fits once all claimed, and its own targets, are gone."""
+        node = entry.queue.node
+        going = {**self.claimed, **{t.workload.key: t.workload for t in entry.targets}}
+        root = node.path[0]
+        with self._snapshot.what_if():
+            for victim in going.values():
+                if victim.queue.node.path[0] is root:
+                    self._snapshot.remove_usage(victim.queue, victim.usage)
+            return all(amount <= max(0, available(node, fr)) for fr, amount in entry.usage)
+
+
+def _selects(selector: Selector | None, labels: Mapping[str, str]) -> bool:
+    return selector is not None and selector.matches(labels)
+
+
+def _over_limit(workload: WorkloadView) -> str:
+    """Requests above their limits, in Kueue's words; '' if there are none."""
+    faults = [
+        f"spec.podSets[{index}].template.spec.{place}: Invalid value: [{names}]: requests must not exceed its limits"
+        for index, pod_set in enumerate(workload.pod_sets)
+        for place, resources in pod_set.template.over_limit
+        for names in (",".join(f'"{name}"' for name in resources),)
+    ]
+    if not faults:
+        return ""
+    return f"resources validation failed: {faults[0] if len(faults) == 1 else '[' + ', '.join(faults) + ']'}"

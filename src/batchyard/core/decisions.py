@@ -1,0 +1,67 @@
+"""What a cycle decides about a head, with the reason inside."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from batchyard.api.views.workload import WorkloadView
+from batchyard.core.assignment import Assignment, LastAssignment
+from batchyard.core.preemption.request import Target
+from batchyard.core.reasons import PodSetFacts, RequeueReason, message_of
+from batchyard.core.snapshot import ClusterQueue
+
+
+class Head(NamedTuple):
+    """The front of a ClusterQueue: a Workload whose turn it is."""
+
+    workload: WorkloadView
+    queue: str
+    last: LastAssignment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a Workload is not admitted: the reason of its QuotaReserved condition, and what the message is made of."""
+
+    reason: str
+    facts: tuple[PodSetFacts, ...] = ()
+    text: str = ""
+    after: str = ""
+
+    @property
+    def message(self) -> str:
+        """In Kueue's words."""
+        return (self.text or message_of(self.facts)) + self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Quota is reserved for it."""
+
+    head: Head
+    queue: ClusterQueue
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Others make room; it stays at the front until they have."""
+
+    head: Head
+    queue: ClusterQueue
+    targets: tuple[Target, ...]
+    why: Why
+    requeue: RequeueReason = RequeueReason.PENDING_PREEMPTION
+    last: LastAssignment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not now. `requeue` says whether it stays in line or is parked."""
+
+    head: Head
+    why: Why
+    requeue: RequeueReason
+    last: LastAssignment | None = None
+
+
+Decision: TypeAlias = Admit | Preempt | Wait

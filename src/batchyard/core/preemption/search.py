@@ -1,0 +1,48 @@
+"""One head's search for victims. The same question comes often: answers are kept while the snapshot stands still."""
+
+from batchyard.api.views.workload import WorkloadView
+from batchyard.core.assignment import Assignment, Possibility
+from batchyard.core.preemption import classical, fair
+from batchyard.core.preemption.request import Request, Target
+from batchyard.core.quota import Usage, lowest_fitting_height
+from batchyard.core.snapshot import ClusterQueue, Snapshot
+
+
+class VictimSearch:
+    """Finds victims for one Workload. Valid only while the snapshot does not change."""
+
+    __slots__ = ("_fair_sharing", "_found", "_queue", "_snapshot", "_workload")
+
+    def __init__(self, workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot, *, fair_sharing: bool) -> None:
+        self._workload = workload
+        self._queue = queue
+        self._snapshot = snapshot
+        self._fair_sharing = fair_sharing
+        self._found: dict[tuple[Usage, tuple[int, ...]], list[Target]] = {}
+
+    def targets_for(self, assignment: Assignment) -> list[Target]:
+        """Whom to preempt for an assignment; none if that would not make room."""
+        usage = tuple((fr, amount) for fr, amount in assignment.usage if amount != 0)
+        return self._targets(usage, assignment.preempting)
+
+    def oracle(self, fr: int, amount: int) -> tuple[Possibility, int]:
+        """Whether preemption could free an amount of one flavor-resource, how, and from how far it would borrow."""
+        node = self._queue.node
+        targets = self._targets(((fr, amount),), (fr,))
+        if not targets:
+            return Possibility.NO_CANDIDATES, lowest_fitting_height(node, fr, amount)[0]
+        with self._snapshot.what_if():
+            for target in targets:
+                self._snapshot.remove_usage(target.workload.queue, target.workload.usage)
+            height, _ = lowest_fitting_height(node, fr, amount)
+        own = any(target.workload.queue is self._queue for target in targets)
+        return Possibility.PREEMPT if own else Possibility.RECLAIM, height
+
+    def _targets(self, usage: Usage, contested: tuple[int, ...]) -> list[Target]:
+        question = (usage, contested)
+        known = self._found.get(question)
+        if known is None:
+            request = Request(self._workload, self._queue, self._snapshot, usage, contested)
+            known = fair.find_targets(request) if self._fair_sharing else classical.find_targets(request)
+            self._found[question] = known
+        return known

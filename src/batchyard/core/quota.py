@@ -1,0 +1,175 @@
+"""The arithmetic of quota over a tree of ClusterQueues (leaves) and Cohorts.
+
+A node has its own quota and, in `subtree`, all that its subtree may use of it. A lending limit keeps part of that at
+home: `local`. Usage counts at a node, and beyond `local` at its parent too, and so on up to the root. A borrowing
+limit caps what a node may have from its parent. Amounts are lists indexed by the id of a flavor-resource pair.
+Source: Kueue's pkg/cache/scheduler/resource_node.go.
+"""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+#: Amounts by flavor-resource id.
+Usage: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class QuotaNode:
+    """A ClusterQueue's or a Cohort's place in the tree: its quota and its usage, by flavor-resource id."""
+
+    __slots__ = (
+        "borrowing_ceiling", "borrowing_limit", "children", "declared", "height", "lending_limit", "local", "name",
+        "nominal", "parent", "path", "potential", "subtree", "usage", "weight",
+    )  # fmt: skip
+
+    def __init__(self, name: str, width: int) -> None:
+        self.name = name
+        self.parent: QuotaNode | None = None
+        self.children: dict[str, QuotaNode] = {}
+        #: From the root to this node, both included.
+        self.path: tuple[QuotaNode, ...] = (self,)
+        #: Steps to the furthest leaf below; 0 for a ClusterQueue.
+        self.height = 0
+        self.weight = 1.0
+        self.nominal: dict[int, int] = {}
+        self.borrowing_limit: dict[int, int] = {}
+        self.lending_limit: dict[int, int] = {}
+        #: Ids with quota in this subtree.
+        self.declared: tuple[int, ...] = ()
+        self.subtree = [0] * width
+        #: Quota never lent to the parent.
+        self.local = [0] * width
+        #: The most this node may use of what it stores in, or borrows from, its parent; None without a limit.
+        self.borrowing_ceiling: list[int | None] = [None] * width
+        #: The most this node could ever use, all else idle.
+        self.potential = [0] * width
+        self.usage = [0] * width
+
+
+def available(node: QuotaNode, fr: int) -> int:
+    """What this node may still use; negative after an over-admission."""
+    free = 0
+    for step in node.path:
+        used = step.usage[fr]
+        if step.parent is None:
+            free = step.subtree[fr] - used
+            continue
+        local = step.local[fr]
+        ceiling = step.borrowing_ceiling[fr]
+        if ceiling is not None:
+            room = ceiling - (used - local if used > local else 0)
+            free = min(room, free)
+        if local > used:
+            free += local - used
+    return free
+
+
+def local_available(node: QuotaNode, fr: int) -> int:
+    """Unused quota that this node keeps to itself."""
+    return max(0, node.local[fr] - node.usage[fr])
+
+
+def is_borrowing_with(node: QuotaNode, fr: int, amount: int) -> bool:
+    """Whether the node would use more than its subtree's quota with that amount on top."""
+    return node.usage[fr] + amount > node.subtree[fr]
+
+
+def is_within_nominal(node: QuotaNode, frs: Iterable[int]) -> bool:
+    """Whether the node uses no more than its subtree's quota in all of these."""
+    usage, subtree = node.usage, node.subtree
+    return all(usage[fr] <= subtree[fr] for fr in frs)
+
+
+def fits_in_quota(node: QuotaNode, requests: Usage) -> tuple[bool, Usage]:
+    """Whether requests fit in this node's own quota, and what of them is left to ask of the parent."""
+    usage, subtree = node.usage, node.subtree
+    fits = all(usage[fr] + amount <= subtree[fr] for fr, amount in requests)
+    return fits, tuple((fr, max(0, amount - local_available(node, fr))) for fr, amount in requests)
+
+
+def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:
+    """How far up the tree the quota for an amount is found: 0 is the ClusterQueue's own.
+
+    Returns the height of the lowest subtree whose quota holds it (of the whole tree if none does), and whether that
+    subtree has a parent.
+    """
+    parent = queue.parent
+    if parent is None or not is_borrowing_with(queue, fr, amount):
+        return 0, parent is not None
+    remaining = amount - local_available(queue, fr)
+    for step in reversed(queue.path[:-1]):
+        if not is_borrowing_with(step, fr, remaining):
+            return step.height, step.parent is not None
+        remaining -= local_available(step, fr)
+    return queue.path[0].height, False
+
+
+def change_usage(node: QuotaNode, fr: int, delta: int) -> None:
+    """Add to (or take from) a node's usage, and pass on what lies beyond its local quota."""
+    step: QuotaNode | None = node
+    while step is not None and delta:
+        local, before = step.local[fr], step.usage[fr]
+        after = step.usage[fr] = before + delta
+        delta = (after - local if after > local else 0) - (before - local if before > local else 0)
+        step = step.parent
+
+
+def refresh_tree(root: QuotaNode) -> None:
+    """Work out everything derived, top to bottom and back: after any change of quota, limits or membership.
+
+    The usage of leaves is kept; that of Cohorts is summed up anew.
+    """
+    nodes = _top_down(root)
+    for node in reversed(nodes):
+        _sum_up(node)
+    for node in nodes:
+        _look_up(node)
+
+
+def _top_down(root: QuotaNode) -> list[QuotaNode]:
+    """All nodes of the tree, parents before children; sets paths."""
+    root.path = (root,)
+    nodes = [root]
+    for node in nodes:
+        for child in node.children.values():
+            child.path = (*node.path, child)
+            nodes.append(child)
+    return nodes
+
+
+def _sum_up(node: QuotaNode) -> None:
+    """Subtree quota, height and usage from the node's own quota and its children."""
+    width = len(node.usage)
+    subtree = [0] * width
+    declared = dict.fromkeys(node.nominal)
+    for fr, amount in node.nominal.items():
+        subtree[fr] = amount
+    if node.children:
+        usage = [0] * width
+        for child in node.children.values():
+            for fr in child.declared:
+                declared[fr] = None
+                subtree[fr] += child.subtree[fr] - child.local[fr]
+            for fr, used in enumerate(child.usage):
+                if used > child.local[fr]:
+                    usage[fr] += used - child.local[fr]
+        node.usage = usage
+        node.height = max(1, *(child.height + 1 for child in node.children.values()))
+    node.declared = tuple(sorted(declared))
+    node.subtree = subtree
+    node.local = [0] * width
+    for fr, limit in node.lending_limit.items():
+        node.local[fr] = max(0, subtree[fr] - limit)
+
+
+def _look_up(node: QuotaNode) -> None:
+    """Ceilings and potential from the parent, which has been looked up already."""
+    width = len(node.usage)
+    node.borrowing_ceiling = [None] * width
+    for fr, limit in node.borrowing_limit.items():
+        node.borrowing_ceiling[fr] = node.subtree[fr] - node.local[fr] + limit
+    if node.parent is None:
+        node.potential = list(node.subtree)
+        return
+    node.potential = [own + above for own, above in zip(node.local, node.parent.potential, strict=True)]
+    for fr, limit in node.borrowing_limit.items():
+        node.potential[fr] = min(node.potential[fr], node.subtree[fr] + limit)

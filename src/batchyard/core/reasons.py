@@ -1,0 +1,117 @@
+"""Why a Workload does not run yet: facts kept as they were found, put into Kueue's words when somebody reads them.
+
+Sources: Kueue's pkg/scheduler/flavorassigner (messages), apis/kueue/v1beta2 (reasons of QuotaReserved=False).
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api.quantity import format_amount
+
+NO_MATCHING_FLAVOR: Final = "NoMatchingFlavor"
+EXCEEDS_MAX_QUOTA: Final = "ExceedsMaxQuota"
+WAITING_FOR_QUOTA: Final = "WaitingForQuota"
+WAITING_FOR_PREEMPTED_WORKLOADS: Final = "WaitingForPreemptedWorkloads"
+MISCONFIGURED: Final = "Misconfigured"
+SUSPENDED: Final = "Suspended"
+PENDING_EVALUATION: Final = "PendingEvaluation"
+
+_SEVERITY: Final = {"": 0, WAITING_FOR_QUOTA: 1, EXCEEDS_MAX_QUOTA: 2, NO_MATCHING_FLAVOR: 3}
+
+
+class PreemptionReason:
+    """The reasons of the Preempted condition, and how messages say them."""
+
+    IN_CLUSTER_QUEUE: Final = "InClusterQueue"
+    IN_COHORT_RECLAMATION: Final = "InCohortReclamation"
+    IN_COHORT_FAIR_SHARING: Final = "InCohortFairSharing"
+    IN_COHORT_RECLAIM_WHILE_BORROWING: Final = "InCohortReclaimWhileBorrowing"
+    WORDS: Final = {
+        IN_CLUSTER_QUEUE: "prioritization in the ClusterQueue",
+        IN_COHORT_RECLAMATION: "reclamation within the cohort",
+        IN_COHORT_FAIR_SHARING: "Fair Sharing within the cohort",
+        IN_COHORT_RECLAIM_WHILE_BORROWING: "reclamation within the cohort while borrowing",
+    }
+
+
+class RequeueReason(IntEnum):
+    """Why a head goes back to its queue; it decides whether it waits in line or is parked."""
+
+    GENERIC = 0
+    FAILED_AFTER_NOMINATION = 1
+    NAMESPACE_MISMATCH = 2
+    PENDING_PREEMPTION = 3
+    NO_FIT = 4
+    PREEMPTION_NO_CANDIDATES = 5
+
+
+class Short(NamedTuple):
+    """Quota there is, but in use."""
+
+    resource: str
+    flavor: str
+    missing: int
+
+    def __str__(self) -> str:
+        """In Kueue's words."""
+        missing = format_amount(self.resource, self.missing)
+        return f"insufficient unused quota for {self.resource} in flavor {self.flavor}, {missing} more needed"
+
+
+class TooLarge(NamedTuple):
+    """More than the queue could ever have."""
+
+    resource: str
+    flavor: str
+    assumed: int
+    request: int
+    capacity: int
+
+    def __str__(self) -> str:
+        """In Kueue's words."""
+        assumed, request, capacity = (
+            format_amount(self.resource, amount) for amount in (self.assumed, self.request, self.capacity)
+        )
+        return (
+            f"insufficient quota for {self.resource} in flavor {self.flavor}, previously considered podsets requests"
+            f" ({assumed}) + current podset request ({request}) > maximum capacity ({capacity})"
+        )
+
+
+Fact: TypeAlias = Short | TooLarge | str
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetFacts:
+    """What stands against one pod set."""
+
+    pod_set: str
+    facts: tuple[Fact, ...]
+
+    def __str__(self) -> str:
+        """In Kueue's words."""
+        return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.facts)))}"
+
+
+def message_of(pod_sets: tuple[PodSetFacts, ...]) -> str:
+    """What stands against a Workload, in Kueue's words; '' if nothing does."""
+    return "; ".join(str(p) for p in pod_sets if p.facts)
+
+
+def most_severe(a: str, b: str) -> str:
+    """The reason harder to remedy."""
+    return a if _SEVERITY[a] >= _SEVERITY[b] else b
+
+
+def least_severe(a: str, b: str) -> str:
+    """The reason easier to remedy."""
+    return a if _SEVERITY[a] <= _SEVERITY[b] else b
+
+
+def preemption_message(uid: str, job_uid: str, reason: str, preemptor_path: str, preemptee_path: str) -> str:
+    """What a preempted Workload is told."""
+    return (
+        f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to"
+        f" {PreemptionReason.WORDS[reason]}; preemptor path: {preemptor_path}; preemptee path: {preemptee_path}"
+    )
