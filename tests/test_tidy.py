@@ -1,0 +1,319 @@
+"""The style of this repository, as tests: the tree keeps every rule, and every rule can fail."""
+
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from tidy import modules, names, order, sizes, words
+from tidy.bans import Ban, banned_names
+from tidy.source import SourceFile, Violation, files_below
+
+ROOT = Path(__file__).parent.parent
+TABLES = tomllib.loads((ROOT / "tests" / "tidy.toml").read_text("utf-8"))
+BANS = [Ban.of(row) for row in TABLES["ban"]]
+ENTRY_POINTS = ("batchyard", "batchyard.__main__", "batchyard.cli.main")
+
+EVERYWHERE = ("src/", "tests/", "benchmarks/", "tools/")
+BUT_TESTS = ("src/", "benchmarks/", "tools/")
+SRC = ("src/",)
+TESTS = ("tests/",)
+
+FileRule: TypeAlias = Callable[[SourceFile], Iterator[Violation]]
+
+
+def banned(file: SourceFile) -> Iterator[Violation]:
+    """Uses of what the table bans."""
+    return banned_names(file, BANS)
+
+
+def synonyms(file: SourceFile) -> Iterator[Violation]:
+    """Identifiers with a wrong word of the table."""
+    return names.synonyms(file, TABLES["synonyms"])
+
+
+PYTHON_RULES: dict[str, tuple[FileRule, tuple[str, ...]]] = {
+    "functions are short": (sizes.long_functions, EVERYWHERE),
+    "classes are short": (sizes.long_classes, EVERYWHERE),
+    "modules are short": (sizes.long_modules, EVERYWHERE),
+    "parameters are few": (sizes.many_parameters, BUT_TESTS),
+    "nesting is shallow": (sizes.deep_nesting, EVERYWHERE),
+    "modules say what they are": (modules.undocumented_modules, EVERYWHERE),
+    "private names stay private": (modules.private_imports, EVERYWHERE),
+    "clock, chance, files and terminal have one place": (banned, EVERYWHERE),
+    "files and classes have telling names": (names.empty_names, EVERYWHERE),
+    "one word a thing": (synonyms, EVERYWHERE),
+    "tests are named as facts": (names.unnamed_tests, TESTS),
+    "the order of sets is never seen": (order.set_iteration, SRC),
+    "no debris": (words.debris, EVERYWHERE),
+}
+
+
+@cache
+def tree() -> tuple[SourceFile, ...]:
+    """Every text file of the repository."""
+    return tuple(files_below(ROOT))
+
+
+def python_files(places: Sequence[str]) -> list[SourceFile]:
+    """The Python files below some folders."""
+    return [file for file in tree() if file.path.endswith(".py") and any(map(file.lies_in, places))]
+
+
+def is_excepted(violation: Violation) -> bool:
+    """Whether the table of exceptions names the violation."""
+    place = (violation.rule, violation.path, violation.subject)
+    return any((row["rule"], row["path"], row["subject"]) == place for row in TABLES.get("exception", []))
+
+
+def all_violations() -> list[Violation]:
+    """Every violation of every rule, excepted or not."""
+    of_python = (rule(file) for rule, places in PYTHON_RULES.values() for file in python_files(places))
+    of_text = (words.banned_words(file) for file in tree())
+    return [*chain.from_iterable(of_python), *chain.from_iterable(of_text), *dead_modules()]
+
+
+def dead_modules() -> Iterator[Violation]:
+    """Modules of the tree that no entry point reaches."""
+    return modules.dead_modules(python_files(SRC), ENTRY_POINTS)
+
+
+def assert_none(violations: Iterator[Violation]) -> None:
+    """Fail with the list of violations that no exception covers."""
+    found = [violation for violation in violations if not is_excepted(violation)]
+    assert not found, "\n" + "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize("name", PYTHON_RULES)
+def test_the_tree_keeps_the_rule(name: str) -> None:
+    rule, places = PYTHON_RULES[name]
+    assert_none(chain.from_iterable(rule(file) for file in python_files(places)))
+
+
+def test_no_text_holds_a_banned_word() -> None:
+    assert_none(chain.from_iterable(words.banned_words(file) for file in tree()))
+
+
+def test_an_entry_point_reaches_every_module() -> None:
+    assert_none(dead_modules())
+
+
+def test_every_exception_is_still_needed_and_has_a_reason() -> None:
+    found = {(violation.rule, violation.path, violation.subject) for violation in all_violations()}
+    rows = TABLES.get("exception", [])
+    assert [row for row in rows if (row["rule"], row["path"], row["subject"]) not in found] == []
+    assert all(row["reason"] for row in chain(rows))
+
+
+# Every rule can fail: a bad text each, and a good one close to it.
+
+LONG = "\n    ".join(["def f(): pass"] + ["x = 1"] * 70)
+DEEP = "if a:\n  for b in c:\n   while d:\n    with e:\n     if g:\n      pass"
+
+
+def function(body: str, head: str = "def f():") -> str:
+    """A module with one function of that body."""
+    return head + "\n" + "\n".join(f" {line}" for line in body.splitlines())
+
+
+def found_in(rule: FileRule, text: str, path: str = "src/batchyard/core/cycle.py") -> list[str]:
+    """What a rule says of a text."""
+    return [violation.what for violation in rule(SourceFile(path, text))]
+
+
+def test_a_violation_reads_as_place_fault_and_remedy() -> None:
+    violation = next(modules.undocumented_modules(SourceFile("src/a.py", "x = 1")))
+    assert str(violation) == "src/a.py:1: module has no docstring; say in a line what it is and why it is there"
+
+
+def test_long_functions_are_found() -> None:
+    assert found_in(sizes.long_functions, function("x = 1\n" * 60)) == ["function f has 61 lines, more than 60"]
+    assert found_in(sizes.long_functions, function("x = 1\n" * 59)) == []
+
+
+def test_long_tests_are_found_sooner() -> None:
+    text = function("x = 1\n" * 30, "def test_f():")
+    assert found_in(sizes.long_functions, text, "tests/test_a.py") == ["function test_f has 31 lines, more than 25"]
+
+
+def test_long_classes_are_found() -> None:
+    text = function("x = 1\n" * 250, "class A:")
+    assert found_in(sizes.long_classes, text) == ["class A has 251 lines, more than 250"]
+
+
+def test_long_modules_are_found() -> None:
+    assert found_in(sizes.long_modules, "x = 1\n" * 601) == ["module has 601 lines, more than 600"]
+    assert found_in(sizes.long_modules, "x = 1\n" * 800, "tests/test_a.py") == []
+
+
+def test_many_parameters_are_found_self_excluded() -> None:
+    many = "def f(a, b, c, d, *, e, f, g): pass"
+    assert found_in(sizes.many_parameters, many) == ["function f has 7 parameters, more than 6"]
+    assert found_in(sizes.many_parameters, function("def f(self, a, b, c, d, e, f): pass", "class A:")) == []
+    static = function("@staticmethod\ndef f(a, b, c, d, e, f, g): pass", "class A:")
+    assert len(found_in(sizes.many_parameters, static)) == 1
+
+
+def test_deep_nesting_is_found() -> None:
+    assert found_in(sizes.deep_nesting, function(DEEP)) == ["function f nests 5 deep, more than 4"]
+
+
+def test_elif_and_inner_functions_do_not_nest() -> None:
+    chain_of_ifs = "if a:\n pass\n" + "elif b:\n pass\n" * 6
+    assert found_in(sizes.deep_nesting, function(chain_of_ifs)) == []
+    assert found_in(sizes.deep_nesting, function("if a:\n def g():\n  for b in c:\n   while d:\n    if e: pass")) == []
+
+
+def test_a_module_without_docstring_is_found() -> None:
+    assert found_in(modules.undocumented_modules, "x = 1") == ["module has no docstring"]
+    assert found_in(modules.undocumented_modules, '"""What it is."""') == []
+
+
+def test_an_import_of_a_private_name_is_found() -> None:
+    text = "from batchyard.core.quota import _local"
+    assert found_in(modules.private_imports, text) == ["imports _local, private to batchyard.core.quota"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time",
+        "import datetime as dt",
+        "from time import monotonic",
+        "from zoneinfo import ZoneInfo",
+        "import random",
+        "import uuid\nuuid.uuid4()",
+        "from uuid import uuid1",
+        "print('x')",
+        "import os\nos.environ['A']",
+        "from os import getenv as g",
+        "clock.sleep(1)",
+        "open('x')",
+        "Path('x').read_text()",
+        "try:\n pass\nexcept:\n pass",
+        "try:\n pass\nexcept (KeyError, Exception):\n pass",
+        "import contextlib\nwith contextlib.suppress(Exception): pass",
+        "eval('1')",
+        "breakpoint()",
+    ],
+)
+def test_a_banned_name_is_found(text: str) -> None:
+    assert len(found_in(banned, text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("import datetime", "src/batchyard/api/times.py"),
+        ("from time import monotonic", "src/batchyard/cli/progress.py"),
+        ("from time import perf_counter", "benchmarks/cycle.py"),
+        ("print('x')", "src/batchyard/cli/output.py"),
+        ("import os\nos.environ", "src/batchyard/settings.py"),
+        ("try:\n pass\nexcept Exception:\n pass", "src/batchyard/controllers/runner.py"),
+        ("import uuid\nuuid.UUID(bytes=b'')", "src/batchyard/base/ids.py"),
+        ("time = random = 1\ntime.now, random", "src/batchyard/core/cycle.py"),
+    ],
+)
+def test_a_name_is_free_where_it_is_allowed(text: str, path: str) -> None:
+    assert found_in(banned, text, path) == []
+
+
+def test_an_allowed_part_does_not_allow_the_rest() -> None:
+    assert found_in(banned, "import time", "src/batchyard/cli/progress.py") == ["uses time"]
+
+
+def test_empty_names_of_files_and_classes_are_found() -> None:
+    assert found_in(names.empty_names, "", "src/batchyard/core/string_utils.py") == ["the path says 'utils'"]
+    assert found_in(names.empty_names, "class HTTPInfo: pass") == ["class HTTPInfo says 'info'"]
+    assert found_in(names.empty_names, "class Metadata: pass", "src/batchyard/api/metadata.py") == []
+
+
+def test_synonyms_are_found_in_any_case() -> None:
+    assert found_in(synonyms, "tenant_queues = 1") == ["tenant_queues says tenant_queue"]
+    assert found_in(synonyms, "class PoolQuota: pass") == ["PoolQuota says pool_quota"]
+    assert found_in(synonyms, "def f(borrowLimit): pass") == ["borrowLimit says borrow_limit"]
+    assert found_in(synonyms, "borrowing_limit = nominal_quota = 1") == []
+
+
+def test_tests_without_a_fact_are_found() -> None:
+    assert len(found_in(names.unnamed_tests, "def test_quota(): pass", "tests/test_a.py")) == 1
+    assert found_in(names.unnamed_tests, "def test_quota_is_kept(): pass", "tests/test_a.py") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for x in {1, 2}: pass",
+        "for x in set(y): pass",
+        "[x for x in frozenset(y)]",
+        "list({x for x in y})",
+        "names = set(y)\nfor x in names | other: pass",
+        "def f(names: frozenset[str]) -> None:\n for x in names: pass",
+        "class A:\n names: set[str]\n def f(self): return [*self.names]",
+        "','.join({a, b})",
+        "dict.fromkeys(set(y))",
+        "for x in set(a).union(b): pass",
+    ],
+)
+def test_a_set_whose_order_is_seen_is_found(text: str) -> None:
+    assert len(found_in(order.set_iteration, text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for x in sorted(set(y)): pass",
+        "any(x for x in set(y))",
+        "x in {1, 2}",
+        "{x for x in set(y)}",
+        "names = {1: 2}\nfor x in names: pass",
+        "for x in total - {1}: pass",
+        "def f(names: set[str]) -> int:\n return len(names)",
+    ],
+)
+def test_a_set_whose_order_is_not_seen_is_free(text: str) -> None:
+    assert found_in(order.set_iteration, text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# TO~DO later",
+        "see /wo~rk/shared/x",
+        "cd /ro~ot/.cache",
+        "https://py~pi.org/simple",
+        "pip install --index~-url x",
+        "Fixes iss~ue #12",
+    ],
+)
+def test_a_banned_word_is_found(text: str) -> None:
+    assert len(found_in(words.banned_words, text.replace("~", ""), "docs/a.md")) == 1
+
+
+@pytest.mark.parametrize("text", ["network/work/a", "../shared/work", "`/root/cohort/queue`", "an issue of quota"])
+def test_words_close_to_banned_ones_are_free(text: str) -> None:
+    assert found_in(words.banned_words, text, "docs/a.md") == []
+
+
+@pytest.mark.parametrize(
+    "text", ["x = 1  # no~qa", "x = 1  # type: ig~nore", "  break~point()", "import pd~b", "<<<<~<<< HEAD"]
+)
+def test_debris_is_found(text: str) -> None:
+    assert len(found_in(words.debris, text.replace("~", ""))) == 1
+
+
+def test_a_module_out_of_reach_is_found() -> None:
+    files = [
+        SourceFile("src/batchyard/cli/main.py", "def f():\n from batchyard.core import cycle"),
+        SourceFile("src/batchyard/core/__init__.py", ""),
+        SourceFile("src/batchyard/core/cycle.py", "import batchyard.core.quota"),
+        SourceFile("src/batchyard/core/quota.py", ""),
+        SourceFile("src/batchyard/core/old.py", "import batchyard.core.older"),
+        SourceFile("src/batchyard/core/older.py", "import batchyard.core.old"),
+    ]
+    found = [violation.subject for violation in modules.dead_modules(files, ENTRY_POINTS)]
+    assert found == ["batchyard.core.old", "batchyard.core.older"]

@@ -1,0 +1,64 @@
+"""What every module has, and which modules nobody needs."""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+
+from tidy.source import SourceFile, Violation
+
+_SRC = "src/"
+
+
+def undocumented_modules(file: SourceFile) -> Iterator[Violation]:
+    """Modules that do not say what they are."""
+    if not ast.get_docstring(file.tree):
+        instead = "say in a line what it is and why it is there"
+        yield Violation(file.path, 1, "module-docstring", file.path, "module has no docstring", instead)
+
+
+def private_imports(file: SourceFile) -> Iterator[Violation]:
+    """Imports of what another module keeps to itself."""
+    for node in file.nodes:
+        if isinstance(node, ast.ImportFrom):
+            for name in (name.name for name in node.names if name.name.startswith("_")):
+                what = f"imports {name}, private to {node.module}"
+                yield Violation(
+                    file.path, node.lineno, "private-import", name, what, "make it public there, or do without"
+                )
+
+
+def dead_modules(files: Sequence[SourceFile], entry_points: Sequence[str]) -> Iterator[Violation]:
+    """Modules that no entry point reaches by imports. A package's own file is alive where one of its modules is."""
+    modules = {_module_name(file.path): file for file in files if file.path.startswith(_SRC)}
+    alive = _reached(modules, entry_points)
+    for name, file in sorted(modules.items()):
+        if name not in alive and not file.path.endswith("__init__.py"):
+            instead = "use it from there, or remove it"
+            yield Violation(file.path, 1, "dead-module", name, f"no entry point imports {name}", instead)
+
+
+def _module_name(path: str) -> str:
+    return path.removeprefix(_SRC).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _reached(modules: Mapping[str, SourceFile], entry_points: Sequence[str]) -> set[str]:
+    alive: set[str] = set()
+    waiting = [name for name in entry_points if name in modules]
+    while waiting:
+        name = waiting.pop()
+        if name not in alive:
+            alive.add(name)
+            waiting += [found for found in _imports(modules[name]) if found in modules]
+    return alive
+
+
+def _imports(file: SourceFile) -> Iterator[str]:
+    """The modules a file imports, and the packages they lie in."""
+    for node in file.nodes:
+        named: list[str] = []
+        if isinstance(node, ast.Import):
+            named = [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named = [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
+        for name in named:
+            parts = name.split(".")
+            yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))

@@ -1,0 +1,89 @@
+"""How large things may be: a function one screen, a module one sitting."""
+
+import ast
+from collections.abc import Iterator
+
+from tidy.source import FunctionNode, SourceFile, Violation
+
+FUNCTION_LINES = 60
+TEST_LINES = 25
+CLASS_LINES = 250
+MODULE_LINES = 600
+TEST_FILE_LINES = 800
+PARAMETERS = 6
+NESTING = 4
+
+_COMPOUND = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def long_functions(file: SourceFile) -> Iterator[Violation]:
+    """Functions longer than a screen; tests are shorter still."""
+    for node in file.functions():
+        is_test = file.path.startswith("tests/") and node.name.startswith("test_")
+        limit, lines = TEST_LINES if is_test else FUNCTION_LINES, _lines(node)
+        if lines > limit:
+            what = f"function {node.name} has {lines} lines, more than {limit}"
+            instead = "keep one behaviour a test" if is_test else "leave the control flow here and move the leaves out"
+            yield Violation(file.path, node.lineno, "function-length", node.name, what, instead)
+
+
+def long_classes(file: SourceFile) -> Iterator[Violation]:
+    """Classes that hold more than one idea."""
+    for node in file.classes():
+        if _lines(node) > CLASS_LINES:
+            what = f"class {node.name} has {_lines(node)} lines, more than {CLASS_LINES}"
+            yield Violation(
+                file.path, node.lineno, "class-length", node.name, what, "split it by what changes together"
+            )
+
+
+def long_modules(file: SourceFile) -> Iterator[Violation]:
+    """Modules too long to read in one go."""
+    limit = TEST_FILE_LINES if file.path.startswith("tests/") else MODULE_LINES
+    lines = len(file.text.splitlines())
+    if lines > limit:
+        what = f"module has {lines} lines, more than {limit}"
+        yield Violation(file.path, limit + 1, "module-length", file.path, what, "split it by noun")
+
+
+def many_parameters(file: SourceFile) -> Iterator[Violation]:
+    """Functions with more parameters than one can keep apart; keyword-only ones count, self and cls do not."""
+    methods = {id(member) for node in file.classes() for member in node.body if not _is_static(member)}
+    for node in file.functions():
+        arguments = node.args
+        count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
+        count -= id(node) in methods
+        if count > PARAMETERS:
+            what = f"function {node.name} has {count} parameters, more than {PARAMETERS}"
+            yield Violation(file.path, node.lineno, "parameters", node.name, what, "name the value that is missing")
+
+
+def deep_nesting(file: SourceFile) -> Iterator[Violation]:
+    """Functions whose compound statements nest too deeply."""
+    for node in file.functions():
+        depth = max((_depth(statement) for statement in node.body), default=0)
+        if depth > NESTING:
+            what = f"function {node.name} nests {depth} deep, more than {NESTING}"
+            yield Violation(file.path, node.lineno, "nesting", node.name, what, "return early, or move the inside out")
+
+
+def _is_static(member: ast.stmt) -> bool:
+    return isinstance(member, FunctionNode) and any(
+        isinstance(decorator, ast.Name) and decorator.id == "staticmethod" for decorator in member.decorator_list
+    )
+
+
+def _lines(node: FunctionNode | ast.ClassDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _depth(node: ast.AST) -> int:
+    """How deep compound statements nest below a node; `elif` is not deeper than its `if`."""
+    if isinstance(node, _SCOPES):
+        return 0
+    if isinstance(node, ast.If) and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        inside = max((_depth(child) for child in node.body), default=0)
+        return max(1 + inside, _depth(node.orelse[0]))
+    inside = max((_depth(child) for child in ast.iter_child_nodes(node)), default=0)
+    return inside + isinstance(node, _COMPOUND)
