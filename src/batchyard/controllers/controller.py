@@ -37,6 +37,8 @@ class Controller(Protocol):
 
     name: str
     rank: int
+    kinds: tuple[str, ...] | None
+    """The kinds whose changes `keys_for` is told of; None = all kinds."""
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Take note of a change, and name the objects to reconcile because of it."""

@@ -87,3 +87,16 @@ class Writer(Protocol):
 
     def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
         """Take a write; `done` is called later, through the kernel, never from within."""
+
+
+Listener: TypeAlias = Callable[[Sequence[WatchEvent]], None]
+
+
+class Client(Reader, Writer, Protocol):
+    """A reader and writer that tells of changes: what the runner drives controllers with."""
+
+    def subscribe(self, listener: Listener) -> None:
+        """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""
+
+    def settled(self) -> bool:
+        """Whether all changes and all results of writes have been delivered."""

@@ -1,0 +1,59 @@
+"""Which objects belong to which owner, by the owner's uid, kept up to date by the changes."""
+
+from collections.abc import Sequence
+
+from batchyard.api.meta import Key, Obj
+from batchyard.ports.client import EventType, WatchEvent
+
+
+class OwnerIndex:
+    """The keys of the dependents of every owner that has some."""
+
+    __slots__ = ("_dependents", "_sorted")
+
+    def __init__(self) -> None:
+        self._dependents: dict[str, dict[Key, None]] = {}
+        self._sorted: dict[str, list[Key]] = {}
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._dependents
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a change."""
+        before = owner_references(event.old)
+        after = owner_references(event.obj) if event.type is not EventType.DELETED else ()
+        if before is after or before == after:
+            return
+        for reference in before:
+            self._remove(reference["uid"], event.key)
+        for reference in after:
+            self._add(reference["uid"], event.key)
+
+    def dependents(self, uid: str) -> Sequence[Key]:
+        """The keys of all objects with an owner reference to that uid, sorted."""
+        keys = self._sorted.get(uid)
+        if keys is None:
+            if uid not in self._dependents:
+                return ()
+            keys = self._sorted[uid] = sorted(self._dependents[uid])
+        return keys
+
+    def _add(self, uid: str, key: Key) -> None:
+        self._dependents.setdefault(uid, {})[key] = None
+        self._sorted.pop(uid, None)
+
+    def _remove(self, uid: str, key: Key) -> None:
+        keys = self._dependents.get(uid)
+        if keys is None or key not in keys:
+            return  # an object may name one owner twice
+        del keys[key]
+        self._sorted.pop(uid, None)
+        if not keys:
+            del self._dependents[uid]
+
+
+def owner_references(obj: Obj | None) -> Sequence[dict[str, str]]:
+    """The owner references of an object; none for None."""
+    if obj is None:
+        return ()
+    return obj["metadata"].get("ownerReferences") or ()

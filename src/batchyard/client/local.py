@@ -1,0 +1,221 @@
+"""The client in process: reads and writes a store directly, and delivers what happened later, through the kernel.
+
+A write takes effect in the store at once, so whoever reads next sees it. Its watch event and its result wait: the
+first of them asks the kernel for one piece of work, which delivers all that has gathered by then, first the events to
+every subscriber, in order of revision, then the results, in order of the writes. So events of one instant come in
+batches, and a writer hears of its write only after everybody heard of the change. Changes made to the store by others
+are delivered in the same way.
+
+Garbage collection is here too, as a rule on the way: when an object goes, the objects that name it as an owner, and
+have no other living owner, are deleted after the event was delivered (background propagation); what they own goes
+after them in the same way. An object that is born with a dead owner is let be.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from batchyard.api.errors import ApiError, Conflict, NotFound
+from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata
+from batchyard.base.ids import uid_for
+from batchyard.base.instant import Instant
+from batchyard.client import revise
+from batchyard.client.index import OwnerIndex, owner_references
+from batchyard.ports.client import (
+    Create,
+    Delete,
+    EventType,
+    Listener,
+    Update,
+    UpdateStatus,
+    WatchEvent,
+    Write,
+    WriteResult,
+)
+from batchyard.ports.kernel import Kernel
+
+_NAMES_TRIED_MAX: Final = 8  # as the API server for generateName
+
+
+class Records(Protocol):
+    """What the client needs of a store."""
+
+    def get(self, key: Key) -> Obj | None:
+        """The object, or None."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+
+    def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
+        """Store an object."""
+
+    def delete(self, key: Key, expect: int | None = None) -> Obj:
+        """Remove an object."""
+
+    def listen(self, listener: Callable[[WatchEvent], None]) -> None:
+        """Tell of every later change at once."""
+
+
+class LocalClient:
+    """Reader and Writer over a store in this process."""
+
+    __slots__ = (
+        "_delivering_soon",
+        "_events",
+        "_kernel",
+        "_listeners",
+        "_minted",
+        "_minted_at",
+        "_orphaned_by",
+        "_owners",
+        "_results",
+        "_seed",
+        "_store",
+    )
+
+    def __init__(self, store: Records, kernel: Kernel, seed: int = 0) -> None:
+        self._store = store
+        self._kernel = kernel
+        self._seed = seed
+        self._listeners: list[Listener] = []
+        self._events: list[WatchEvent] = []
+        self._results: list[tuple[Callable[[WriteResult], None], WriteResult]] = []
+        self._delivering_soon = False
+        self._owners = OwnerIndex()
+        self._orphaned_by: list[str] = []  # uids of owners that went
+        self._minted: dict[Key, int] = {}  # how many uids each key was given at the instant below
+        self._minted_at: Instant = kernel.now()
+        store.listen(self._observe)
+
+    def get(self, key: Key) -> Obj | None:
+        """The object, or None."""
+        return self._store.get(key)
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+        return self._store.list(kind, namespace)
+
+    def owned_by(self, uid: str) -> Sequence[Obj]:
+        """All objects with an owner reference to that uid, sorted by kind, namespace and name."""
+        get = self._store.get
+        return [obj for key in self._owners.dependents(uid) if (obj := get(key)) is not None]
+
+    def subscribe(self, listener: Listener) -> None:
+        """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""
+        self._listeners.append(listener)
+
+    def settled(self) -> bool:
+        """Whether all changes and all results of writes have been delivered."""
+        return not (self._events or self._results)
+
+    def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
+        """Take a write; `done` is called later, through the kernel, never from within."""
+        try:
+            result = WriteResult(self._apply(write))
+        except ApiError as error:
+            result = WriteResult(None, error)
+        self._results.append((done, result))
+        self._deliver_soon()
+
+    def _apply(self, write: Write) -> Obj:
+        """Do a write and return the object as stored; for Delete, its last state."""
+        match write:
+            case UpdateStatus(obj):
+                key = key_of(obj)
+                stored = self._found(key)
+                revise.check_preconditions(key, stored, obj)
+                return self._put(key, stored, revise.status_updated(stored, obj))
+            case Create(obj):
+                return self._create(obj)
+            case Update(obj):
+                key = key_of(obj)
+                stored = self._found(key)
+                revise.check_preconditions(key, stored, obj)
+                new = revise.updated(stored, obj)
+                return self._store.delete(key) if revise.is_released(new) else self._put(key, stored, new)
+            case Delete(key):
+                stored = self._found(key)
+                if not stored["metadata"].get("finalizers"):
+                    return self._store.delete(key)
+                return self._put(key, stored, revise.marked_deleted(stored, self._kernel.now()))
+
+    def _create(self, obj: Obj) -> Obj:
+        """Store a new object, under a name made for it if it asks for one."""
+        if obj["metadata"].get("name"):
+            key = key_of(obj)
+            uid = obj["metadata"].get("uid") or self._mint(key)
+            return self._store.put(key, revise.created(obj, uid, self._kernel.now()), 0)
+        revise.check_named(obj)
+        prefix = obj["metadata"]["generateName"]
+        for _ in range(_NAMES_TRIED_MAX):
+            uid = self._mint(key_of(with_metadata(obj, name=prefix)))
+            named = with_metadata(obj, name=revise.generated_name(prefix, uid))
+            if self._store.get(key_of(named)) is None:
+                return self._store.put(key_of(named), revise.created(named, uid, self._kernel.now()), 0)
+        raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
+
+    def _found(self, key: Key) -> Obj:
+        """The stored object; NotFound if there is none."""
+        stored = self._store.get(key)
+        if stored is None:
+            raise NotFound(f'{key.kind} "{key}" not found')
+        return stored
+
+    def _put(self, key: Key, stored: Obj, new: Obj) -> Obj:
+        """Store the object unless nothing has changed."""
+        return stored if new is stored else self._store.put(key, new)
+
+    def _mint(self, key: Key) -> str:
+        """A uid fixed by the seed, the key, the instant, and how often the key was made within it.
+
+        It does not depend on what else happens, so that a world with one more object differs in that object only.
+        """
+        now = self._kernel.now()
+        if now != self._minted_at:
+            self._minted.clear()
+            self._minted_at = now
+        count = self._minted.get(key, 0)
+        self._minted[key] = count + 1
+        return uid_for(self._seed, *key, str(now), str(count))
+
+    def _observe(self, event: WatchEvent) -> None:
+        """Take note of a change as it happens."""
+        self._owners.observe(event)
+        if event.type is EventType.DELETED and (uid := event.obj["metadata"].get("uid")) in self._owners:
+            self._orphaned_by.append(uid)
+        self._events.append(event)
+        self._deliver_soon()
+
+    def _deliver_soon(self) -> None:
+        """Ask the kernel for the delivery, once."""
+        if not self._delivering_soon:
+            self._delivering_soon = True
+            self._kernel.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        """Deliver all that has gathered: the events, then the results."""
+        events, self._events = self._events, []
+        results, self._results = self._results, []
+        self._delivering_soon = False
+        if events:
+            for listener in self._listeners:
+                listener(events)
+        if self._orphaned_by:
+            self._collect()
+        for done, result in results:
+            done(result)
+
+    def _collect(self) -> None:
+        """Delete what the owners that went leave behind; an object with another living owner only loses the dead."""
+        gone, self._orphaned_by = self._orphaned_by, []
+        for uid in gone:
+            for key in tuple(self._owners.dependents(uid)):
+                obj = self._found(key)
+                living = [owner for owner in owner_references(obj) if self._is_living(owner, key.namespace)]
+                self._apply(Update(with_metadata(obj, ownerReferences=living)) if living else Delete(key))
+
+    def _is_living(self, owner: Obj, namespace: str) -> bool:
+        """Whether an owner is there, in the dependent's namespace or in none, and still the same one."""
+        kind, name = group_kind(owner), owner["name"]
+        places = (Key(kind, namespace, name), Key(kind, "", name))
+        found = [self._store.get(key) for key in places]
+        return any(obj is not None and obj["metadata"].get("uid") == owner["uid"] for obj in found)

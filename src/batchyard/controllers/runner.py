@@ -1,0 +1,243 @@
+"""The runner: asks controllers what they want and does it. The only place where controllers have effects.
+
+On every change each interested controller names the keys to look at; each waits once. A drain, one piece of work of
+the kernel, takes them lowest rank first and in order of arrival, reconciles, and submits the writes in order. A key
+whose writes are under way is not looked at before all of them have landed, which is after their own watch events.
+
+Controllers above the lowest rank run only in quiet: no key of a lower rank waits, no write of any controller is under
+way, and no change is undelivered. So they see all that follows from what they did before, and each look of theirs
+that writes ends the drain; the delivery of its writes starts the next.
+
+An outcome has succeeded when all its writes have; only then are its events recorded. After a Conflict or NotFound the
+key is looked at again at once, a bounded number of times in a row; after that, and after any other error, later and
+later, from 1 ms to 30 s. An exception of a controller is a defect: it passes through, with a note of who and what.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, TypeAlias
+
+from batchyard.api.errors import ApiError, Conflict, NotFound
+from batchyard.api.meta import Key
+from batchyard.base.check import invariant
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.controllers.controller import Controller, EventRecord, Outcome
+from batchyard.controllers.workqueue import Lane, WorkQueue
+from batchyard.ports.client import Client, WatchEvent, WriteResult
+from batchyard.ports.kernel import Kernel
+
+EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
+"""Records an event: when, by which controller, what."""
+
+RETRIES_AT_ONCE_MAX: Final = 10
+BACKOFF_MIN: Final = MILLISECOND
+BACKOFF_MAX: Final = 30 * SECOND
+
+
+def ignore_event(now: Instant, controller: str, record: EventRecord) -> None:
+    """Record nothing."""
+
+
+class Runner:
+    """Feeds keys to controllers and executes what they want."""
+
+    __slots__ = (
+        "_client",
+        "_draining_soon",
+        "_flights",
+        "_kernel",
+        "_lanes_by_kind",
+        "_queue",
+        "_sink",
+    )
+
+    def __init__(
+        self, kernel: Kernel, client: Client, controllers: Sequence[Controller], sink: EventSink = ignore_event
+    ) -> None:
+        names = [controller.name for controller in controllers]
+        invariant(len(set(names)) == len(names), f"controllers have different names: {names}")
+        self._kernel = kernel
+        self._client = client
+        self._sink = sink
+        self._queue = WorkQueue(controllers)
+        self._lanes_by_kind: dict[str, Sequence[Lane]] = {}
+        self._flights = 0
+        self._draining_soon = False
+        client.subscribe(self._on_events)
+
+    @property
+    def reconciles(self) -> int:
+        """How often controllers were asked to reconcile."""
+        return sum(lane.reconciles for lane in self._queue.lanes)
+
+    def enqueue(self, controller: str, key: Key) -> None:
+        """Ask a controller to look at a key, whatever the changes: for what a world starts with."""
+        self._lane(controller).add(key)
+        self._drain_soon()
+
+    def flush_delayed(self, controllers: Iterable[str]) -> None:
+        """Let the keys of these controllers that only wait for their `requeue_at` be looked at now.
+
+        Each is told the instant it waited for as `now`, since that is when it wanted to act. Run the kernel up to the
+        present instant afterwards. Keys that wait because their writes failed go on waiting.
+        """
+        for name in controllers:
+            self._lane(name).wake_early()
+        self._drain_soon()
+
+    def is_idle(self) -> bool:
+        """Whether nothing waits or is under way but for wake-ups."""
+        return not self._queue and self._is_quiet()
+
+    def failing(self) -> Sequence[tuple[str, Key, int]]:
+        """Every key whose last writes failed: the controller, the key, how often in a row."""
+        return [(lane.controller.name, key, n) for lane in self._queue.lanes for key, n in lane.failures.items()]
+
+    def validate(self) -> None:
+        """Check what must hold between two pieces of work."""
+        self._queue.validate()
+        invariant(self._flights >= 0, "no more outcomes land than were submitted")
+        invariant(self._draining_soon or not self._queue or not self._is_quiet(), "keys do not wait without a drain")
+
+    def _lane(self, controller: str) -> Lane:
+        """The lane of a controller by name."""
+        found = [lane for lane in self._queue.lanes if lane.controller.name == controller]
+        invariant(len(found) == 1, f"there is a controller named {controller!r}")
+        return found[0]
+
+    def _on_events(self, events: Sequence[WatchEvent]) -> None:
+        """Ask the controllers which keys to look at because of these changes."""
+        now = self._kernel.now()
+        lanes_by_kind = self._lanes_by_kind
+        for event in events:
+            kind = event.key.kind
+            lanes = lanes_by_kind.get(kind)
+            if lanes is None:
+                lanes = lanes_by_kind[kind] = self._queue.lanes_for(kind)
+            for lane in lanes:
+                for key in lane.controller.keys_for(event, now):
+                    lane.add(key)
+        self._drain_soon()
+
+    def _drain_soon(self) -> None:
+        """Ask the kernel for a drain, once, if a key waits."""
+        if not self._draining_soon and self._queue:
+            self._draining_soon = True
+            self._kernel.call_soon(self._drain)
+
+    def _drain(self) -> None:
+        """Look at the keys that wait, rank by rank."""
+        self._draining_soon = False
+        now = self._kernel.now()
+        lowest = self._queue.lines[0]
+        for line in self._queue.lines:
+            while line:
+                if line is not lowest and not self._is_quiet():
+                    self._drain_when_quiet()
+                    return
+                lane, key = line.popleft()
+                self._reconcile(lane, key, now)
+
+    def _is_quiet(self) -> bool:
+        """Whether no write is under way and no change undelivered."""
+        return self._flights == 0 and self._client.settled()
+
+    def _drain_when_quiet(self) -> None:
+        """Drain again after the client's delivery; the landing of our own writes does that by itself."""
+        if self._flights == 0:
+            self._drain_soon()
+
+    def _reconcile(self, lane: Lane, key: Key, now: Instant) -> None:
+        """Let a controller look at a key, and do what it wants."""
+        del lane.states[key]
+        lane.reconciles += 1
+        if lane.due:
+            now = lane.due.pop(key, now)
+        try:
+            outcome = lane.controller.reconcile(key, self._client, now)
+        except BaseException as error:
+            error.add_note(f'while {lane.controller.name} reconciled {key.kind} "{key}" at instant {now}')
+            raise
+        if outcome.requeue_at is not None:
+            self._wake_at(lane, key, outcome.requeue_at)
+        if outcome.writes:
+            self._execute(lane, key, outcome)
+        else:
+            self._succeed(lane, key, outcome.events)
+
+    def _execute(self, lane: Lane, key: Key, outcome: Outcome) -> None:
+        """Submit the writes of an outcome."""
+        lane.depart(key)
+        self._flights += 1
+        flight = _Flight(self, lane, key, outcome)
+        submit, land = self._client.submit, flight.land
+        for write in outcome.writes:
+            submit(write, land)
+
+    def _landed(self, flight: "_Flight") -> None:
+        """Conclude an outcome all of whose writes have an answer."""
+        self._flights -= 1
+        lane, key = flight.lane, flight.key
+        wanted = lane.land(key)
+        if flight.error is not None:
+            self._retry(lane, key, flight.error)
+        else:
+            self._succeed(lane, key, flight.events)
+            if wanted:
+                lane.add(key)
+        self._drain_soon()
+
+    def _succeed(self, lane: Lane, key: Key, events: Sequence[EventRecord]) -> None:
+        """Record the events and forget earlier failures."""
+        if lane.failures:
+            lane.failures.pop(key, None)
+        for record in events:
+            self._sink(self._kernel.now(), lane.controller.name, record)
+
+    def _retry(self, lane: Lane, key: Key, error: ApiError) -> None:
+        """Look at a key again whose writes failed: at once if somebody else was faster, else later and later.
+
+        What it was wanted for meanwhile waits as well, so that its own half-done writes do not hasten it.
+        """
+        failures = lane.failures[key] = lane.failures.get(key, 0) + 1
+        if isinstance(error, Conflict | NotFound) and failures <= RETRIES_AT_ONCE_MAX:
+            lane.add(key)
+        else:
+            self._wake_at(lane, key, self._kernel.now() + backoff(failures))
+
+    def _wake_at(self, lane: Lane, key: Key, when: Instant) -> None:
+        """Look at a key at an instant, through the kernel even if that is now: a drain always ends."""
+        if lane.wake_at(key, when):
+            self._kernel.call_at(when, partial(self._wake, lane, key, when))
+
+    def _wake(self, lane: Lane, key: Key, when: Instant) -> None:
+        """The wake-up of a key has come."""
+        if lane.wake(key, when):
+            self._drain_soon()
+
+
+class _Flight:
+    """The writes of one outcome, under way."""
+
+    __slots__ = ("error", "events", "key", "lane", "left", "runner")
+
+    def __init__(self, runner: Runner, lane: Lane, key: Key, outcome: Outcome) -> None:
+        self.runner = runner
+        self.lane = lane
+        self.key = key
+        self.left = len(outcome.writes)
+        self.events: Sequence[EventRecord] = outcome.events
+        self.error: ApiError | None = None  # the first
+
+    def land(self, result: WriteResult) -> None:
+        """One write has its answer."""
+        self.left -= 1
+        if self.error is None:
+            self.error = result.error
+        if self.left == 0:
+            self.runner._landed(self)
+
+
+def backoff(failures: int) -> Duration:
+    """How long to wait after so many failures in a row: doubling from 1 ms up to 30 s."""
+    return min(BACKOFF_MIN << min(failures - 1, 32), BACKOFF_MAX)

@@ -1,0 +1,115 @@
+"""Which keys wait to be looked at, which are under way, and which are to be looked at later.
+
+Each controller has a lane; lanes of one rank share a line, so that their keys are taken in order of arrival. A key is
+in a lane at most once, in one of three states: it waits in the line, its writes are under way, or they are and it is
+wanted again. While its writes are under way it is not in the line: it enters it when they have landed.
+
+A key has at most one wake-up. Asking for an earlier one replaces it; asking for a later one changes nothing, since the
+controller will be asked again when the earlier one comes. A look before the wake-up does not cancel it.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import TypeAlias
+
+from batchyard.api.meta import Key
+from batchyard.base.check import invariant
+from batchyard.base.instant import Instant
+from batchyard.controllers.controller import Controller
+
+
+class KeyState(Enum):
+    """Where a key of a lane is."""
+
+    WAITING = auto()
+    UNDER_WAY = auto()
+    UNDER_WAY_AND_WANTED = auto()
+
+
+_WAITING, _UNDER_WAY, _WANTED = KeyState.WAITING, KeyState.UNDER_WAY, KeyState.UNDER_WAY_AND_WANTED
+
+
+class Lane:
+    """The keys of one controller."""
+
+    __slots__ = ("controller", "due", "failures", "line", "reconciles", "states", "wake_ups")
+
+    def __init__(self, controller: Controller, line: "Line") -> None:
+        self.controller = controller
+        self.line = line
+        self.states: dict[Key, KeyState] = {}
+        self.wake_ups: dict[Key, Instant] = {}
+        self.due: dict[Key, Instant] = {}  # keys taken before their time, with the instant to tell them
+        self.failures: dict[Key, int] = {}  # how often in a row
+        self.reconciles = 0
+
+    def add(self, key: Key) -> None:
+        """Ask for a look at a key: in the line, or after its writes have landed."""
+        state = self.states.get(key)
+        if state is None:
+            self.states[key] = _WAITING
+            self.line.append((self, key))
+        elif state is _UNDER_WAY:
+            self.states[key] = _WANTED
+
+    def depart(self, key: Key) -> None:
+        """Note that writes of a key taken from the line are under way."""
+        self.states[key] = _UNDER_WAY
+
+    def land(self, key: Key) -> bool:
+        """Note that the writes of a key have landed; whether it was wanted meanwhile."""
+        return self.states.pop(key) is _WANTED
+
+    def wake_at(self, key: Key, when: Instant) -> bool:
+        """Set the wake-up of a key; False if it has an earlier one, or this one."""
+        waiting = self.wake_ups.get(key)
+        if waiting is not None and waiting <= when:
+            return False
+        self.wake_ups[key] = when
+        return True
+
+    def wake(self, key: Key, when: Instant) -> bool:
+        """Put a key whose wake-up has come in the line; False if that wake-up was replaced."""
+        if self.wake_ups.get(key) != when:
+            return False
+        del self.wake_ups[key]
+        self.add(key)
+        return True
+
+    def wake_early(self) -> None:
+        """Put the keys that only wait for their wake-up in the line, each to be told that its instant has come."""
+        for key, when in sorted(self.wake_ups.items(), key=lambda item: item[1]):
+            if key not in self.failures and key not in self.states:
+                del self.wake_ups[key]
+                self.due[key] = when
+                self.add(key)
+
+
+Line: TypeAlias = deque[tuple[Lane, Key]]
+
+
+class WorkQueue:
+    """The lanes of all controllers, and the lines of their ranks, the lowest first."""
+
+    __slots__ = ("lanes", "lines")
+
+    def __init__(self, controllers: Sequence[Controller]) -> None:
+        lines: dict[int, Line] = {rank: deque() for rank in sorted({c.rank for c in controllers})}
+        self.lines: Sequence[Line] = tuple(lines.values())
+        self.lanes: Sequence[Lane] = tuple(Lane(controller, lines[controller.rank]) for controller in controllers)
+
+    def __bool__(self) -> bool:
+        """Whether any key waits in a line."""
+        return any(self.lines)
+
+    def lanes_for(self, kind: str) -> Sequence[Lane]:
+        """The lanes of the controllers that want to hear of a kind, in the order they were given."""
+        return tuple(lane for lane in self.lanes if lane.controller.kinds is None or kind in lane.controller.kinds)
+
+    def validate(self) -> None:
+        """Check what must hold between two pieces of work."""
+        for lane in self.lanes:
+            waiting = [key for key, state in lane.states.items() if state is _WAITING]
+            lined = [key for other, key in lane.line if other is lane]
+            invariant(sorted(waiting) == sorted(lined), "a key waits in the line exactly if it is said to")

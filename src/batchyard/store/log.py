@@ -1,0 +1,72 @@
+"""The append-only log of revisions: each change once, in order, with a bounded window of history.
+
+Every change to the store is one entry, and its revision is the one before plus one. Listeners are told of each entry
+as it is appended; they may take note of it and no more: an append from within a listener is refused, so nobody is ever
+called re-entrantly. A durable log is such a listener. Watches read the window at their own pace instead (watch.py);
+what has left the window is gone, and a watch that still wants it must list again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from batchyard.api.errors import ApiError
+from batchyard.base.check import invariant
+from batchyard.ports.client import WatchEvent
+
+Listener: TypeAlias = Callable[[WatchEvent], None]
+
+WINDOW: Final = 1024  # entries kept at least; enough for a watcher that is a few batches late
+
+
+class Expired(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
+    """The revision has left the window of history (410 Gone): list again and watch from there."""
+
+    reason = "Expired"
+
+
+class RevisionLog:
+    """All changes in order of revision; the last `window` of them (or up to twice as many) can be read again."""
+
+    __slots__ = ("_entries", "_listeners", "_telling", "_window", "revision")
+
+    def __init__(self, window: int = WINDOW) -> None:
+        invariant(window >= 1, "the window of history holds at least one entry")
+        self._entries: list[WatchEvent] = []
+        self._listeners: list[Listener] = []
+        self._window = window
+        self._telling = False
+        self.revision = 0
+
+    def listen(self, listener: Listener) -> None:
+        """Tell this listener of every later entry, after those that came before it."""
+        self._listeners.append(listener)
+
+    def append(self, entry: WatchEvent) -> None:
+        """Add the next entry and tell the listeners."""
+        invariant(not self._telling, "a listener of the log must not write")
+        invariant(entry.revision == self.revision + 1, "revisions have no gap")
+        self.revision = entry.revision
+        entries = self._entries
+        entries.append(entry)
+        if len(entries) >= 2 * self._window:
+            del entries[: -self._window]
+        self._telling = True
+        for listener in self._listeners:
+            listener(entry)
+        self._telling = False
+
+    def since(self, revision: int) -> Sequence[WatchEvent]:
+        """All entries after a revision; Expired if the window no longer reaches back to it."""
+        wanted = self.revision - revision
+        invariant(wanted >= 0, "nobody has seen a revision that is yet to come")
+        if wanted > len(self._entries):
+            oldest = self.revision - len(self._entries)
+            raise Expired(f"too old resource version: {revision} ({oldest}); list again and watch from there")
+        return self._entries[len(self._entries) - wanted :]
+
+    def validate(self) -> None:
+        """Check what must hold between two appends."""
+        revisions = [entry.revision for entry in self._entries]
+        last = self.revision
+        invariant(revisions == list(range(last - len(revisions) + 1, last + 1)), "the window has no gap")
+        invariant(len(revisions) < 2 * self._window, "the window is bounded")

@@ -1,0 +1,135 @@
+"""The store in memory: the current objects, one revision counter, and the log of how they came to be.
+
+It knows no kind and makes no time, uid or name: what it is given it keeps, but for `metadata.resourceVersion`, which
+is the revision of the object's last change. A writer says which revision it has read; if another write came first the
+store refuses. Stored objects are never changed, by the store or by anybody who reads them; with `detect_mutation`
+the store keeps a copy of each and `check_unchanged` fails if somebody did.
+"""
+
+import copy
+from collections.abc import Sequence
+
+from batchyard.api.errors import Conflict, NotFound
+from batchyard.api.meta import Key, Obj
+from batchyard.base.check import InvariantError, invariant
+from batchyard.ports.client import EventType, WatchEvent
+from batchyard.store.listing import Listing
+from batchyard.store.log import WINDOW, Listener, RevisionLog
+from batchyard.store.watch import Watch
+
+_ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
+
+
+class Store:
+    """Objects by key, with optimistic concurrency and a log of revisions."""
+
+    __slots__ = ("_copies", "_kinds", "_log")
+
+    def __init__(self, *, window: int = WINDOW, detect_mutation: bool = False) -> None:
+        self._kinds: dict[str, Listing] = {}
+        self._log = RevisionLog(window)
+        self._copies: dict[Key, Obj] | None = {} if detect_mutation else None
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change; 0 before the first."""
+        return self._log.revision
+
+    def get(self, key: Key) -> Obj | None:
+        """The object, or None."""
+        listing = self._kinds.get(key[0])
+        return listing.objects.get(key) if listing is not None else None
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name. The list does not change when objects do."""
+        listing = self._kinds.get(kind)
+        return listing.in_order(namespace) if listing is not None else ()
+
+    def kinds(self) -> Sequence[str]:
+        """The kinds that have objects, sorted."""
+        return sorted(kind for kind, listing in self._kinds.items() if listing.objects)
+
+    def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
+        """Store an object, and return it as stored.
+
+        `expect` is the revision of the object that the writer has read, 0 if it must not exist yet, None if any
+        will do. Conflict if it is another one.
+        """
+        listing = self._kinds.get(key[0])
+        if listing is None:
+            listing = self._kinds[key[0]] = Listing()
+        old = listing.objects.get(key)
+        if expect is not None:
+            _check_revision(key, old, expect)
+        revision = self._log.revision + 1
+        stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(revision)}}
+        if self._copies is not None:
+            self._check_copy(key, old)
+            self._copies[key] = copy.deepcopy(stored)
+        listing.objects[key] = stored
+        listing.touch(key)
+        self._log.append(WatchEvent(_ADDED if old is None else _MODIFIED, key, stored, old, revision))
+        return stored
+
+    def delete(self, key: Key, expect: int | None = None) -> Obj:
+        """Remove an object, and return its last state. NotFound if there is none, Conflict as for `put`."""
+        old = self.get(key)
+        if old is None:
+            raise NotFound(f'{key.kind} "{key}" not found')
+        if expect is not None:
+            _check_revision(key, old, expect)
+        if self._copies is not None:
+            self._check_copy(key, old)
+            del self._copies[key]
+        listing = self._kinds[key[0]]
+        del listing.objects[key]
+        listing.touch(key)
+        self._log.append(WatchEvent(_DELETED, key, old, old, self._log.revision + 1))
+        return old
+
+    def listen(self, listener: Listener) -> None:
+        """Tell a listener of every later change at once. It may take note of it, and must not write."""
+        self._log.listen(listener)
+
+    def watch(self, since: int) -> Watch:
+        """All changes after a revision; Expired if the window of history does not reach back to it."""
+        self._log.since(since)
+        return Watch(self._log, since)
+
+    def check_unchanged(self) -> None:
+        """Fail if somebody changed a stored object in place. Needs `detect_mutation`."""
+        invariant(self._copies is not None, "only a store with detect_mutation can tell whether objects were changed")
+        for listing in self._kinds.values():
+            for key, obj in listing.objects.items():
+                self._check_copy(key, obj)
+
+    def validate(self) -> None:
+        """Check what must hold between two writes."""
+        self._log.validate()
+        for kind, listing in self._kinds.items():
+            listing.validate()
+            invariant(all(key.kind == kind for key in listing.objects), "objects lie under their kind")
+            versions = [int(obj["metadata"]["resourceVersion"]) for obj in listing.objects.values()]
+            invariant(len(set(versions)) == len(versions), "no two objects have one revision")
+            invariant(all(version <= self.revision for version in versions), "no object is newer than the store")
+
+    def _check_copy(self, key: Key, obj: Obj | None) -> None:
+        """Fail if an object is no longer what was stored."""
+        assert self._copies is not None
+        if obj is not None and self._copies[key] != obj:
+            raise InvariantError(
+                f'{key.kind} "{key}" was changed in place after it was stored: {self._copies[key]} became {obj}'
+            )
+
+
+def _check_revision(key: Key, old: Obj | None, expect: int) -> None:
+    """Raise Conflict unless the stored object has the expected revision (0: there is none)."""
+    found = int(old["metadata"]["resourceVersion"]) if old is not None else 0
+    if found == expect:
+        return
+    if expect == 0:
+        raise Conflict(f'{key.kind} "{key}" already exists')
+    raise Conflict(
+        f'{key.kind} "{key}": the object has been modified (read at {expect}, now {found or "deleted"}); '
+        "apply your changes to the latest version and try again"
+    )
