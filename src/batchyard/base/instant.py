@@ -49,8 +49,11 @@ def seconds(duration: Duration) -> int | float:
 def format_age(duration: Duration) -> str:
     """A duration as kubectl prints ages: `45s`, `3m20s`, `17m`, `5h12m`, `2d3h`.
 
-    Source: k8s.io/apimachinery duration.HumanDuration.
+    Clocks may differ by a little: up to two seconds below zero count as now. Source: k8s.io/apimachinery
+    duration.HumanDuration.
     """
+    if duration <= -2 * SECOND:
+        return "<invalid>"
     total = max(0, duration) // SECOND
     minutes, hours, days = total // 60, total // 3600, total // 86400
     if total < 120:

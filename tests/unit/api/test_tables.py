@@ -1,0 +1,255 @@
+"""Tables read as kubectl prints them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batchyard.api import scheme, tables
+from batchyard.api.times import format_time
+from batchyard.base.instant import HOUR, MINUTE, SECOND
+
+CRDS = Path(__file__).parents[4] / "shared" / "crds"
+NOW = 1_767_225_600 * SECOND
+
+CRD_KINDS = (
+    scheme.CLUSTER_QUEUE,
+    scheme.LOCAL_QUEUE,
+    scheme.WORKLOAD,
+    scheme.COHORT,
+    scheme.RESOURCE_FLAVOR,
+    scheme.WORKLOAD_PRIORITY_CLASS,
+    scheme.ADMISSION_CHECK,
+    scheme.TOPOLOGY,
+    scheme.MULTI_KUEUE_CLUSTER,
+    scheme.MULTI_KUEUE_CONFIG,
+    scheme.PROVISIONING_REQUEST_CONFIG,
+    scheme.JOB_SET,
+)
+
+
+def make(kind: str, name: str = "a", *, age: int = 0, **fields: Any) -> dict[str, Any]:
+    """An object of a kind, as old as given; its namespace is its own field."""
+    metadata = {"name": name, "creationTimestamp": format_time(NOW - age), **fields.pop("metadata", {})}
+    kind, _, group = kind.partition(".")
+    return {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": metadata, **fields}
+
+
+def cells(obj: dict[str, Any], *, wide: bool = False) -> dict[str, str]:
+    """The cells of an object by column."""
+    names = [column.name for column in tables.columns(scheme_kind(obj), wide=wide)]
+    return dict(zip(names, tables.row(obj, now=NOW, wide=wide), strict=True))
+
+
+def scheme_kind(obj: dict[str, Any]) -> str:
+    group = obj["apiVersion"].rpartition("/")[0]
+    return f"{obj['kind']}.{group}" if group else str(obj["kind"])
+
+
+def job(status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    return make(scheme.JOB, spec=spec, status=status or {})
+
+
+def service(status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    return make(scheme.SERVICE, spec=spec, status=status or {})
+
+
+def true(*types: str) -> dict[str, Any]:
+    return {"conditions": [{"type": type_, "status": "True"} for type_ in types]}
+
+
+@pytest.mark.skipif(not CRDS.is_dir(), reason="the CRDs of upstream are not beside this repository")
+@pytest.mark.parametrize("kind", CRD_KINDS)
+def test_the_columns_of_a_crd_are_those_it_declares(kind: str) -> None:
+    crd = yaml.safe_load(next(CRDS.glob(f"*_{scheme.kind_info(kind).plural}.yaml")).read_text("utf-8"))
+    stored = next(version for version in crd["spec"]["versions"] if version["storage"])
+    declared = [
+        tables.Column(column["name"], column["type"], column.get("priority", 0))
+        for column in stored.get("additionalPrinterColumns", [{"name": "Age", "type": "date"}])
+    ]
+    assert tables.columns(kind, wide=True) == [tables.Column("Name"), *declared]
+
+
+def test_columns_of_priority_1_show_only_when_wide() -> None:
+    queue = make(scheme.CLUSTER_QUEUE, spec={"queueingStrategy": "StrictFIFO"}, status={"pendingWorkloads": 0})
+    assert cells(queue) == {"Name": "a", "Cohort": "", "Pending Workloads": "0"}
+    assert cells(queue, wide=True) == {
+        "Name": "a",
+        "Cohort": "",
+        "Strategy": "StrictFIFO",
+        "Pending Workloads": "0",
+        "Admitted Workloads": "",
+    }
+
+
+def test_clusterqueues_read_as_in_the_guide() -> None:
+    spec = {"cohortName": "team-a-b", "queueingStrategy": "StrictFIFO"}
+    objs = [
+        make(scheme.CLUSTER_QUEUE, name, spec=spec, status={"pendingWorkloads": 0, "admittedWorkloads": admitted})
+        for name, admitted in [("cq-team-a-compact", 0), ("cq-team-a-lp", 4)]
+    ]
+    table = tables.table(scheme.CLUSTER_QUEUE, objs, now=NOW, wide=True, namespaces=False)
+    assert tables.format_table(table).splitlines() == [
+        "NAME                COHORT     STRATEGY     PENDING WORKLOADS   ADMITTED WORKLOADS",
+        "cq-team-a-compact   team-a-b   StrictFIFO   0                   0",
+        "cq-team-a-lp        team-a-b   StrictFIFO   0                   4",
+    ]
+
+
+def test_namespaces_come_first_when_asked_for() -> None:
+    queue = make(scheme.LOCAL_QUEUE, metadata={"namespace": "team-a"}, spec={"clusterQueue": "cq"})
+    assert tables.table(scheme.LOCAL_QUEUE, [queue], now=NOW, wide=False, namespaces=True) == [
+        ["NAMESPACE", "NAME", "CLUSTERQUEUE", "PENDING WORKLOADS", "ADMITTED WORKLOADS"],
+        ["team-a", "a", "cq", "", ""],
+    ]
+
+
+def test_an_empty_list_has_a_header() -> None:
+    table = tables.table(scheme.COHORT, [], now=NOW, wide=False, namespaces=False)
+    assert tables.format_table(table) == "NAME   AGE\n"
+
+
+def test_a_workload_shows_where_its_quota_is_reserved() -> None:
+    status = {"admission": {"clusterQueue": "cq"}, "conditions": [{"type": "Admitted", "status": "False"}]}
+    workload = make(scheme.WORKLOAD, age=3 * MINUTE + 20 * SECOND, spec={"queueName": "lq"}, status=status)
+    assert cells(workload) == {
+        "Name": "a",
+        "Queue": "lq",
+        "Reserved in": "cq",
+        "Admitted": "False",
+        "Finished": "",
+        "Age": "3m20s",
+    }
+
+
+def test_a_jobset_shows_booleans_and_numbers_as_text() -> None:
+    jobset = make(scheme.JOB_SET, spec={"suspend": False}, status={"restarts": 2, "terminalState": "Completed"})
+    found = cells(jobset)
+    assert (found["TerminalState"], found["Restarts"], found["Suspended"]) == ("Completed", "2", "false")
+    assert found["Completed"] == ""
+
+
+@pytest.mark.parametrize(
+    ("conditions", "status"),
+    [
+        ((), "Running"),
+        (("Complete", "SuccessCriteriaMet"), "Complete"),
+        (("FailureTarget", "Failed"), "Failed"),
+        (("FailureTarget", "Suspended"), "Suspended"),
+        (("SuccessCriteriaMet", "FailureTarget"), "FailureTarget"),
+        (("SuccessCriteriaMet",), "SuccessCriteriaMet"),
+    ],
+)
+def test_the_status_of_a_job_is_its_foremost_condition(conditions: tuple[str, ...], status: str) -> None:
+    assert cells(job(true(*conditions)))["Status"] == status
+
+
+def test_a_deleted_job_is_terminating_unless_it_ended() -> None:
+    deleted = {"deletionTimestamp": format_time(NOW)}
+    assert cells(make(scheme.JOB, metadata=deleted, status=true("Suspended")))["Status"] == "Terminating"
+    assert cells(make(scheme.JOB, metadata=deleted, status=true("Complete")))["Status"] == "Complete"
+
+
+@pytest.mark.parametrize(
+    ("spec", "completions"),
+    [
+        ({"completions": 2, "parallelism": 2}, "1/2"),
+        ({"parallelism": 3}, "1/1 of 3"),
+        ({"parallelism": 1}, "1/1"),
+        ({}, "1/1"),
+    ],
+)
+def test_completions_count_what_succeeded_of_what_is_wanted(spec: dict[str, int], completions: str) -> None:
+    assert cells(job({"succeeded": 1}, **spec))["Completions"] == completions
+
+
+def test_the_duration_of_a_job_ends_with_it() -> None:
+    start, end = format_time(NOW - HOUR), format_time(NOW - HOUR + 97 * SECOND)
+    assert cells(job())["Duration"] == ""
+    assert cells(job({"startTime": start}))["Duration"] == "60m"
+    assert cells(job({"startTime": start, "completionTime": end}))["Duration"] == "97s"
+
+
+def test_a_wide_job_shows_its_containers_and_selector() -> None:
+    containers = [{"name": "main", "image": "python"}, {"name": "side", "image": "pause"}]
+    selector = {
+        "matchLabels": {"b": "2", "a": "1"},
+        "matchExpressions": [
+            {"key": "aa", "operator": "NotIn", "values": ["y", "x"]},
+            {"key": "c", "operator": "In", "values": ["z"]},
+            {"key": "d", "operator": "Exists"},
+            {"key": "e", "operator": "DoesNotExist"},
+        ],
+    }
+    found = cells(job(template={"spec": {"containers": containers}}, selector=selector), wide=True)
+    assert (found["Containers"], found["Images"]) == ("main,side", "python,pause")
+    assert found["Selector"] == "a=1,aa notin (x,y),b=2,c in (z),d,!e"
+    assert cells(job(), wide=True)["Selector"] == "<none>"
+
+
+def test_a_headless_service_has_no_addresses() -> None:
+    found = cells(service(clusterIP="None", selector={"job-name": "a"}), wide=True)
+    assert list(found.values()) == ["a", "ClusterIP", "None", "<none>", "<none>", "0s", "job-name=a"]
+
+
+def test_a_load_balancer_shows_its_points_then_its_external_ips() -> None:
+    points = {"loadBalancer": {"ingress": [{"hostname": "b.example"}, {"ip": "10.0.0.1"}]}}
+    balancer = service(points, type="LoadBalancer", clusterIPs=["10.1.0.1"], externalIPs=["10.2.0.1"])
+    assert cells(balancer)["External-IP"] == "10.0.0.1,b.example,10.2.0.1"
+    assert cells(balancer)["Cluster-IP"] == "10.1.0.1"
+    assert cells(service(type="LoadBalancer"))["External-IP"] == "<pending>"
+    assert cells(service(type="ExternalName", externalName="c.example"))["External-IP"] == "c.example"
+
+
+def test_ports_show_the_node_port_between() -> None:
+    ports = [{"port": 80, "nodePort": 30080, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]
+    assert cells(service(type="NodePort", ports=ports))["Port(s)"] == "80:30080/TCP,53/UDP"
+
+
+def test_a_priority_class_says_whether_it_is_the_default() -> None:
+    assert list(
+        cells(make(scheme.PRIORITY_CLASS, value=20, globalDefault=True, preemptionPolicy="Never")).values()
+    ) == [
+        "a",
+        "20",
+        "true",
+        "0s",
+        "Never",
+    ]
+    assert list(cells(make(scheme.PRIORITY_CLASS)).values()) == ["a", "0", "false", "0s", "PreemptLowerPriority"]
+
+
+def test_what_holds_entries_shows_their_number() -> None:
+    config_map = make(scheme.CONFIG_MAP, data={"a": "", "b": ""}, binaryData={"c": ""})
+    assert cells(config_map)["Data"] == "3"
+    assert cells(make(scheme.SECRET, data={"a": ""})) == {"Name": "a", "Type": "Opaque", "Data": "1", "Age": "0s"}
+    assert cells(make(scheme.SERVICE_ACCOUNT))["Secrets"] == "0"
+
+
+def test_a_namespace_shows_its_phase() -> None:
+    assert cells(make(scheme.NAMESPACE, status={"phase": "Active"}))["Status"] == "Active"
+
+
+def test_a_pod_template_shows_its_labels() -> None:
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "main", "image": "python"}]}}
+    assert list(cells(make(scheme.POD_TEMPLATE, template=template)).values()) == ["a", "main", "python", "app=a"]
+
+
+def test_an_object_without_creation_time_has_no_known_age() -> None:
+    assert tables.row({"apiVersion": "v1", "kind": "Other", "metadata": {"name": "a"}}, now=NOW, wide=False) == [
+        "a",
+        "<unknown>",
+    ]
+
+
+def test_a_column_is_never_narrower_than_six() -> None:
+    assert tables.format_table([["A", "B"], ["1", "2"]]) == "A     B\n1     2\n"
+
+
+def test_padding_before_an_empty_last_cell_stays_as_kubectl_leaves_it() -> None:
+    assert tables.format_table([["NAME", "COHORT"], ["a", ""]]) == "NAME   COHORT\na      \n"
+
+
+def test_a_cell_ends_at_its_first_line_break() -> None:
+    assert tables.format_table([["one\ntwo", "\x1b[31mred"]]) == "one...    [31mred\n"
