@@ -1,0 +1,62 @@
+"""Listings read as tables, and as Lists that can be read again."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from batchyard.api import scheme
+from batchyard.cli.tables import Output, render, render_tables
+
+COHORT = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Cohort", "metadata": {"name": "c"}}
+CONFIG_MAP = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "m", "namespace": "n", "creationTimestamp": "1970-01-01T00:00:00Z"},
+    "data": {"main.py": "a = 1\nb = 2\n", "short": "ü"},
+}
+LISTING = {scheme.COHORT: [COHORT], scheme.CONFIG_MAP: [CONFIG_MAP], scheme.JOB: []}
+
+
+def rendered(output: Output) -> str:
+    return render(LISTING, output, now=0)
+
+
+def test_tables_of_several_kinds_have_an_empty_line_between() -> None:
+    assert rendered(Output.TABLE).splitlines() == [
+        "NAME   AGE",
+        "c      <unknown>",
+        "",
+        "NAMESPACE   NAME   DATA   AGE",
+        "n           m      2      0s",
+    ]
+
+
+def test_nothing_found_is_said() -> None:
+    assert render_tables({scheme.JOB: []}, now=0) == "No resources found\n"
+
+
+@pytest.mark.parametrize("output", [Output.JSON, Output.YAML])
+def test_a_list_holds_the_objects_as_they_are(output: Output) -> None:
+    expected: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "List",
+        "metadata": {"resourceVersion": ""},
+        "items": [COHORT, CONFIG_MAP],
+    }
+    read = json.loads if output is Output.JSON else yaml.safe_load
+    assert read(rendered(output)) == expected
+
+
+def test_yaml_writes_lines_as_lines() -> None:
+    assert "    main.py: |\n      a = 1\n      b = 2\n    short: ü\n" in rendered(Output.YAML)
+
+
+def test_yaml_repeats_what_objects_share() -> None:
+    assert "&id" not in render({scheme.COHORT: [COHORT, COHORT]}, Output.YAML, now=0)
+
+
+def test_a_list_in_json_and_yaml_names_fields_in_order() -> None:
+    assert rendered(Output.JSON).startswith('{\n    "apiVersion": "v1",\n    "items": [')
+    assert rendered(Output.YAML).startswith("apiVersion: v1\nitems:\n- apiVersion:")
