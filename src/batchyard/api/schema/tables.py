@@ -1,0 +1,124 @@
+"""Field tables: which fields objects have, read from the JSON files of `fields/`. tools/field_tables.py makes them.
+
+A table maps the name of a type to its fields, and a field to a type expression, or to `[expression, facts]`:
+
+    string bool int int32 int64 quantity int-or-string time duration bytes any      scalars
+    [T] {T}                                      a list of T, a mapping from names to T
+    ClusterQueue.spec                            a type of the same table, or else of core.json
+    native.ObjectMeta                            a type as Kubernetes itself has it, even within a CRD
+    T!                                           required
+
+Facts: `default`, `enum`, `pattern`, `min`, `max`, `minLength`, `maxLength`, `minItems`, `maxItems`, `minProperties`,
+`maxProperties`, `nullable`; `keys` (the fields by which no two items of a list may be the same); `set` (no two items
+are the same); `items` and `values` (facts of what a list or a mapping holds).
+
+A type is looked up in a scope: that of a CRD version (its table, then core.json) or that of the kinds of Kubernetes
+itself (core.json with the fields of native.json put over it).
+"""
+
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from batchyard.api.scheme import KindInfo
+
+NATIVE: Final = "native"
+_NATIVE_PREFIX: Final = "native."
+_SCALARS: Final = frozenset(
+    {"string", "bool", "int", "int32", "int64", "quantity", "int-or-string", "time", "duration", "bytes", "any"}
+)
+
+Table: TypeAlias = dict[str, dict[str, str | tuple[str, dict[str, Any]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a type, or what a list or a mapping holds."""
+
+    expression: str
+    required: bool
+    facts: Mapping[str, Any]
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list."""
+        return self.expression.startswith("[")
+
+    @property
+    def is_map(self) -> bool:
+        """Whether it is a mapping from names of the user's own."""
+        return self.expression.startswith("{")
+
+    @property
+    def is_object(self) -> bool:
+        """Whether it is an object with fields of its own."""
+        return not (self.is_list or self.is_map) and self.expression not in _SCALARS
+
+    @property
+    def element(self) -> "Field":
+        """What the list or the mapping holds."""
+        return Field(self.expression[1:-1], False, self.facts.get("items" if self.is_list else "values", {}))
+
+    @property
+    def object_type(self) -> str:
+        """The object type at the bottom: of the field, or of what its list or mapping holds; '' if there is none."""
+        if self.is_list or self.is_map:
+            return self.element.object_type
+        return self.expression if self.is_object else ""
+
+
+class Scope:
+    """Where names of types are looked up."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._types: dict[str, Mapping[str, Field]] = {}
+
+    def fields(self, type_name: str) -> Mapping[str, Field]:
+        """The fields of a type, in the order of their names; KeyError if there is no such type."""
+        if type_name not in self._types:
+            self._types[type_name] = self._read(type_name)
+        return self._types[type_name]
+
+    def scope_of(self, type_name: str) -> "tuple[Scope, str]":
+        """The scope that a name points to, and the name there."""
+        if type_name.startswith(_NATIVE_PREFIX):
+            return scope(NATIVE), type_name.removeprefix(_NATIVE_PREFIX)
+        return self, type_name
+
+    def _read(self, type_name: str) -> Mapping[str, Field]:
+        own, core = table(self.name).get(type_name), table("core").get(type_name)
+        if own is None and core is None:
+            raise KeyError(f"no type {type_name} in {self.name}")
+        merged = {**(core or {}), **(own or {})}
+        return {name: _field(merged[name]) for name in sorted(merged)}
+
+
+@cache
+def table(name: str) -> Table:
+    """A table as the package has it."""
+    content = pkgutil.get_data(__package__, f"fields/{name}.json")
+    assert content is not None, f"the package lacks its table {name}"
+    return msgspec.json.decode(content, type=Table)
+
+
+@cache
+def scope(name: str) -> Scope:
+    """The scope of that name, read once."""
+    return Scope(name)
+
+
+def scope_for(info: KindInfo, version: str) -> Scope:
+    """The scope of a version of a kind."""
+    group = info.group.partition(".")[0]
+    is_native = not info.group or group in {"batch", "scheduling"}
+    return scope(NATIVE if is_native else f"{group}.{version}")
+
+
+def _field(spec: str | tuple[str, dict[str, Any]]) -> Field:
+    expression, facts = (spec, {}) if isinstance(spec, str) else spec
+    return Field(expression.removesuffix("!"), expression.endswith("!"), facts)
