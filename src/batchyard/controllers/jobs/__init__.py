@@ -1,0 +1,1 @@
+"""Jobs of all kinds as Workloads: one framework, one small integration per kind."""

@@ -1,0 +1,115 @@
+"""Who belongs to whom: jobs, the Workloads made for them, the jobs they own, and the classes they wait for.
+
+An index that the same watch events would build again, and the search for the job above that is managed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, controller_of, label
+from batchyard.controllers.jobs.integration import Integration
+from batchyard.controllers.jobs.priority import class_key
+from batchyard.ports.client import EventType, Reader, WatchEvent
+
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+MANAGED_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
+_CLASSES: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
+
+
+class Family:
+    """The relations of one kind of job."""
+
+    def __init__(self, integration: Integration) -> None:
+        self._integration = integration
+        self._workloads: dict[Key, dict[Key, None]] = {}
+        self._children: dict[str, dict[Key, None]] = {}
+        self._by_class: dict[Key, dict[Key, None]] = {}
+
+    def note(self, event: WatchEvent) -> Iterable[Key]:
+        """Take note of a change; the jobs it concerns."""
+        kind = event.key.kind
+        if kind == self._integration.kind:
+            return self._note_job(event)
+        if kind == scheme.WORKLOAD:
+            return self._note_workload(event)
+        if kind in _CLASSES and event.type is EventType.ADDED:
+            return list(self._by_class.get(event.key, ()))
+        return ()
+
+    def workloads_of(self, job: Key, reader: Reader) -> list[Obj]:
+        """The Workloads made for a job, oldest first."""
+        found = [workload for key in self._workloads.get(job, ()) if (workload := reader.get(key)) is not None]
+        return sorted(found, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
+
+    def _note_job(self, event: WatchEvent) -> Iterable[Key]:
+        key = event.key
+        owner = controller_of(event.obj)
+        if owner is not None:
+            _note(self._children, owner["uid"], key, event)
+        elif label(event.obj, QUEUE_LABEL):
+            named = class_key(event.obj, self._integration.pod_sets(event.obj))
+            if named is not None:
+                _note(self._by_class, named, key, event)
+        return (key,)
+
+    def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
+        if not event.obj["metadata"].get("ownerReferences"):
+            return ()
+        owner = controller_of(event.obj)
+        if owner is None:
+            return ()
+        children = list(self._children.get(owner["uid"], ()))
+        job = owner_key(owner, event.key.namespace)
+        if job.kind != self._integration.kind:
+            return children
+        _note(self._workloads, job, event.key, event)
+        return [job, *children]
+
+
+def _note(index: dict[Any, dict[Key, None]], place: object, key: Key, event: WatchEvent) -> None:
+    """Enter a key in its place, or take it out when its object is gone."""
+    if event.type is not EventType.DELETED:
+        index.setdefault(place, {})[key] = None
+    elif place in index:
+        index[place].pop(key, None)
+        if not index[place]:
+            del index[place]
+
+
+def owner_key(owner: Mapping[str, Any], namespace: str) -> Key:
+    """The key of an owner that an owner reference names."""
+    group, slash, _ = owner["apiVersion"].partition("/")
+    return Key(f"{owner['kind']}.{group}" if slash else owner["kind"], namespace, owner["name"])
+
+
+class Ancestry(NamedTuple):
+    """What is known of the jobs above a job."""
+
+    #: The topmost one that is managed.
+    managed: Key | None
+    #: False while an owner it names is not to be seen.
+    complete: bool = True
+
+
+def ancestry(job: Obj, find: Callable[[Key], Obj | None]) -> Ancestry:
+    """The topmost managed job above a job, up through owners that are jobs themselves.
+
+    Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
+    """
+    namespace, seen = job["metadata"].get("namespace", ""), {job["metadata"].get("uid")}
+    managed = None
+    while (owner := controller_of(job)) is not None:
+        key = owner_key(owner, namespace)
+        if key.kind not in MANAGED_KINDS or owner["uid"] in seen:
+            break
+        parent = find(key)
+        if parent is None:
+            return Ancestry(None, complete=False)
+        if parent["metadata"].get("uid") != owner["uid"]:
+            break
+        seen.add(owner["uid"])
+        if label(parent, QUEUE_LABEL):
+            managed = key
+        job = parent
+    return Ancestry(managed)

@@ -1,0 +1,146 @@
+"""The integration of batch/v1 Jobs. Source: pkg/controller/jobs/job/job_controller.go of Kueue."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, annotation, with_metadata, with_path
+from batchyard.controllers.jobs.integration import Ending, condition_true, pods_per_job
+from batchyard.controllers.jobs.podsets import Injection, InvalidInjection, inject, restore, without_duplicate_env
+from batchyard.controllers.jobs.topology import topology_request
+from batchyard.ports.client import Update, UpdateStatus, Write
+
+MIN_PARALLELISM_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
+COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
+STOPPING_ANNOTATION: Final = "kueue.x-k8s.io/stopping"
+POD_SET: Final = "main"
+
+_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
+#: The Job controller puts these into the template of a Job; they say nothing about its pods.
+_CONTROLLER_LABELS: Final = ("job-name", "controller-uid", _JOB_NAME_LABEL, "batch.kubernetes.io/controller-uid")
+_TEMPLATE: Final = ("spec", "template")
+
+
+class JobIntegration:
+    """Jobs: one pod set, `main`, as large as the parallelism."""
+
+    kind = scheme.JOB
+
+    def is_suspended(self, job: Obj) -> bool:
+        """Suspended, and not on the way there any more."""
+        return job["spec"].get("suspend") is True and annotation(job, STOPPING_ANNOTATION) != "true"
+
+    def is_active(self, job: Obj) -> bool:
+        """Pods of it are running."""
+        return bool((job.get("status") or {}).get("active"))
+
+    def ending(self, job: Obj) -> Ending | None:
+        """What its Complete or Failed condition says."""
+        condition = condition_true(job, "Complete", "Failed")
+        return None if condition is None else Ending(condition["type"] == "Complete", condition.get("message", ""))
+
+    def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
+        """The one pod set; with a minimum where the Job may run with fewer pods."""
+        template: Mapping[str, Any] = job["spec"]["template"]
+        pod_set: dict[str, Any] = {
+            "name": POD_SET,
+            "template": without_duplicate_env(_without_controller_labels(template)),
+            "count": pods_per_job(job["spec"]),
+            "topologyRequest": topology_request(template, podIndexLabel=_COMPLETION_INDEX),
+        }
+        minimum = _parallelism_min(job)
+        return [pod_set if minimum is None else {**pod_set, "minCount": minimum}]
+
+    def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
+        """Slots of the parallelism that the completions left can no longer fill."""
+        parallelism: int = job["spec"].get("parallelism", 1)
+        completions: int = job["spec"].get("completions", parallelism)
+        ended = _ended_pods(job, completions)
+        reclaimable = parallelism - max(completions - ended, 0)
+        if parallelism <= 1 or ended == 0 or reclaimable <= 0:
+            return []
+        return [{"name": POD_SET, "count": reclaimable}]
+
+    def started(self, job: Obj, injections: Sequence[Injection]) -> Obj:
+        """The Job let go; one that may run with fewer pods gets as many as were admitted."""
+        if len(injections) != 1:
+            raise InvalidInjection(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
+        started: Obj = with_path(job, ("spec", "suspend"), False)
+        started = _with_parallelism(started, injections[0].count)
+        return with_path(started, _TEMPLATE, inject(job["spec"]["template"], injections[0]))
+
+    def stop(self, job: Obj, originals: Sequence[Injection]) -> Write | None:
+        """Suspend it; then clear its start time, for templates may change only without; then restore it.
+
+        An annotation marks a Job on the way, so that a restart in between goes on.
+        """
+        if job["spec"].get("suspend") is not True:
+            annotations = {**(job["metadata"].get("annotations") or {}), STOPPING_ANNOTATION: "true"}
+            return Update(with_metadata(with_path(job, ("spec", "suspend"), True), annotations=annotations))
+        if (job.get("status") or {}).get("startTime"):
+            return UpdateStatus(with_path(job, ("status", "startTime"), None))
+        restored = _restored(job, originals)
+        return None if restored == job else Update(restored)
+
+
+def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    kept = {name: value for name, value in labels.items() if name not in _CONTROLLER_LABELS or name == _JOB_NAME_LABEL}
+    return template if len(kept) == len(labels) else with_path(template, ("metadata", "labels"), kept or None)
+
+
+def _parallelism_min(job: Obj) -> int | None:
+    value = annotation(job, MIN_PARALLELISM_ANNOTATION)
+    return int(value) if value is not None and value.lstrip("+-").isdecimal() else None
+
+
+def _with_parallelism(job: Obj, count: int) -> Obj:
+    """The Job with another parallelism, if it takes part in partial admission."""
+    if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
+        return job
+    job = with_path(job, ("spec", "parallelism"), count)
+    if (annotation(job, COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION) or "").lower() in {"1", "t", "true"}:
+        job = with_path(job, ("spec", "completions"), count)
+    return job
+
+
+def _restored(job: Obj, originals: Sequence[Injection]) -> Obj:
+    if annotation(job, STOPPING_ANNOTATION) is not None:
+        job = with_path(job, ("metadata", "annotations", STOPPING_ANNOTATION), None)
+        if not job["metadata"]["annotations"]:
+            job = with_path(job, ("metadata", "annotations"), None)
+    if not originals:
+        return job
+    template, original = job["spec"]["template"], originals[0]
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    controller_labels = {name: labels[name] for name in _CONTROLLER_LABELS if name in labels}
+    restored = restore(template, replace(original, labels={**original.labels, **controller_labels}))
+    job = _with_parallelism(job, original.count)
+    return job if restored == template else with_path(job, _TEMPLATE, restored)
+
+
+def _ended_pods(job: Obj, completions: int) -> int:
+    """How many pods are done for good."""
+    status = job.get("status") or {}
+    if job["spec"].get("completionMode") != "Indexed":
+        ended: int = status.get("succeeded", 0)
+        return ended
+    texts = (status.get("completedIndexes"), status.get("failedIndexes"))
+    spans = sorted(span for text in texts if text for span in _spans(text, completions))
+    count, last_counted = 0, -1
+    for first, last in spans:
+        count += max(0, last - max(first, last_counted + 1) + 1)
+        last_counted = max(last_counted, last)
+    return count
+
+
+def _spans(text: str, completions: int) -> list[tuple[int, int]]:
+    """The spans of `0-2,5`, less what lies beyond the completions."""
+    spans = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if first.isdecimal() and (not dash or last.isdecimal()):
+            spans.append((int(first), min(int(last) if dash else int(first), completions - 1)))
+    return [span for span in spans if span[0] <= span[1]]

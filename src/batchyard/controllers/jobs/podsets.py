@@ -1,0 +1,213 @@
+"""Pod sets: what admission puts into a job's pod templates, and how the originals come back.
+
+Templates are plain mappings and are never changed in place. Source: pkg/podset/podset.go of Kueue, and
+getPodSetsInfoFromStatus in its pkg/controller/jobframework/reconciler.go.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from batchyard.api.meta import Obj, with_path
+
+WORKLOAD_ANNOTATION: Final = "kueue.x-k8s.io/workload"
+POD_SET_LABEL: Final = "kueue.x-k8s.io/podset"
+LOCAL_QUEUE_LABEL: Final = "kueue.x-k8s.io/local-queue-name"
+CLUSTER_QUEUE_LABEL: Final = "kueue.x-k8s.io/cluster-queue-name"
+
+_DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NONE: Final[Mapping[str, str]] = {}
+
+Template = Mapping[str, Any]
+
+
+class InvalidInjection(Exception):  # noqa: N818 - named as the reasons of Kubernetes
+    """What admission wants in a pod template contradicts what is there; trying again does not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What belongs in the pod template of one pod set, and how many pods it has."""
+
+    name: str
+    count: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    scheduling_gates: Sequence[Mapping[str, Any]] = ()
+
+
+# --- from a Workload ---
+
+
+def admitted_injections(workload: Obj, find_flavor: Callable[[str], Obj | None]) -> list[Injection] | None:
+    """What an admitted Workload wants in the templates, pod set by pod set; None while a flavor of it is missing."""
+    admission = workload["status"]["admission"]
+    injections = []
+    for assignment, pod_set in zip(admission.get("podSetAssignments") or (), workload["spec"]["podSets"], strict=False):
+        flavors = [find_flavor(name) for name in _flavor_names(assignment)]
+        if None in flavors:
+            return None
+        injection = _from_flavors(assignment, pod_set, [flavor for flavor in flavors if flavor is not None])
+        labels = {POD_SET_LABEL: assignment["name"], **_queue_labels(workload)}
+        injection = replace(injection, labels=labels, annotations={WORKLOAD_ANNOTATION: workload["metadata"]["name"]})
+        injections.append(_with_check_updates(injection, workload))
+    return injections
+
+
+def original_injections(workload: Obj) -> list[Injection]:
+    """What the templates had when the Workload was made."""
+    return [_original(pod_set) for pod_set in workload["spec"]["podSets"]]
+
+
+def _flavor_names(assignment: Mapping[str, Any]) -> list[str]:
+    """Each flavor once, in the order of the resources' names, so that labels merge the same way every time."""
+    return list(dict.fromkeys(flavor for _, flavor in sorted((assignment.get("flavors") or _NONE).items())))
+
+
+def _from_flavors(assignment: Mapping[str, Any], pod_set: Mapping[str, Any], flavors: Iterable[Obj]) -> Injection:
+    node_selector: dict[str, str] = {}
+    tolerations: list[Mapping[str, Any]] = []
+    for flavor in flavors:
+        spec = flavor.get("spec") or {}
+        node_selector.update(spec.get("nodeLabels") or _NONE)
+        tolerations += spec.get("tolerations") or ()
+    count = assignment.get("count", pod_set["count"])
+    return Injection(assignment["name"], count, node_selector=node_selector, tolerations=tolerations)
+
+
+def _queue_labels(workload: Obj) -> dict[str, str]:
+    labels = {LOCAL_QUEUE_LABEL: workload["spec"].get("queueName", "")}
+    cluster_queue = workload["status"]["admission"]["clusterQueue"]
+    if _DNS_LABEL.fullmatch(cluster_queue):
+        labels[CLUSTER_QUEUE_LABEL] = cluster_queue
+    return labels
+
+
+def _with_check_updates(injection: Injection, workload: Obj) -> Injection:
+    for check in workload["status"].get("admissionChecks") or ():
+        for update in check.get("podSetUpdates") or ():
+            if update["name"] == injection.name:
+                injection = _merged(injection, _from_update(update))
+                break
+    return injection
+
+
+def _from_update(update: Mapping[str, Any]) -> Injection:
+    return Injection(
+        update["name"],
+        0,
+        labels=update.get("labels") or _NONE,
+        annotations=update.get("annotations") or _NONE,
+        node_selector=update.get("nodeSelector") or _NONE,
+        tolerations=update.get("tolerations") or (),
+    )
+
+
+def _original(pod_set: Mapping[str, Any]) -> Injection:
+    return _of_template(pod_set["name"], pod_set["count"], pod_set.get("template") or {})
+
+
+def _of_template(name: str, count: int, template: Template) -> Injection:
+    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+    return Injection(
+        name,
+        count,
+        labels=metadata.get("labels") or _NONE,
+        annotations=metadata.get("annotations") or _NONE,
+        node_selector=spec.get("nodeSelector") or _NONE,
+        tolerations=spec.get("tolerations") or (),
+        scheduling_gates=spec.get("schedulingGates") or (),
+    )
+
+
+# --- into a template ---
+
+
+def inject(template: Template, injection: Injection) -> dict[str, Any]:
+    """The template with the injection added to it; InvalidInjection when the two contradict each other."""
+    return restore(template, _merged(_of_template("", 0, template), injection))
+
+
+def restore(template: Template, injection: Injection) -> dict[str, Any]:
+    """The template with exactly what the injection has, and nothing else of its kind."""
+    fields = (
+        (("metadata", "labels"), injection.labels),
+        (("metadata", "annotations"), injection.annotations),
+        (("spec", "nodeSelector"), injection.node_selector),
+        (("spec", "tolerations"), injection.tolerations),
+        (("spec", "schedulingGates"), injection.scheduling_gates),
+    )
+    for path, value in fields:
+        if ((template.get(path[0]) or {}).get(path[1]) or None) != (value or None):
+            template = with_path(template, path, value or None)
+    return dict(template)
+
+
+def _merged(base: Injection, added: Injection) -> Injection:
+    return replace(
+        base,
+        labels=_merged_map("labels", base.labels, added.labels),
+        annotations=_merged_map("annotations", base.annotations, added.annotations),
+        node_selector=_merged_map("nodeSelector", base.node_selector, added.node_selector),
+        tolerations=_merged_list(base.tolerations, added.tolerations),
+        scheduling_gates=_merged_list(base.scheduling_gates, added.scheduling_gates),
+    )
+
+
+def _merged_map(what: str, base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
+    for key in sorted(base.keys() & added.keys()):
+        if base[key] != added[key]:
+            conflict = f"conflict for key={key}, value1={base[key]}, value2={added[key]}"
+            raise InvalidInjection(f"invalid admission check PodSetUpdate: conflict for {what}: {conflict}")
+    return {**base, **added}
+
+
+def _merged_list(base: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    merged = list(base)
+    merged += [item for item in added if item not in merged]
+    return merged
+
+
+# --- comparing ---
+
+
+def equivalent(
+    ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], ignore_tolerations: bool
+) -> bool:
+    """Whether pod sets ask for the same: equal counts and containers, and tolerations unless those may differ."""
+    return len(ours) == len(theirs) and all(
+        _shape(a, ignore_tolerations) == _shape(b, ignore_tolerations) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _shape(pod_set: Mapping[str, Any], ignore_tolerations: bool) -> tuple[Any, ...]:
+    spec = (pod_set.get("template") or {}).get("spec") or {}
+    return (
+        pod_set["count"],
+        pod_set.get("minCount"),
+        spec.get("containers") or [],
+        spec.get("initContainers") or [],
+        None if ignore_tolerations else spec.get("tolerations") or [],
+    )
+
+
+# --- from a job ---
+
+
+def without_duplicate_env(template: Template) -> Template:
+    """The template with each environment variable once in a container: the last value wins, in the first place."""
+    for kind in ("containers", "initContainers"):
+        containers = (template.get("spec") or {}).get(kind) or ()
+        cleaned = [_without_duplicate_env(container) for container in containers]
+        if any(new is not old for new, old in zip(cleaned, containers, strict=True)):
+            template = with_path(template, ("spec", kind), cleaned)
+    return template
+
+
+def _without_duplicate_env(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    variables = container.get("env") or ()
+    last = {variable["name"]: variable for variable in variables}
+    return container if len(last) == len(variables) else {**container, "env": list(last.values())}

@@ -1,0 +1,132 @@
+"""The Workload of a job: how it is made, and whether one still says what its job asks for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.meta import Obj, annotation, controller_of, label
+from batchyard.controllers.jobs.family import QUEUE_LABEL
+from batchyard.controllers.jobs.names import workload_name
+from batchyard.controllers.jobs.podsets import equivalent
+from batchyard.controllers.jobs.priority import Priority
+from batchyard.core.lifecycle import reasons as r
+from batchyard.core.lifecycle import workload as lifecycle
+
+JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
+MAX_EXEC_TIME_LABEL: Final = "kueue.x-k8s.io/max-exec-time-seconds"
+RESOURCE_IN_USE_FINALIZER: Final = "kueue.x-k8s.io/resource-in-use"
+_PROVISIONING_PREFIX: Final = "provreq.kueue.x-k8s.io/"
+_INT32_MAX: Final = 2**31 - 1
+
+PodSets = Sequence[Mapping[str, Any]]
+
+
+def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels: Sequence[str]) -> dict[str, Any]:
+    """The Workload of a job."""
+    metadata, uid = job["metadata"], job["metadata"].get("uid", "")
+    group, _, _ = job["apiVersion"].rpartition("/")
+    labels = {name: value for name in copied_labels if (value := label(job, name)) is not None}
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {
+            "name": workload_name(job["kind"], group, metadata["name"], uid),
+            "namespace": metadata.get("namespace", ""),
+            "labels": {**labels, JOB_UID_LABEL: uid},
+            **_annotations(job),
+            "finalizers": [RESOURCE_IN_USE_FINALIZER],
+            "ownerReferences": [_owner_reference(job)],
+        },
+        "spec": workload_spec(job, pod_sets, priority),
+    }
+
+
+def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, Any]:
+    """The spec of a job's Workload."""
+    spec: dict[str, Any] = {
+        "queueName": label(job, QUEUE_LABEL) or "",
+        "podSets": list(pod_sets),
+        "priority": priority.value,
+        "active": True,
+    }
+    if priority.class_ref is not None:
+        spec["priorityClassRef"] = priority.class_ref
+    limit = execution_seconds_max(job)
+    if limit is not None:
+        spec["maximumExecutionTimeSeconds"] = limit
+    return spec
+
+
+def execution_seconds_max(job: Obj) -> int | None:
+    """How long a job may run, from its label; nonsense is no limit."""
+    text = label(job, MAX_EXEC_TIME_LABEL) or ""
+    return int(text) if text.isdecimal() and 0 < int(text) <= _INT32_MAX else None
+
+
+def belongs(workload: Obj, job: Obj) -> bool:
+    """Whether a Workload was made for this very job, not for an earlier one of the same name."""
+    owner = controller_of(workload)
+    return owner is not None and owner["uid"] == job["metadata"].get("uid")
+
+
+def matches(workload: Obj, job: Obj, pod_sets: PodSets, suspended: bool) -> bool:
+    """Whether a Workload asks for what its job asks for.
+
+    A running job has the counts that were admitted, and tolerations of flavors besides its own.
+    """
+    spec = workload["spec"]
+    if not belongs(workload, job) or spec.get("maximumExecutionTimeSeconds") != execution_seconds_max(job):
+        return False
+    tolerant = lifecycle.is_admitted(workload)
+    if lifecycle.has_quota_reservation(workload):
+        if equivalent(pod_sets, _admitted_pod_sets(workload), tolerant):
+            return True
+        if not suspended:
+            return False
+    return equivalent(pod_sets, spec["podSets"], tolerant)
+
+
+def with_gate_of(workload: Obj, job: Obj) -> Obj:
+    """The Workload with the admission gate its job has; the same object if it has it."""
+    gate = annotation(job, r.ADMISSION_GATED_BY_ANNOTATION) or ""
+    if (annotation(workload, r.ADMISSION_GATED_BY_ANNOTATION) or "") == gate:
+        return workload
+    annotations = dict(workload["metadata"].get("annotations") or ())
+    annotations.pop(r.ADMISSION_GATED_BY_ANNOTATION, None)
+    if gate:
+        annotations[r.ADMISSION_GATED_BY_ANNOTATION] = gate
+    return {**workload, "metadata": {**workload["metadata"], "annotations": annotations}}
+
+
+def _annotations(job: Obj) -> dict[str, Any]:
+    """What of a job's annotations its Workload repeats."""
+    annotations = job["metadata"].get("annotations") or {}
+    kept = {
+        name: value
+        for name, value in annotations.items()
+        if name.startswith(_PROVISIONING_PREFIX) or (name == r.ADMISSION_GATED_BY_ANNOTATION and value)
+    }
+    return {"annotations": kept} if kept else {}
+
+
+def _owner_reference(job: Obj) -> dict[str, Any]:
+    return {
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"].get("uid", ""),
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _admitted_pod_sets(workload: Obj) -> list[Mapping[str, Any]]:
+    """The pod sets with the counts that were admitted, where fewer than asked for may be."""
+    pod_sets = workload["spec"]["podSets"]
+    if not any(p.get("minCount") is not None and p["count"] > p["minCount"] for p in pod_sets):
+        return list(pod_sets)
+    assignments = (workload["status"].get("admission") or {}).get("podSetAssignments") or ()
+    counts = {a["name"]: a["count"] for a in assignments if "count" in a}
+    return [
+        {**p, "count": counts[p["name"]]} if p.get("minCount") is not None and p["name"] in counts else p
+        for p in pod_sets
+    ]

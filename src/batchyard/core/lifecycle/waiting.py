@@ -1,0 +1,132 @@
+"""Why a Workload waits that the scheduler need not be asked about: its queues, its namespace, its own gates.
+
+What the scheduler found out is kept until its next cycle; what is said here is looked at again on every change, so that
+it goes away with its cause. Source: resolveGranularUnadmittedQuotaReservedCondition and getQueueBlocker in
+pkg/controller/core/workload_controller.go of Kueue.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj, annotation
+from batchyard.api.selectors import selector
+from batchyard.core.lifecycle import reasons as r
+from batchyard.core.lifecycle.workload import has_admission_gate, is_active, is_on_hold
+
+#: What the scheduler found out about a Workload; nobody else takes these back.
+VERDICTS: Final = frozenset(
+    {
+        r.NO_MATCHING_FLAVOR,
+        r.WAITING_FOR_QUOTA,
+        r.EXCEEDS_MAX_QUOTA,
+        r.TOPOLOGY_PLACEMENT_FAILED,
+        r.WAITING_FOR_PREEMPTED_WORKLOADS,
+        r.WAITING_FOR_PODS_READY,
+        r.PENDING_EVALUATION,
+    }
+)
+_NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
+_OURS: Final = re.compile(
+    r"(Local|Cluster)Queue \S* (doesn't exist|is inactive|is stopped|is terminating or missing)$|" + _NAMESPACE_MISMATCH
+)
+
+
+class Waiting(NamedTuple):
+    """A reason and a message of QuotaReserved=False."""
+
+    reason: str
+    message: str
+
+
+class Queues(NamedTuple):
+    """The queues of a Workload as they are now; None where there is none."""
+
+    local_queue: Obj | None
+    cluster_queue: Obj | None
+    namespace: Obj | None = None
+
+    @property
+    def cluster_queue_name(self) -> str:
+        """The ClusterQueue the LocalQueue names, whether it exists or not."""
+        if self.local_queue is None:
+            return ""
+        return self.local_queue["spec"].get("clusterQueue") or ""
+
+
+def stop_policy(queue: Obj | None) -> str:
+    """Whether a LocalQueue or ClusterQueue is stopped: None, Hold or HoldAndDrain."""
+    return "None" if queue is None else queue["spec"].get("stopPolicy") or "None"
+
+
+def is_inactive(cluster_queue: Obj) -> bool:
+    """Its status says that it admits nothing. One whose status says nothing yet is given the benefit of the doubt."""
+    active = find_condition(cluster_queue, "Active")
+    return active is not None and active["status"] != "True"
+
+
+def why_waiting(workload: Obj, queues: Queues) -> Waiting | None:
+    """What QuotaReserved=False should say of a Workload without quota; None: leave it as it is."""
+    if not is_active(workload):
+        return Waiting(r.DEACTIVATED, "The workload is deactivated")
+    if is_on_hold(workload):
+        return None
+    blocker = queue_blocker(workload, queues) or _mismatch(queues)
+    if blocker is not None:
+        return blocker
+    if has_admission_gate(workload):
+        return gated(workload)
+    return _again(workload)
+
+
+def queue_blocker(workload: Obj, queues: Queues) -> Waiting | None:
+    """What keeps its queues from taking it, if anything does."""
+    name = workload["spec"].get("queueName", "")
+    if queues.local_queue is None:
+        return Waiting(r.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
+    if stop_policy(queues.local_queue) != "None":
+        return Waiting(r.SUSPENDED, f"LocalQueue {name} is inactive")
+    if queues.cluster_queue is None:
+        return Waiting(r.MISCONFIGURED, f"ClusterQueue {queues.cluster_queue_name} doesn't exist")
+    if is_inactive(queues.cluster_queue):
+        return Waiting(r.SUSPENDED, f"ClusterQueue {queues.cluster_queue_name} is inactive")
+    return None
+
+
+def gated(workload: Obj) -> Waiting:
+    """What one with an admission gate says."""
+    return Waiting(r.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, r.ADMISSION_GATED_BY_ANNOTATION)}")
+
+
+def reservation_blocker(workload: Obj, queues: Queues) -> Waiting | None:
+    """Why one with quota that is not admitted yet must give it back: a queue was stopped or deleted."""
+    name = workload["spec"].get("queueName", "")
+    return _closed("LocalQueue", name, queues.local_queue) or _closed(
+        "ClusterQueue", queues.cluster_queue_name, queues.cluster_queue
+    )
+
+
+def _closed(kind: str, name: str, queue: Obj | None) -> Waiting | None:
+    if queue is None or "deletionTimestamp" in queue["metadata"]:
+        return Waiting(r.MISCONFIGURED, f"{kind} {name} is terminating or missing")
+    return None if stop_policy(queue) == "None" else Waiting(r.SUSPENDED, f"{kind} {name} is stopped")
+
+
+def _mismatch(queues: Queues) -> Waiting | None:
+    """The ClusterQueue does not take its namespace. Of a namespace that is not there the scheduler tells."""
+    if queues.namespace is None or queues.cluster_queue is None:
+        return None
+    namespaces = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
+    if namespaces is not None and namespaces.matches(queues.namespace["metadata"].get("labels") or {}):
+        return None
+    return Waiting(r.MISCONFIGURED, _NAMESPACE_MISMATCH)
+
+
+def _again(workload: Obj) -> Waiting | None:
+    """Nothing stands against it any more: say so, but only in place of what was said here before."""
+    condition = find_condition(workload, r.QUOTA_RESERVED)
+    if condition is None or condition["reason"] in VERDICTS:
+        return None
+    if condition["reason"] in {r.MISCONFIGURED, r.SUSPENDED} and not _OURS.match(condition["message"]):
+        return None
+    return Waiting(r.PENDING_EVALUATION, "Workload is pending evaluation in the scheduling queue")
