@@ -1,0 +1,128 @@
+"""The examples are whole, and those of the reference architecture have its names, quotas and shapes."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import yaml
+
+from batchyard.api.quantity import parse
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+REFARCH = ROOT.parent / "shared" / "refarch"
+
+needs_refarch = pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")
+
+Obj: TypeAlias = dict[str, Any]
+#: Which object: its folder in the reference architecture, kind, namespace and name.
+Place: TypeAlias = tuple[str, str, str, str]
+
+
+@cache
+def objects(folder: Path) -> dict[Place, Obj]:
+    """The objects of the manifests below a folder."""
+    found = {}
+    for path in sorted(folder.rglob("*.yaml")):
+        where = path.parent.relative_to(folder).as_posix()
+        if path.name == "guide.yaml" or where == "platform/monitoring":
+            continue
+        for obj in filter(None, yaml.load_all(path.read_text("utf-8"), yaml.CSafeLoader)):
+            metadata = obj["metadata"]
+            found[where, obj["kind"], metadata.get("namespace", ""), metadata["name"]] = obj
+    return found
+
+
+def shape(obj: Obj) -> object:
+    """What of an object decides how it is queued and placed, the same for every version of the API."""
+    spec = obj.get("spec", {})
+    match obj["kind"]:
+        case "ClusterQueue":
+            return cluster_queue(spec)
+        case "Job":
+            return obj["metadata"]["labels"], job(spec)
+        case "JobSet":
+            jobs = [(replicated["name"], job(replicated["template"]["spec"])) for replicated in spec["replicatedJobs"]]
+            return obj["metadata"]["labels"], spec["failurePolicy"], jobs
+        case "PriorityClass":
+            return obj["value"], obj["preemptionPolicy"], obj["globalDefault"]
+        case "ConfigMap":
+            return sorted(obj["data"])
+    return spec
+
+
+def cluster_queue(spec: Obj) -> Obj:
+    """A ClusterQueue with its cohort and checks under one name, its quotas as numbers."""
+    kept = {name: spec.get(name) for name in ("queueingStrategy", "preemption", "namespaceSelector", "stopPolicy")}
+    checks = spec.get("admissionChecksStrategy", {}).get("admissionChecks", [])
+    quotas = {
+        (flavor["name"], resource["name"]): {name: parse(value) for name, value in resource.items() if name != "name"}
+        for group in spec["resourceGroups"]
+        for flavor in group["flavors"]
+        for resource in flavor["resources"]
+    }
+    return {
+        **kept,
+        "cohort": spec.get("cohort", spec.get("cohortName")),
+        "checks": spec.get("admissionChecks", [check["name"] for check in checks]),
+        "covered": [group["coveredResources"] for group in spec["resourceGroups"]],
+        "quotas": list(quotas.items()),
+    }
+
+
+def job(spec: Obj) -> Obj:
+    """A Job with what its pods ask for, and nothing of what they run."""
+    pods = spec["template"]["spec"]
+    kept = ("nodeSelector", "tolerations", "priorityClassName", "serviceAccountName", "subdomain", "restartPolicy")
+    return {
+        **{name: value for name, value in spec.items() if name != "template"},
+        **{name: pods.get(name) for name in kept},
+        "containers": {container["name"]: amounts(container["resources"]) for container in pods["containers"]},
+    }
+
+
+def amounts(resources: Mapping[str, Mapping[str, str]]) -> Obj:
+    """Requests and limits as numbers."""
+    return {
+        which: {name: parse(value) for name, value in quantities.items()} for which, quantities in resources.items()
+    }
+
+
+@needs_refarch
+def test_refarch_has_the_same_objects_in_the_same_folders() -> None:
+    ours, theirs = objects(EXAMPLES / "refarch"), objects(REFARCH)
+    assert sorted(ours) == sorted(theirs)
+    assert len(ours) == 207
+
+
+@needs_refarch
+@pytest.mark.parametrize(
+    "kind",
+    ["ResourceFlavor", "ClusterQueue", "LocalQueue", "PriorityClass", "AdmissionCheck", "ProvisioningRequestConfig"],
+)
+def test_refarch_has_the_same_platform(kind: str) -> None:
+    ours, theirs = objects(EXAMPLES / "refarch"), objects(REFARCH)
+    for place in (place for place in theirs if place[1] == kind):
+        assert shape(ours[place]) == shape(theirs[place]), place
+
+
+@needs_refarch
+@pytest.mark.parametrize("kind", ["Job", "JobSet", "Service", "ConfigMap"])
+def test_refarch_has_the_same_workloads(kind: str) -> None:
+    ours, theirs = objects(EXAMPLES / "refarch"), objects(REFARCH)
+    for place in (place for place in theirs if place[1] == kind):
+        assert shape(ours[place]) == shape(theirs[place]), place
+
+
+def test_every_job_says_how_long_it_runs() -> None:
+    running = [obj for obj in objects(EXAMPLES).values() if obj["kind"] in ("Job", "JobSet")]
+    assert all("batchyard.dev/runtime" in obj["metadata"]["annotations"] for obj in running)
+
+
+def test_every_example_is_listed_and_says_what_to_see() -> None:
+    folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+    listed = (EXAMPLES / "README.md").read_text("utf-8")
+    assert [name for name in folders if f"[{name}]({name})" not in listed] == []
+    assert [name for name in folders if not (EXAMPLES / name / "README.md").is_file()] == []
