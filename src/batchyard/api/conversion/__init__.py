@@ -1,0 +1,49 @@
+"""Kueue's two versions, one from the other, losing nothing.
+
+Objects are kept in the storage version, v1beta2. What one version cannot hold stays in an annotation of ours while the
+object is in that version. Objects must be structurally sound in the version they have.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.conversion import queues, workload
+from batchyard.api.conversion.parts import Part, converted, flipped
+from batchyard.api.meta import Obj, group_kind
+
+OLD: Final = "kueue.x-k8s.io/v1beta1"
+STORAGE: Final = "kueue.x-k8s.io/v1beta2"
+#: On objects of the storage version: what only v1beta1 says.
+OLD_ONLY: Final = "batchyard.dev/v1beta1-only"
+#: On objects of v1beta1: what only the storage version says.
+NEW_ONLY: Final = "batchyard.dev/v1beta2-only"
+
+_PARTS: Final[Mapping[str, Sequence[Part]]] = {
+    scheme.CLUSTER_QUEUE: queues.CLUSTER_QUEUE_PARTS,
+    scheme.COHORT: queues.COHORT_PARTS,
+    scheme.LOCAL_QUEUE: queues.LOCAL_QUEUE_PARTS,
+    scheme.WORKLOAD: workload.PARTS,
+    scheme.ADMISSION_CHECK: queues.ADMISSION_CHECK_PARTS,
+    scheme.MULTI_KUEUE_CONFIG: queues.MULTI_KUEUE_CONFIG_PARTS,
+    scheme.MULTI_KUEUE_CLUSTER: queues.MULTI_KUEUE_CLUSTER_PARTS,
+}
+_FLIPPED: Final = {kind: tuple(map(flipped, parts)) for kind, parts in _PARTS.items()}
+
+
+def to_storage(obj: Obj) -> dict[str, Any]:
+    """The object in its storage version; the same object where that is the version it has."""
+    if obj["apiVersion"] != OLD:
+        return obj if isinstance(obj, dict) else dict(obj)
+    done = converted(obj, _PARTS.get(group_kind(obj), ()), taken=NEW_ONLY, kept=OLD_ONLY)
+    return {**done, "apiVersion": STORAGE}
+
+
+def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
+    """The object in another version (`group/version`); the same object where that is the version it has."""
+    if obj["apiVersion"] == api_version:
+        return obj if isinstance(obj, dict) else dict(obj)
+    if (obj["apiVersion"], api_version) != (STORAGE, OLD):
+        raise ValueError(f"{obj['apiVersion']} {obj['kind']} has no version {api_version}")
+    done = converted(obj, _FLIPPED.get(group_kind(obj), ()), taken=OLD_ONLY, kept=NEW_ONLY)
+    return {**done, "apiVersion": OLD}

@@ -1,0 +1,80 @@
+"""The rules across fields that an object must keep, beside its structure.
+
+`validate` and `validate_update` take objects that are structurally sound, defaulted, and in the storage version; they
+change nothing. One file per kind holds its rules, each a pure function that yields faults. A reference to what is not
+there (a flavor, a queue, a cohort) is no fault but a state, which controllers report.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from batchyard.api import scheme
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj, group_kind
+from batchyard.api.validation import (
+    admission_check,
+    cluster_queue,
+    cohort,
+    config_map,
+    job,
+    jobset,
+    local_queue,
+    metadata,
+    multikueue,
+    namespace,
+    pods,
+    priority_class,
+    resource_flavor,
+    service,
+    topology,
+    workload,
+)
+
+Rule: TypeAlias = Callable[[Mapping[str, Any]], Iterator[FieldError]]
+UpdateRule: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[FieldError]]
+
+_RULES: Final[Mapping[str, Rule]] = {
+    scheme.NAMESPACE: namespace.namespace_faults,
+    scheme.CONFIG_MAP: config_map.config_map_faults,
+    scheme.SECRET: config_map.secret_faults,
+    scheme.SERVICE: service.service_faults,
+    scheme.POD_TEMPLATE: pods.pod_template_kind_faults,
+    scheme.PRIORITY_CLASS: priority_class.priority_class_faults,
+    scheme.JOB: job.job_faults,
+    scheme.JOB_SET: jobset.jobset_faults,
+    scheme.RESOURCE_FLAVOR: resource_flavor.resource_flavor_faults,
+    scheme.CLUSTER_QUEUE: cluster_queue.cluster_queue_faults,
+    scheme.COHORT: cohort.cohort_faults,
+    scheme.LOCAL_QUEUE: local_queue.local_queue_faults,
+    scheme.WORKLOAD: workload.workload_faults,
+    scheme.ADMISSION_CHECK: admission_check.admission_check_faults,
+    scheme.TOPOLOGY: topology.topology_faults,
+    scheme.MULTI_KUEUE_CONFIG: multikueue.multikueue_config_faults,
+    scheme.MULTI_KUEUE_CLUSTER: multikueue.multikueue_cluster_faults,
+}
+
+_UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
+    scheme.CONFIG_MAP: config_map.config_map_update_faults,
+    scheme.SECRET: config_map.secret_update_faults,
+    scheme.SERVICE: service.service_update_faults,
+    scheme.PRIORITY_CLASS: priority_class.priority_class_update_faults,
+    scheme.JOB: job.job_update_faults,
+    scheme.JOB_SET: jobset.jobset_update_faults,
+    scheme.RESOURCE_FLAVOR: resource_flavor.resource_flavor_update_faults,
+    scheme.CLUSTER_QUEUE: cluster_queue.cluster_queue_update_faults,
+    scheme.LOCAL_QUEUE: local_queue.local_queue_update_faults,
+    scheme.WORKLOAD: workload.workload_update_faults,
+    scheme.ADMISSION_CHECK: admission_check.admission_check_update_faults,
+    scheme.TOPOLOGY: topology.topology_update_faults,
+}
+
+
+def validate(obj: Obj) -> list[FieldError]:
+    """All faults of a new object; kinds without rules of their own keep those of metadata."""
+    return list(_RULES.get(group_kind(obj), metadata.metadata_faults)(obj))
+
+
+def validate_update(new: Obj, old: Obj) -> list[FieldError]:
+    """All faults of a changed object, those it has by itself included."""
+    rule = _UPDATE_RULES.get(group_kind(new))
+    return list(rule(new, old)) if rule else validate(new)

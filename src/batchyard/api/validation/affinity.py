@@ -1,0 +1,118 @@
+"""Rules of where pods may go: node affinity, pod affinity, spreading. Source: Kubernetes's pkg/apis/core/validation."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import faults, metadata
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_WHEN_UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
+
+
+def affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """All rules of `affinity`."""
+    yield from _node_affinity_faults(affinity.get("nodeAffinity") or {}, f"{path}.nodeAffinity")
+    for field in ("podAffinity", "podAntiAffinity"):
+        yield from _pod_affinity_faults(affinity.get(field) or {}, f"{path}.{field}")
+
+
+def _node_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Required terms are there; preferred ones have a weight; all are of valid expressions."""
+    if (required := affinity.get(_REQUIRED)) is not None:
+        terms = required.get("nodeSelectorTerms")
+        at = f"{path}.{_REQUIRED}.nodeSelectorTerms"
+        if not terms:
+            message = "must have at least one node selector term"
+            yield faults.required(at, message, "give a term, or drop the required affinity")
+        for i, term in enumerate(terms or ()):
+            yield from _term_faults(term, f"{at}[{i}]")
+    for i, preferred in enumerate(affinity.get(_PREFERRED) or ()):
+        at = f"{path}.{_PREFERRED}[{i}]"
+        yield from _weight_faults(preferred, at)
+        yield from _term_faults(preferred.get("preference") or {}, f"{at}.preference")
+
+
+def _weight_faults(preferred: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """A preference weighs 1 to 100."""
+    weight = preferred.get("weight", 0)
+    if not 1 <= weight <= 100:
+        yield faults.invalid(f"{path}.weight", weight, "must be in the range 1-100", "give a weight from 1 to 100")
+
+
+def _term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """A term's expressions are about labels, or about the node's name."""
+    for i, expression in enumerate(term.get("matchExpressions") or ()):
+        at = f"{path}.matchExpressions[{i}]"
+        yield from _operator_faults(expression, at)
+        yield from metadata.label_key_faults(expression.get("key") or "", f"{at}.key")
+    for i, field in enumerate(term.get("matchFields") or ()):
+        at = f"{path}.matchFields[{i}]"
+        if field.get("key") != "metadata.name":
+            remedy = "select by metadata.name"
+            yield faults.invalid(f"{at}.key", field.get("key"), "not a valid field selector key", remedy)
+        if len(field.get("values") or ()) != 1:
+            message = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+            yield faults.required(f"{at}.values", message, "give the name of one node")
+
+
+def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Each operator has the number of values it needs."""
+    operator, values = expression.get("operator") or "", expression.get("values") or ()
+    at = f"{path}.values"
+    if operator in {"In", "NotIn"}:
+        if not values:
+            message = "must be specified when `operator` is 'In' or 'NotIn'"
+            yield faults.required(at, message, "list the values, or use the operator Exists")
+    elif operator in {"Exists", "DoesNotExist"}:
+        if values:
+            message = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield faults.forbidden(at, message, "drop the values, or use the operator In")
+    elif operator in {"Gt", "Lt"}:
+        if len(values) != 1:
+            message = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+            yield faults.required(at, message, "give one whole number")
+    else:
+        remedy = "use In, NotIn, Exists, DoesNotExist, Gt or Lt"
+        yield faults.invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)
+
+
+def _pod_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Terms name a topology and have valid selectors; preferred ones have a weight."""
+    for i, term in enumerate(affinity.get(_REQUIRED) or ()):
+        yield from _pod_term_faults(term, f"{path}.{_REQUIRED}[{i}]")
+    for i, preferred in enumerate(affinity.get(_PREFERRED) or ()):
+        at = f"{path}.{_PREFERRED}[{i}]"
+        yield from _weight_faults(preferred, at)
+        yield from _pod_term_faults(preferred.get("podAffinityTerm") or {}, f"{at}.podAffinityTerm")
+
+
+def _pod_term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """A term names the label of the topology, and selects pods and namespaces."""
+    for field in ("labelSelector", "namespaceSelector"):
+        yield from metadata.selector_faults(term.get(field), f"{path}.{field}")
+    key = term.get("topologyKey") or ""
+    if not key:
+        remedy = "name a node label, such as kubernetes.io/hostname"
+        yield faults.required(f"{path}.topologyKey", "can not be empty", remedy)
+    else:
+        yield from metadata.label_key_faults(key, f"{path}.topologyKey")
+
+
+def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+    """Spreading is over a topology, with a skew of at least one; no two constraints are about the same."""
+    seen: dict[tuple[str, str], None] = {}
+    for i, constraint in enumerate(constraints):
+        at, when = f"{path}[{i}]", constraint.get("whenUnsatisfiable") or ""
+        key, skew = constraint.get("topologyKey") or "", constraint.get("maxSkew", 0)
+        if skew <= 0:
+            yield faults.invalid(f"{at}.maxSkew", skew, "must be greater than zero", "give 1 or more")
+        if not key:
+            yield faults.required(f"{at}.topologyKey", "can not be empty", "name a node label")
+        if when not in _WHEN_UNSATISFIABLE:
+            yield faults.unsupported(f"{at}.whenUnsatisfiable", when, _WHEN_UNSATISFIABLE)
+        if (key, when) in seen:
+            yield faults.duplicate(f"{at}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {when}}}", "drop one of them")
+        seen[key, when] = None
+        yield from metadata.selector_faults(constraint.get("labelSelector"), f"{at}.labelSelector")

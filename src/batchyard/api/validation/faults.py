@@ -1,0 +1,78 @@
+"""The kinds of faults of the Kubernetes API, in its own words, each with its remedy.
+
+Source: k8s.io/apimachinery/pkg/util/validation/field.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.api.errors import FieldError
+
+NEGATIVE: Final = "must be greater than or equal to 0"
+IMMUTABLE: Final = "field is immutable"
+_VALUE_LENGTH_MAX: Final = 200
+
+
+def printed(value: Any) -> str:
+    """A value as messages show it: texts quoted, the rest as JSON, long ones cut."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _VALUE_LENGTH_MAX else f"{text[:_VALUE_LENGTH_MAX]}..."
+
+
+def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:
+    """A value the field cannot have."""
+    return FieldError(path, f"Invalid value: {printed(value)}: {message}", remedy)
+
+
+def invalid_here(path: str, message: str, remedy: str) -> FieldError:
+    """A place that is wrong as a whole, its value not worth showing."""
+    return FieldError(path, f"Invalid value: {message}", remedy)
+
+
+def broken_rule(path: str, schema_type: str, message: str, remedy: str) -> FieldError:
+    """A broken x-kubernetes-validations rule; the API server shows the value's type only."""
+    return invalid(path, schema_type, message, remedy)
+
+
+def immutable(path: str, value: Any, remedy: str = "") -> FieldError:
+    """A field that must stay what it was."""
+    return invalid(path, value, IMMUTABLE, remedy or "keep the value it has, or delete the object and create it anew")
+
+
+def required(path: str, message: str, remedy: str) -> FieldError:
+    """A field that must be given."""
+    return FieldError(path, f"Required value: {message}" if message else "Required value", remedy)
+
+
+def forbidden(path: str, message: str, remedy: str) -> FieldError:
+    """A field or a change that is not allowed."""
+    return FieldError(path, f"Forbidden: {message}", remedy)
+
+
+def duplicate(path: str, value: Any, remedy: str) -> FieldError:
+    """A value that is there already."""
+    return FieldError(path, f"Duplicate value: {printed(value)}", remedy)
+
+
+def not_found(path: str, value: Any, remedy: str) -> FieldError:
+    """A reference to nothing."""
+    return FieldError(path, f"Not found: {printed(value)}", remedy)
+
+
+def unsupported(path: str, value: Any, supported: Iterable[str], remedy: str = "") -> FieldError:
+    """A value out of a fixed few."""
+    shown = ", ".join(printed(each) for each in supported)
+    choice = remedy or (f"use one of {shown}" if shown else "leave it out: there is nothing to choose from")
+    return FieldError(path, f"Unsupported value: {printed(value)}: supported values: {shown}", choice)
+
+
+def too_long(path: str, bytes_max: int, remedy: str) -> FieldError:
+    """A text of too many bytes."""
+    return FieldError(path, f"Too long: may not be more than {bytes_max} bytes", remedy)
+
+
+def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
+    """A list of too many items."""
+    return FieldError(path, f"Too many: {count}: must have at most {count_max} items", remedy)

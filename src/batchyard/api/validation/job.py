@@ -1,0 +1,296 @@
+"""Rules of Jobs: Kubernetes's own, then Kueue's.
+
+Source: Kubernetes's pkg/apis/batch/validation; Kueue's Job webhook at its default feature gates.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import faults, job_policies, metadata, names, pods, queued_jobs, queued_topology
+
+Obj = Mapping[str, Any]
+MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
+EQUAL_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
+_INDEXES_MAX: Final = 100_000
+_PARALLELISM_OF_MANY_MAX: Final = 10_000
+_MODES: Final = ("NonIndexed", "Indexed")
+_RESTART_POLICIES: Final = ("OnFailure", "Never")
+#: The labels by which a Job finds its pods, made by Kubernetes from its name and uid.
+_GENERATED: Final = ("controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name")
+_KEPT: Final = (
+    "selector",
+    "completionMode",
+    "podFailurePolicy",
+    "backoffLimitPerIndex",
+    "managedBy",
+    "successPolicy",
+)
+
+
+def job_faults(job: Obj) -> Iterator[FieldError]:
+    """All rules of a Job."""
+    yield from _kubernetes_faults(job)
+    yield from queued_jobs.create_faults(job)
+    yield from _partial_admission_faults(job)
+    yield from _equal_completions_faults(job)
+    yield from _topology_faults(job)
+
+
+def job_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+    """All rules of a changed Job: once it runs, little of it changes."""
+    yield from _kubernetes_faults(new)
+    yield from _spec_update_faults(new.get("spec") or {}, old.get("spec") or {})
+    yield from queued_jobs.create_faults(new)
+    if _annotation(new, MIN_PARALLELISM) != _annotation(old, MIN_PARALLELISM):
+        yield from _partial_admission_faults(new)
+    yield from _equal_completions_faults(new)
+    yield from queued_jobs.update_faults(new, old)
+    yield from _partial_admission_update_faults(new, old)
+    yield from _topology_faults(new)
+
+
+def spec_faults(spec: Obj, path: str, claims: Sequence[str] = ()) -> Iterator[FieldError]:
+    """The rules of a Job's spec, at any place; volumes for `claims` come from elsewhere."""
+    yield from _number_faults(spec, path)
+    yield from _completion_faults(spec, path)
+    if (manager := spec.get("managedBy")) is not None:
+        for message in names.domain_path(manager):
+            yield faults.invalid(f"{path}.managedBy", manager, message, "name the controller, as example.com/name")
+        if len(manager) > names.LABEL_LENGTH_MAX:
+            yield faults.too_long(f"{path}.managedBy", names.LABEL_LENGTH_MAX, "shorten the name")
+    yield from job_policies.policy_faults(spec, path)
+    yield from pods.pod_template_faults(spec.get("template") or {}, f"{path}.template", claims)
+    yield from _restart_faults(spec, f"{path}.template.spec.restartPolicy")
+
+
+def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:
+    """Kubernetes's own rules."""
+    spec = job.get("spec") or {}
+    yield from metadata.metadata_faults(job)
+    yield from spec_faults(spec, "spec")
+    yield from _selector_faults(spec)
+    name, completions = job["metadata"].get("name"), spec.get("completions")
+    if (
+        name
+        and spec.get("completionMode") == "Indexed"
+        and completions
+        and names.dns_label(f"{name}-{completions - 1}")
+    ):
+        message = f"will not able to create pod with invalid DNS label: {name}-{completions - 1}"
+        remedy = "use a shorter name without dots: pods of an Indexed Job are called after it"
+        yield faults.invalid("metadata.name", name, message, remedy)
+
+
+def _selector_faults(spec: Obj) -> Iterator[FieldError]:
+    """Kubernetes makes the selector, unless asked not to; it selects the Job's own pods."""
+    selector = spec.get("selector")
+    if not spec.get("manualSelector"):
+        chosen = selector and (
+            selector.get("matchExpressions") or set(selector.get("matchLabels") or ()) - set(_GENERATED)
+        )
+        if chosen:
+            remedy = "drop the selector, or set manualSelector: true"
+            yield faults.invalid("spec.selector", selector, "`selector` not auto-generated", remedy)
+        return
+    if selector is None:
+        yield faults.required("spec.selector", "", "give the selector, or drop manualSelector")
+        return
+    yield from metadata.selector_faults(selector, "spec.selector")
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        message = "`selector` does not match template `labels`"
+        remedy = "give the template the labels of the selector"
+        yield faults.invalid("spec.template.metadata.labels", labels, message, remedy)
+
+
+def _number_faults(spec: Obj, path: str) -> Iterator[FieldError]:
+    """Counts and times are not negative."""
+    for field in (
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    ):
+        value = spec.get(field)
+        if value is not None and value < 0:
+            yield faults.invalid(f"{path}.{field}", value, faults.NEGATIVE, "give 0 or more")
+    if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
+        message = "when maxFailedIndexes is specified"
+        yield faults.required(f"{path}.backoffLimitPerIndex", message, "say how often an index may fail")
+
+
+def _completion_faults(spec: Obj, path: str) -> Iterator[FieldError]:
+    """What needs indexes is asked of Indexed Jobs only, and these have a bounded number of them."""
+    mode = spec.get("completionMode") or "NonIndexed"
+    if mode not in _MODES:
+        yield faults.unsupported(f"{path}.completionMode", mode, _MODES)
+    elif mode == "Indexed":
+        yield from _index_faults(spec, path)
+    else:
+        for field in ("backoffLimitPerIndex", "maxFailedIndexes"):
+            if (value := spec.get(field)) is not None:
+                remedy = "set completionMode to Indexed"
+                yield faults.invalid(f"{path}.{field}", value, "requires indexed completion mode", remedy)
+
+
+def _index_faults(spec: Obj, path: str) -> Iterator[FieldError]:
+    """The numbers of an Indexed Job are within bounds."""
+    completions, parallelism, failed = (spec.get(f) for f in ("completions", "parallelism", "maxFailedIndexes"))
+    if completions is None:
+        remedy = "say how many indexes there are"
+        yield faults.required(f"{path}.completions", "when completion mode is Indexed", remedy)
+    if parallelism is not None and parallelism > _INDEXES_MAX:
+        message = f"must be less than or equal to {_INDEXES_MAX} when completion mode is Indexed"
+        yield faults.invalid(f"{path}.parallelism", parallelism, message, f"give at most {_INDEXES_MAX}")
+    if failed is not None and completions is not None and failed > completions:
+        message = "must be less than or equal to completions"
+        yield faults.invalid(f"{path}.maxFailedIndexes", failed, message, f"give at most {completions}")
+    if failed is not None and failed > _INDEXES_MAX:
+        message = f"must be less than or equal to {_INDEXES_MAX}"
+        yield faults.invalid(f"{path}.maxFailedIndexes", failed, message, f"give at most {_INDEXES_MAX}")
+    if (completions or 0) > _INDEXES_MAX and spec.get("backoffLimitPerIndex") is not None:
+        yield from _many_indexes_faults(parallelism, failed, path)
+
+
+def _many_indexes_faults(parallelism: int | None, failed: int | None, path: str) -> Iterator[FieldError]:
+    """With very many indexes that are retried one by one, what is tracked of them is bounded."""
+    if failed is None:
+        message = f"must be specified when completions is above {_INDEXES_MAX}"
+        remedy = f"give at most {_PARALLELISM_OF_MANY_MAX}"
+        yield faults.required(f"{path}.maxFailedIndexes", message, remedy)
+    for field, value in (("parallelism", parallelism), ("maxFailedIndexes", failed)):
+        if value is not None and value > _PARALLELISM_OF_MANY_MAX:
+            message = (
+                f"must be less than or equal to {_PARALLELISM_OF_MANY_MAX} when completions are above {_INDEXES_MAX} "
+                "and used with backoff limit per index"
+            )
+            yield faults.invalid(f"{path}.{field}", value, message, f"give at most {_PARALLELISM_OF_MANY_MAX}")
+
+
+def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
+    """Pods of Jobs end; where the Job decides on their failure, the kubelet does not restart them."""
+    policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy") or "Always"
+    if policy == "Always":
+        message = 'valid values: "OnFailure", "Never"'
+        yield faults.required(
+            path, message, "set restartPolicy to Never, or to OnFailure to restart containers in place"
+        )
+    elif policy in _RESTART_POLICIES and spec.get("podFailurePolicy") is not None and policy != "Never":
+        message = 'only "Never" is supported when podFailurePolicy is specified'
+        yield faults.invalid(path, policy, message, "set restartPolicy to Never, or drop podFailurePolicy")
+
+
+def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+    """Completions, policies and the template stay; a suspended Job may still be told where to run."""
+    for field in _KEPT:
+        if new.get(field) != old.get(field):
+            yield faults.immutable(f"spec.{field}", new.get(field))
+    completions = new.get("completions")
+    if completions != old.get("completions"):
+        if new.get("completionMode") != "Indexed":
+            yield faults.immutable("spec.completions", completions)
+        elif any(spec.get("completions") != spec.get("parallelism") for spec in (new, old)):
+            message = "can only be modified in tandem with spec.parallelism"
+            yield faults.invalid("spec.completions", completions, message, "set both to the same number")
+    # Kubernetes wants the Job suspended first; in one write with its suspension the change is as safe.
+    movable = bool(old.get("suspend") or new.get("suspend"))
+    template, before = (spec.get("template") or {} for spec in (new, old))
+    if template != before and not (movable and _placeless(template) == _placeless(before)):
+        remedy = (
+            "delete the Job and create it anew" if movable else "suspend the Job first; then where it runs may change"
+        )
+        yield faults.immutable("spec.template", template, remedy)
+
+
+def _placeless(template: Obj) -> Obj:
+    """A pod template without where its pods are to run and what they request."""
+    spec = dict(template.get("spec") or {})
+    for field in ("nodeSelector", "tolerations", "schedulingGates"):
+        spec.pop(field, None)
+    affinity = {k: v for k, v in (spec.pop("affinity", None) or {}).items() if k != "nodeAffinity"}
+    if affinity:
+        spec["affinity"] = affinity
+    for field in ("containers", "initContainers"):
+        if field in spec:
+            spec[field] = [{k: v for k, v in c.items() if k != "resources"} for c in spec[field] or ()]
+    meta = {k: v for k, v in (template.get("metadata") or {}).items() if k not in {"labels", "annotations"}}
+    return {"spec": spec, **({"metadata": meta} if meta else {})}
+
+
+def _annotation(job: Obj, name: str) -> str | None:
+    """An annotation of the Job, or None."""
+    value: str | None = (job["metadata"].get("annotations") or {}).get(name)
+    return value
+
+
+def pods_count(spec: Obj) -> int:
+    """How many pods of a Job run at once."""
+    parallelism, completions = spec.get("parallelism", 1), spec.get("completions")
+    return int(parallelism if completions is None else min(parallelism, completions))
+
+
+def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
+    """The least parallelism of a Job is less than its parallelism, and it cannot be elastic at the same time."""
+    value, path = _annotation(job, MIN_PARALLELISM), f"metadata.annotations[{MIN_PARALLELISM}]"
+    if value is None:
+        return
+    most = pods_count(job.get("spec") or {}) - 1
+    least = queued_jobs.whole_number(value)
+    if least is None:
+        message = f"strconv.Atoi: parsing {faults.printed(value)}: invalid syntax"
+        yield faults.invalid(path, value, message, f"give a whole number from 1 to {most}")
+    elif not 0 < least <= most:
+        message = f"should be between 0 and {most}"
+        remedy = f"give a number from 1 to {most}" if most > 0 else "drop it: the Job runs one pod at a time"
+        yield faults.invalid(path, least, message, remedy)
+    if queued_jobs.is_elastic(job):
+        message = "partial admission and elastic job cannot be used together"
+        yield faults.invalid(path, value, message, f"drop it, or the annotation {queued_jobs.ELASTIC}")
+
+
+def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
+    """Completions follow the parallelism only of Indexed Jobs that have as many of both."""
+    value, path = _annotation(job, EQUAL_COMPLETIONS), f"metadata.annotations[{EQUAL_COMPLETIONS}]"
+    if value is None:
+        return
+    enabled, spec = queued_jobs.boolean(value), job.get("spec") or {}
+    if enabled is None:
+        message = f"strconv.ParseBool: parsing {faults.printed(value)}: invalid syntax"
+        yield faults.invalid(path, value, message, "give true or false")
+    if not enabled:
+        return
+    if spec.get("completionMode") != "Indexed":
+        message = "should not be enabled for NonIndexed jobs"
+        yield faults.invalid(path, value, message, "set completionMode to Indexed, or drop the annotation")
+    if spec.get("parallelism", 1) != spec.get("completions", 1):
+        message = f"should be equal to parallelism when {EQUAL_COMPLETIONS} annotation is true"
+        remedy = f"give {spec.get('parallelism', 1)}, as many as parallelism"
+        yield faults.invalid("spec.completions", spec.get("completions"), message, remedy)
+
+
+def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+    """While a Job runs its parallelism belongs to the queue."""
+    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    moved = spec.get("parallelism", 1) != before.get("parallelism", 1)
+    if _annotation(old, MIN_PARALLELISM) is not None and not before.get("suspend") and moved:
+        message = "cannot change when partial admission is enabled and the job is not suspended"
+        yield faults.forbidden("spec.parallelism", message, "suspend the Job first")
+    synced = [queued_jobs.boolean(_annotation(job, EQUAL_COMPLETIONS) or "") or False for job in (new, old)]
+    if not spec.get("suspend") and not before.get("suspend") and synced[0] != synced[1]:
+        path = f"metadata.annotations[{EQUAL_COMPLETIONS}]"
+        message = f"{faults.IMMUTABLE} while the job is not suspended"
+        yield faults.forbidden(path, message, "suspend the Job first")
+
+
+def _topology_faults(job: Obj) -> Iterator[FieldError]:
+    """What the pod template's annotations ask of the topology."""
+    spec = job.get("spec") or {}
+    annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
+    if annotations:
+        path = "spec.template.metadata.annotations"
+        elastic = queued_jobs.is_elastic(job)
+        yield from queued_topology.request_faults(annotations, path, pods_count(spec), elastic=elastic)

@@ -1,0 +1,148 @@
+"""Rules of what a Job does about failed and succeeded pods. Source: Kubernetes's pkg/apis/batch/validation."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import faults, metadata
+
+Obj = Mapping[str, Any]
+_ACTIONS: Final = ("Count", "FailIndex", "FailJob", "Ignore")
+_OPERATORS: Final = ("In", "NotIn")
+_STATUSES: Final = ("False", "True", "Unknown")
+_REPLACEMENT: Final = ("Failed", "TerminatingOrFailed")
+_RULES_MAX: Final = 20
+_EXIT_CODES_MAX: Final = 255
+
+
+def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
+    """All rules of the policies of a Job's spec."""
+    failure, success = spec.get("podFailurePolicy"), spec.get("successPolicy")
+    if failure is not None:
+        yield from _failure_faults(spec, failure.get("rules") or (), f"{path}.podFailurePolicy.rules")
+    if success is not None:
+        if spec.get("completionMode") != "Indexed":
+            message = "requires indexed completion mode"
+            yield faults.invalid(f"{path}.successPolicy", success, message, "set completionMode to Indexed")
+        else:
+            yield from _success_faults(spec, success.get("rules") or (), f"{path}.successPolicy.rules")
+    replacement = spec.get("podReplacementPolicy")
+    allowed = _REPLACEMENT if failure is None else _REPLACEMENT[:1]
+    if replacement is not None and replacement not in allowed:
+        yield faults.unsupported(f"{path}.podReplacementPolicy", replacement, allowed)
+
+
+def _failure_faults(spec: Obj, rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
+    """Rules of bounded number, each about exit codes or about conditions."""
+    if len(rules) > _RULES_MAX:
+        yield faults.too_many(path, len(rules), _RULES_MAX, "merge some rules")
+    pod = (spec.get("template") or {}).get("spec") or {}
+    containers = [c.get("name") for field in ("containers", "initContainers") for c in pod.get(field) or ()]
+    for i, rule in enumerate(rules):
+        at, codes, conditions = f"{path}[{i}]", rule.get("onExitCodes"), rule.get("onPodConditions")
+        yield from _action_faults(rule.get("action"), spec, f"{at}.action")
+        if codes is not None:
+            yield from _exit_code_faults(codes, containers, f"{at}.onExitCodes")
+        yield from _condition_faults(conditions or (), f"{at}.onPodConditions")
+        if codes is not None and conditions:
+            message = "specifying both OnExitCodes and OnPodConditions is not supported"
+            yield faults.invalid_here(at, message, "make two rules of it")
+        if codes is None and not conditions:
+            message = "specifying one of OnExitCodes and OnPodConditions is required"
+            yield faults.invalid_here(at, message, "say what the rule is about")
+
+
+def _action_faults(action: str | None, spec: Obj, path: str) -> Iterator[FieldError]:
+    """The action is known, and FailIndex is for Jobs whose indexes fail one by one."""
+    if not action:
+        shown = " ".join(map(faults.printed, _ACTIONS))
+        yield faults.required(path, f"valid values: [{shown}]", f"use one of {', '.join(_ACTIONS)}")
+    elif action not in _ACTIONS:
+        yield faults.unsupported(path, action, _ACTIONS)
+    elif action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
+        message = "requires the backoffLimitPerIndex to be set"
+        yield faults.invalid(path, action, message, "set backoffLimitPerIndex, or use FailJob")
+
+
+def _condition_faults(conditions: Sequence[Obj], path: str) -> Iterator[FieldError]:
+    """Patterns of conditions have a type and a status."""
+    if len(conditions) > _RULES_MAX:
+        yield faults.too_many(path, len(conditions), _RULES_MAX, "make several rules of it")
+    for j, pattern in enumerate(conditions):
+        yield from metadata.label_key_faults(pattern.get("type") or "", f"{path}[{j}].type")
+        if (status := pattern.get("status") or "True") not in _STATUSES:
+            yield faults.unsupported(f"{path}[{j}].status", status, _STATUSES)
+
+
+def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Iterator[FieldError]:
+    """Exit codes are of a container of the pod, in order, each once; success is no failure."""
+    operator, values, name = codes.get("operator"), codes.get("values") or [], codes.get("containerName")
+    if operator not in _OPERATORS:
+        yield faults.unsupported(f"{path}.operator", operator or "", _OPERATORS)
+    if name is not None and name not in containers:
+        message = "must be one of the container or initContainer names in the pod template"
+        yield faults.invalid(f"{path}.containerName", name, message, f"use one of {', '.join(map(str, containers))}")
+    if not values:
+        yield faults.invalid(f"{path}.values", values, "at least one value is required", "list the exit codes")
+    elif len(values) > _EXIT_CODES_MAX:
+        yield faults.too_many(f"{path}.values", len(values), _EXIT_CODES_MAX, "use the operator NotIn")
+    for j, value in enumerate(values):
+        if operator == "In" and value == 0:
+            message = "must not be 0 for the In operator"
+            yield faults.invalid(f"{path}.values[{j}]", value, message, "drop it: 0 is success")
+        if value in values[:j]:
+            yield faults.duplicate(f"{path}.values[{j}]", value, "list each exit code once")
+    if values != sorted(values):
+        yield faults.invalid(f"{path}.values", values, "must be ordered", "sort them, smallest first")
+
+
+def _success_faults(spec: Obj, rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
+    """Rules of bounded number, about indexes that the Job has."""
+    if not rules:
+        message = "at least one rules must be specified when the successPolicy is specified"
+        yield faults.required(path, message, "add a rule, or drop successPolicy")
+    if len(rules) > _RULES_MAX:
+        yield faults.too_many(path, len(rules), _RULES_MAX, "merge some rules")
+    for i, rule in enumerate(rules):
+        yield from _success_rule_faults(rule, spec.get("completions") or 0, f"{path}[{i}]")
+
+
+def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[FieldError]:
+    """A rule says which indexes, or how many of them, make a success."""
+    count, indexes = rule.get("succeededCount"), rule.get("succeededIndexes")
+    if count is None and indexes is None:
+        message = "at least one of succeededCount or succeededIndexes must be specified"
+        yield faults.required(path, message, "say which indexes must succeed, or how many")
+    total = None
+    if indexes is not None:
+        total = _index_count(indexes, completions)
+        if total is None:
+            message = f"error parsing succeededIndexes: indexes must be from 0 to {completions - 1} and increase"
+            yield faults.invalid(f"{path}.succeededIndexes", indexes, message, 'write them as "0,2-4"')
+    if count is None:
+        return
+    at = f"{path}.succeededCount"
+    if count < 0:
+        yield faults.invalid(at, count, faults.NEGATIVE, "give 0 or more")
+    if count > completions:
+        message = f"must be less than or equal to {completions} (the number of specified completions)"
+        yield faults.invalid(at, count, message, f"give at most {completions}")
+    if total is not None and count > total:
+        message = (
+            f"must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
+        )
+        yield faults.invalid(at, count, message, f"give at most {total}")
+
+
+def _index_count(text: str, completions: int) -> int | None:
+    """How many indexes a text such as `0,2-4` lists; None where it is malformed or lists one the Job does not have."""
+    last, total = -1, 0
+    for part in text.split(",") if text else ():
+        first, dash, end = part.partition("-")
+        if not (first.isdecimal() and first.isascii() and (not dash or (end.isdecimal() and end.isascii()))):
+            return None
+        low, high = int(first), int(end) if dash else int(first)
+        if low <= last or high < low or (dash and high == low) or high >= completions:
+            return None
+        last, total = high, total + high - low + 1
+    return total

@@ -1,0 +1,182 @@
+"""Rules of JobSets: JobSet's own, then Kueue's.
+
+Source: JobSet's webhook and the rules in its CRD; Kueue's JobSet webhook; both at their default feature gates. What
+would only fail when the Jobs are made (their specs, their pod templates) is said at once.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import faults, job, jobset_policies, metadata, names, queued_jobs, queued_topology
+
+Obj = Mapping[str, Any]
+PATH: Final = "spec.replicatedJobs"
+_INT32_MAX: Final = 2**31 - 1
+#: A pod's name ends in characters of its own.
+_POD_SUFFIX: Final = "-abcde"
+_GENERATED_SUFFIX: Final = "abcde"
+_SHORTEN: Final = "shorten the name of the JobSet or of the replicatedJob"
+_KEPT: Final = ("failurePolicy", "network", "startupPolicy", "successPolicy", "volumeClaimPolicies")
+
+
+def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
+    """All rules of a JobSet."""
+    spec = jobset.get("spec") or {}
+    yield from metadata.metadata_faults(jobset)
+    yield from _network_faults(spec)
+    yield from _manager_faults(spec.get("managedBy"))
+    yield from _order_faults(spec)
+    claims = jobset_policies.claim_names(spec)
+    for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
+        path = f"{PATH}[{i}]"
+        yield from _replicated_job_faults(replicated, _name(jobset), path)
+        yield from job.spec_faults(_job_spec(replicated), f"{path}.template.spec", claims)
+    yield from jobset_policies.policy_faults(spec, _name(jobset))
+    yield from queued_jobs.create_faults(jobset)
+    yield from _topology_faults(spec)
+
+
+def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+    """All rules of a changed JobSet: a suspended one may be told where to run, and little else changes."""
+    yield from jobset_faults(new)
+    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    for field in _KEPT:
+        if spec.get(field) is not None and before.get(field) is not None and spec[field] != before[field]:
+            schema_type = "array" if isinstance(spec[field], list) else "object"
+            yield faults.broken_rule(
+                f"spec.{field}", schema_type, "Value is immutable", "keep it, or make a new JobSet"
+            )
+    movable = bool(spec.get("suspend") or before.get("suspend"))
+    if _jobs(spec, movable=movable) != _jobs(before, movable=movable):
+        remedy = "make a new JobSet" if movable else "suspend the JobSet first; then its pods' nodes may change"
+        yield faults.immutable(PATH, spec.get("replicatedJobs"), remedy)
+    if spec.get("managedBy") != before.get("managedBy"):
+        yield faults.immutable("spec.managedBy", spec.get("managedBy"))
+    yield from queued_jobs.update_faults(new, old)
+
+
+def _name(jobset: Obj) -> str:
+    """The name of the JobSet, or one as long as that which will be generated."""
+    meta = jobset["metadata"]
+    prefix = meta.get("generateName")
+    return str(meta.get("name") or (f"{prefix}{_GENERATED_SUFFIX}" if prefix else ""))
+
+
+def _job_spec(replicated: Obj) -> Obj:
+    """The spec of each Job of a replicated Job, with the numbers Kubernetes would give it."""
+    spec: Obj = replicated["template"].get("spec") or {}
+    if spec.get("completions") is None and spec.get("parallelism") is None:
+        return {**spec, "completions": 1, "parallelism": 1}
+    return spec
+
+
+def _network_faults(spec: Obj) -> Iterator[FieldError]:
+    """The subdomain is the name of a Service."""
+    subdomain = (spec.get("network") or {}).get("subdomain")
+    if not subdomain:
+        return
+    messages = dict.fromkeys(names.dns_subdomain(subdomain) + names.dns1035_label(subdomain))
+    for message in messages:
+        if "must be no more than 63" in message:
+            message = ".spec.network.subdomain is too long, must be less than 63 characters"  # noqa: PLW2901
+        remedy = "use lower case letters, digits and '-', a letter first, at most 63 in all"
+        yield faults.invalid("spec.network.subdomain", subdomain, message, remedy)
+
+
+def _manager_faults(manager: str | None) -> Iterator[FieldError]:
+    """Another controller is named by domain and path."""
+    if manager is None:
+        return
+    for message in names.domain_path(manager):
+        yield faults.invalid("spec.managedBy", manager, message, "name the controller, as example.com/name")
+    if len(manager) > names.LABEL_LENGTH_MAX:
+        yield faults.too_long("spec.managedBy", names.LABEL_LENGTH_MAX, "shorten the name")
+
+
+def _order_faults(spec: Obj) -> Iterator[FieldError]:
+    """Replicated Jobs have names of their own, and wait only for those before them."""
+    jobs: Sequence[Obj] = spec.get("replicatedJobs") or ()
+    in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
+    if in_order and any(each.get("dependsOn") is not None for each in jobs):
+        message = "StartupPolicy and DependsOn APIs are mutually exclusive"
+        yield faults.broken_rule("spec", "object", message, "use dependsOn, and drop startupPolicy")
+    seen: dict[str, None] = {}
+    for i, replicated in enumerate(jobs):
+        path, depends_on = f"{PATH}[{i}]", replicated.get("dependsOn")
+        if i == 0 and depends_on is not None:
+            message = "DependsOn can't be set for the first ReplicatedJob"
+            yield faults.forbidden(f"{path}.dependsOn", message, "drop it, or move the Job it waits for before it")
+        if replicated["name"] in seen:
+            yield faults.duplicate(f"{path}.name", replicated["name"], "give each replicatedJob a name of its own")
+        for j, other in enumerate(depends_on or () if i else ()):
+            if other["name"] not in seen:
+                message = f"replicatedJob: {replicated['name']} cannot depend on replicatedJob: {other['name']}"
+                remedy = "name a replicatedJob that stands before it"
+                yield faults.invalid(f"{path}.dependsOn[{j}].name", other["name"], message, remedy)
+        seen[replicated["name"]] = None
+
+
+def _replicated_job_faults(replicated: Obj, jobset_name: str, path: str) -> Iterator[FieldError]:
+    """The number of pods can be counted, and all names made from this one are names."""
+    replicas, spec = replicated.get("replicas", 1), replicated["template"].get("spec") or {}
+    parallelism = spec.get("parallelism")
+    if replicas * (1 if parallelism is None else parallelism) > _INT32_MAX:
+        message = (
+            f"the product of replicas and parallelism must not exceed {_INT32_MAX} "
+            f"for replicatedJob '{replicated['name']}'"
+        )
+        yield faults.invalid(f"{path}.replicas", replicas, message, "give fewer replicas or less parallelism")
+    group = replicated.get("groupName", "default")
+    too_long = ".spec.replicatedJob[].groupName is too long, must be less than 63 characters"
+    yield from _label_faults(group, too_long, f"{path}.groupName", "shorten the name of the group")
+    longest = f"{jobset_name}-{replicated['name']}-{max(replicas - 1, 0)}"
+    too_long = "JobSet name is too long, job names generated for this JobSet will exceed 63 characters"
+    found = list(_label_faults(longest, too_long, f"{path}.name", _SHORTEN))
+    completions = spec.get("completions")
+    if not found and spec.get("completionMode") == "Indexed" and completions is not None:
+        too_long = "JobSet name is too long, pod names generated for this JobSet will exceed 63 characters"
+        pod = f"{longest}-{max(completions - 1, 0)}{_POD_SUFFIX}"
+        found.extend(_label_faults(pod, too_long, f"{path}.name", _SHORTEN))
+    yield from found
+
+
+def _label_faults(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
+    """A name that becomes part of host names; JobSet says in its own words what would be too long."""
+    for message in names.dns1035_label(name):
+        yield faults.invalid(path, name, too_long if "must be no more than 63" in message else message, remedy)
+
+
+def _topology_faults(spec: Obj) -> Iterator[FieldError]:
+    """What the pod templates' annotations ask of the topology, each and in groups."""
+    pod_sets = []
+    for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
+        job_spec = replicated["template"].get("spec") or {}
+        annotations = ((job_spec.get("template") or {}).get("metadata") or {}).get("annotations")
+        if annotations:
+            path = f"{PATH}[{i}].template.spec.template.metadata.annotations"
+            count = replicated.get("replicas", 1) * job.pods_count(job_spec)
+            pod_sets.append(queued_topology.PodSetTopology(annotations, path, count))
+    for pod_set in pod_sets:
+        yield from queued_topology.request_faults(pod_set.annotations, pod_set.path, pod_set.count)
+    yield from queued_topology.group_faults(pod_sets)
+
+
+def _jobs(spec: Obj, *, movable: bool) -> list[Obj]:
+    """The replicated Jobs, without what a queue may change while the JobSet is suspended."""
+    jobs: list[Obj] = spec.get("replicatedJobs") or []
+    return [_placeless(each) for each in jobs] if movable else jobs
+
+
+def _placeless(replicated: Obj) -> Obj:
+    """A replicated Job without where its pods are to run."""
+    template = replicated["template"]
+    job_spec = template.get("spec") or {}
+    pod = job_spec.get("template") or {}
+    meta = {k: v for k, v in (pod.get("metadata") or {}).items() if k not in {"labels", "annotations"}}
+    hidden = {"nodeSelector", "tolerations", "schedulingGates"}
+    pod_spec = {k: v for k, v in (pod.get("spec") or {}).items() if k not in hidden}
+    return {
+        **replicated,
+        "template": {**template, "spec": {**job_spec, "template": {"metadata": meta, "spec": pod_spec}}},
+    }

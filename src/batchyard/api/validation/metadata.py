@@ -1,0 +1,126 @@
+"""Rules of what all kinds share: names, labels, annotations, finalizers, owners, label selectors.
+
+Source: k8s.io/apimachinery/pkg/api/validation and pkg/apis/meta/v1/validation.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import faults, names
+
+ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
+_LABEL_REMEDY: Final = "use letters, digits, '-', '_' and '.', at most 63, a letter or digit first and last"
+_KEY_REMEDY: Final = f"write the key as [prefix/]name: {_LABEL_REMEDY}"
+
+
+def metadata_faults(obj: Mapping[str, Any], name_rule: names.NameRule = names.dns_subdomain) -> Iterator[FieldError]:
+    """All rules of `metadata`, with the kind's own rule for names."""
+    metadata = obj["metadata"]
+    yield from _name_faults(metadata, name_rule)
+    namespace = metadata.get("namespace")
+    if namespace and names.dns_label(namespace):
+        for message in names.dns_label(namespace):
+            yield faults.invalid("metadata.namespace", namespace, message, _name_remedy(namespace))
+    yield from label_faults(metadata.get("labels"), "metadata.labels")
+    yield from annotation_faults(metadata.get("annotations"), "metadata.annotations")
+    yield from _finalizer_faults(metadata.get("finalizers") or ())
+    yield from _owner_faults(metadata.get("ownerReferences") or ())
+
+
+def _name_faults(metadata: Mapping[str, Any], name_rule: names.NameRule) -> Iterator[FieldError]:
+    """The name, or what it is to be generated from, is of the kind's rule."""
+    name, prefix = metadata.get("name"), metadata.get("generateName")
+    if not name and not prefix:
+        yield faults.required("metadata.name", "name or generateName is required", "give the object a name")
+    elif name:
+        for message in name_rule(name):
+            yield faults.invalid("metadata.name", name, message, _name_remedy(name))
+    else:
+        # A prefix may end in what a name may not end in, for characters follow.
+        for message in name_rule(f"{prefix}a"):
+            yield faults.invalid("metadata.generateName", prefix, message, _name_remedy(prefix))
+
+
+def _name_remedy(name: Any) -> str:
+    """A name close to the given one that is allowed."""
+    close = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[: names.LABEL_LENGTH_MAX].rstrip("-")
+    return f"use a name such as {faults.printed(close or 'my-name')}"
+
+
+def label_faults(labels: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
+    """Keys are qualified names, values are label values."""
+    if not labels:
+        return
+    for key, value in labels.items():
+        yield from label_key_faults(key, path)
+        for message in names.label_value(value):
+            yield faults.invalid(path, value, message, f"for {key}, {_LABEL_REMEDY}")
+
+
+def label_key_faults(key: str, path: str) -> Iterator[FieldError]:
+    """A label key is a qualified name."""
+    for message in names.qualified_name(key):
+        yield faults.invalid(path, key, message, _KEY_REMEDY)
+
+
+def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:
+    """Keys are qualified names in any case; all together are not too large."""
+    if not annotations:
+        return
+    for key in annotations:
+        for message in names.qualified_name(key.lower()):
+            yield faults.invalid(path, key, message, _KEY_REMEDY)
+    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > ANNOTATIONS_BYTES_MAX:
+        yield faults.too_long(path, ANNOTATIONS_BYTES_MAX, "keep large content in a ConfigMap")
+
+
+def _finalizer_faults(finalizers: Sequence[str]) -> Iterator[FieldError]:
+    """Finalizers are qualified names."""
+    for i, finalizer in enumerate(finalizers):
+        for message in names.qualified_name(finalizer):
+            yield faults.invalid(f"metadata.finalizers[{i}]", finalizer, message, _KEY_REMEDY)
+
+
+def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
+    """Every owner is named in full, and at most one of them controls the object."""
+    for i, owner in enumerate(owners):
+        for field in ("apiVersion", "kind", "name", "uid"):
+            if not owner.get(field):
+                path = f"metadata.ownerReferences[{i}].{field}"
+                yield faults.invalid(path, owner.get(field) or "", f"{field} must not be empty", f"give the {field}")
+    controllers = [owner.get("name", "") for owner in owners if owner.get("controller")]
+    if len(controllers) > 1:
+        message = f'Only one reference can have Controller set to true. Found "true" in references for {controllers}'
+        yield faults.invalid_here("metadata.ownerReferences", message, "leave controller: true on one owner only")
+
+
+def selector_faults(selector: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
+    """A label selector's labels are labels, and its expressions have the values their operators need."""
+    if not selector:
+        return
+    yield from label_faults(selector.get("matchLabels"), f"{path}.matchLabels")
+    for i, expression in enumerate(selector.get("matchExpressions") or ()):
+        at = f"{path}.matchExpressions[{i}]"
+        yield from _expression_faults(expression, at)
+        yield from label_key_faults(expression["key"], f"{at}.key")
+        for j, value in enumerate(expression.get("values") or ()):
+            for message in names.label_value(value):
+                yield faults.invalid(f"{at}.values[{j}]", value, message, _LABEL_REMEDY)
+
+
+def _expression_faults(expression: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """In and NotIn need values; Exists and DoesNotExist have none; there are no other operators."""
+    values, operator = expression.get("values"), expression["operator"]
+    if operator in {"In", "NotIn"}:
+        if not values:
+            message = "must be specified when `operator` is 'In' or 'NotIn'"
+            yield faults.required(f"{path}.values", message, "list the values, or use the operator Exists")
+    elif operator in {"Exists", "DoesNotExist"}:
+        if values:
+            message = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield faults.forbidden(f"{path}.values", message, "drop the values, or use the operator In")
+    else:
+        remedy = "use In, NotIn, Exists or DoesNotExist"
+        yield faults.invalid(f"{path}.operator", operator, "not a valid selector operator", remedy)

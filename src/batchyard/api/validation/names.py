@@ -1,0 +1,131 @@
+"""What Kubernetes accepts as names, label keys and label values: each function returns what is wrong, in its words.
+
+Source: k8s.io/apimachinery/pkg/util/validation. Results are cached, for the same names come back again and again.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+Messages: TypeAlias = tuple[str, ...]
+NameRule: TypeAlias = Callable[[str], Messages]
+
+LABEL_LENGTH_MAX: Final = 63
+SUBDOMAIN_LENGTH_MAX: Final = 253
+
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
+_DNS1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_QUALIFIED: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_LABEL_VALUE: Final = f"({_QUALIFIED})?"
+_CONFIG_KEY: Final = "[-._a-zA-Z0-9]+"
+_PATH: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
+
+_LABEL_TEXT: Final = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
+    "with an alphanumeric character"
+)
+_SUBDOMAIN_TEXT: Final = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
+    "and end with an alphanumeric character"
+)
+_DNS1035_TEXT: Final = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
+    "and end with an alphanumeric character"
+)
+_QUALIFIED_TEXT: Final = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+)
+_LABEL_VALUE_TEXT: Final = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character"
+)
+_NAME_EXAMPLES: Final = ("MyName", "my.name", "123-abc")
+_CONFIG_KEY_TEXT: Final = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Whether the whole text is of the pattern."""
+    return re.fullmatch(pattern, text, re.ASCII) is not None
+
+
+def _too_long(text: str, length_max: int) -> Messages:
+    """The message on texts of too many bytes."""
+    return (f"must be no more than {length_max} characters",) if len(text.encode()) > length_max else ()
+
+
+def _malformed(text: str, pattern: str, words: str, *examples: str) -> Messages:
+    """The message on texts that are not of the pattern, with examples of some that are."""
+    if _matches(pattern, text):
+        return ()
+    shown = ",  or ".join(f"'{example}'" for example in examples)
+    return (f"{words} ({f'e.g. {shown}, ' if shown else ''}regex used for validation is '{pattern}')",)
+
+
+@lru_cache(maxsize=65536)
+def dns_label(text: str) -> Messages:
+    """RFC 1123 labels, at most 63 characters."""
+    return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _LABEL, _LABEL_TEXT, "my-name", "123-abc")
+
+
+@lru_cache(maxsize=65536)
+def dns_subdomain(text: str) -> Messages:
+    """RFC 1123 subdomains, at most 253 characters: the names of most objects."""
+    return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SUBDOMAIN, _SUBDOMAIN_TEXT, "example.com")
+
+
+@lru_cache(maxsize=65536)
+def dns1035_label(text: str) -> Messages:
+    """RFC 1035 labels, which start with a letter: the names of Services."""
+    return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
+
+
+@lru_cache(maxsize=65536)
+def qualified_name(text: str) -> Messages:
+    """Label keys, annotation keys and names of resources: a name, with an optional DNS prefix and '/'."""
+    prefix, slash, name = text.rpartition("/")
+    if "/" in prefix:
+        words = f"a qualified name {_QUALIFIED_TEXT}"
+        example = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        return tuple(message + example for message in _malformed("", _QUALIFIED, words, *_NAME_EXAMPLES))
+    wrong: Messages = ()
+    if slash and not prefix:
+        wrong = ("prefix part must be non-empty",)
+    elif slash:
+        wrong = tuple(f"prefix part {message}" for message in dns_subdomain(prefix))
+    if not name:
+        return (*wrong, "name part must be non-empty")
+    wrong += tuple(f"name part {message}" for message in _too_long(name, LABEL_LENGTH_MAX))
+    return wrong + _malformed(name, _QUALIFIED, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
+
+
+@lru_cache(maxsize=65536)
+def label_value(text: str) -> Messages:
+    """Values of labels, at most 63 characters, possibly none."""
+    examples = ("MyValue", "my_value", "12345")
+    return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _LABEL_VALUE, _LABEL_VALUE_TEXT, *examples)
+
+
+def config_key(text: str) -> Messages:
+    """Keys of ConfigMaps and Secrets, which become names of files."""
+    wrong = _too_long(text, SUBDOMAIN_LENGTH_MAX)
+    wrong += _malformed(text, _CONFIG_KEY, _CONFIG_KEY_TEXT, "key.name", "KEY_NAME", "key-name")
+    if text in {".", ".."}:
+        return (*wrong, f"must not be '{text}'")
+    return (*wrong, "must not start with '..'") if text.startswith("..") else wrong
+
+
+def env_name(text: str) -> Messages:
+    """Names of environment variables: printable ASCII without '='."""
+    if text and all(" " <= character <= "~" and character != "=" for character in text):
+        return ()
+    return ("a valid environment variable name must consist only of printable ASCII characters other than '='",)
+
+
+def domain_path(text: str) -> Messages:
+    """Domain-prefixed paths such as `acme.io/foo`: who manages a Job, what gates an admission."""
+    domain, slash, path = text.partition("/")
+    if not slash or not domain or not path:
+        return ('must be a domain-prefixed path (such as "acme.io/foo")',)
+    return dns_subdomain(domain) + _malformed(path, _PATH, "Invalid path")

@@ -1,0 +1,186 @@
+"""Rules of what a pod template's annotations ask of the topology.
+
+Source: Kueue's pkg/controller/jobframework/tas_validation.go at its default feature gates.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import faults, metadata
+from batchyard.api.validation.queued_jobs import boolean, whole_number
+
+Annotations = Mapping[str, str]
+_PREFIX: Final = "kueue.x-k8s.io/podset-"
+REQUIRED: Final = f"{_PREFIX}required-topology"
+PREFERRED: Final = f"{_PREFIX}preferred-topology"
+UNCONSTRAINED: Final = f"{_PREFIX}unconstrained-topology"
+SLICE: Final = f"{_PREFIX}slice-required-topology"
+SLICE_SIZE: Final = f"{_PREFIX}slice-size"
+LAYERS: Final = f"{_PREFIX}slice-required-topology-constraints"
+GROUP: Final = f"{_PREFIX}group-name"
+_INT32_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetTopology:
+    """What one pod set asks for, and where it says so."""
+
+    annotations: Annotations
+    path: str
+    count: int
+
+
+def request_faults(annotations: Annotations, path: str, count: int, *, elastic: bool = False) -> Iterator[FieldError]:
+    """All rules of the annotations of one pod template, of which `count` pods are made."""
+    if not any(name.startswith(_PREFIX) for name in annotations):
+        return
+    yield from _choice_faults(annotations, path)
+    yield from _slice_faults(annotations, path, count)
+    yield from _layers_faults(annotations, path, count)
+    yield from _group_name_faults(annotations, path)
+    for mode, name in (("required", REQUIRED), ("preferred", PREFERRED)):
+        if elastic and name in annotations:
+            message = f"{mode} topology is not supported with elastic jobs"
+            yield faults.forbidden(
+                f"{path}.{name}", message, f"use {UNCONSTRAINED}, or drop the annotation elastic-job"
+            )
+
+
+def _choice_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
+    """A pod set asks for one of three modes."""
+    modes = (REQUIRED, PREFERRED, UNCONSTRAINED)
+    if sum(mode in annotations for mode in modes) > 1:
+        shown = ", ".join(map(faults.printed, modes))
+        message = f"must not contain more than one topology annotation: [{shown}]"
+        yield faults.invalid_here(path, message, "leave one of them")
+    for name in (REQUIRED, PREFERRED, SLICE):
+        if name in annotations:
+            yield from metadata.label_key_faults(annotations[name], f"{path}[{name}]")
+    value = annotations.get(UNCONSTRAINED)
+    if value is not None and boolean(value) is None:
+        yield faults.invalid(f"{path}[{UNCONSTRAINED}]", value, "must be a boolean value", 'give "true" or "false"')
+
+
+def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
+    """A slice has a topology and a size, which the pod set can fill."""
+    value, at = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
+    if value is None:
+        if SLICE in annotations:
+            yield faults.required(at, f"must be set when '{SLICE}' is specified", "say how many pods a slice has")
+        return
+    size = whole_number(value)
+    if size is None or abs(size) > _INT32_MAX:
+        yield faults.invalid(at, value, "must be a numeric value", f"give a number from 1 to {count}")
+    elif size < 1:
+        yield faults.invalid(at, value, "must be greater than or equal to 1", f"give a number from 1 to {count}")
+    elif size > count:
+        message = f"must not be greater than pod set count {count}"
+        yield faults.invalid(at, value, message, f"give a number from 1 to {count}")
+    if SLICE not in annotations:
+        yield faults.forbidden(at, f"may not be set when '{SLICE}' is not specified", f"add {SLICE}, or drop the size")
+
+
+def _group_name_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
+    """A group has a name that is no number, and places its pod sets as wholes, not in slices."""
+    group, at = annotations.get(GROUP), f"{path}[{GROUP}]"
+    if group is None:
+        return
+    if group.isascii() and group.isdigit():
+        yield faults.invalid(at, group, "must not be a number", "give the group a name")
+    for name in (SLICE_SIZE, SLICE, LAYERS):
+        if name in annotations:
+            yield faults.forbidden(at, f"may not be set when '{name}' is specified", "drop one of the two")
+    if PREFERRED not in annotations and REQUIRED not in annotations:
+        message = f"may not be set when neither '{PREFERRED}' nor '{REQUIRED}' is specified"
+        yield faults.forbidden(at, message, f"add {PREFERRED} or {REQUIRED}")
+
+
+def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
+    """Slices in several layers: one to three, each named once, each size a divisor of that above."""
+    text, at = annotations.get(LAYERS), f"{path}[{LAYERS}]"
+    if text is None:
+        return
+    for name in (SLICE, SLICE_SIZE):
+        if name in annotations:
+            yield faults.forbidden(at, f"may not be set when '{name}' is specified", "drop one of the two")
+    layers = _layers(text)
+    example = '[{"topology": "cloud.example.com/rack", "size": 4}]'
+    if layers is None:
+        message = "must be a valid JSON array of topology and size"
+        yield faults.invalid(at, text, message, f"write it as {example}")
+    elif not 1 <= len(layers) <= 3:
+        message = "topology constraints must contain between 1 and 3 entries"
+        yield faults.invalid(at, text, message, "give one entry for each layer of slices")
+    else:
+        yield from _layer_faults(layers, at, count)
+
+
+class Layer(msgspec.Struct):
+    """One entry of the annotation on layers."""
+
+    topology: str = ""
+    size: int = 0
+
+
+def _layers(text: str) -> list[Layer] | None:
+    """The layers an annotation lists, from the widest; None where it is no such list."""
+    try:
+        return msgspec.json.decode(text, type=list[Layer])
+    except msgspec.DecodeError:
+        return None
+
+
+def _layer_faults(layers: Sequence[Layer], path: str, count: int) -> Iterator[FieldError]:
+    """The rules of each layer, and of each with the one above it."""
+    seen: dict[str, int] = {}
+    for i, layer in enumerate(layers):
+        at, above = f"{path}[{i}]", layers[i - 1].size if i else None
+        yield from metadata.label_key_faults(layer.topology, f"{at}.topology")
+        if layer.size < 1:
+            yield faults.invalid(f"{at}.size", layer.size, "must be greater than or equal to 1", "give 1 or more")
+        elif above is not None and above % layer.size:
+            message = f"must evenly divide the parent layer size {above}"
+            yield faults.invalid(f"{at}.size", layer.size, message, f"give a divisor of {above}")
+        if layer.topology in seen:
+            value = f"{layer.topology} (also at index {seen[layer.topology]})"
+            yield faults.duplicate(f"{at}.topology", value, "name each level once")
+        seen.setdefault(layer.topology, i)
+    if layers[0].size > count:
+        message = f"must not be greater than pod set count {count}"
+        yield faults.invalid(path, layers[0].size, message, f"give a number from 1 to {count}")
+
+
+def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
+    """A group is of two pod sets, one of them of a single pod, which ask for the same topology."""
+    groups: dict[str, list[PodSetTopology]] = {}
+    for pod_set in pod_sets:
+        if GROUP in pod_set.annotations and (REQUIRED in pod_set.annotations or PREFERRED in pod_set.annotations):
+            groups.setdefault(pod_set.annotations[GROUP], []).append(pod_set)
+    for name, members in groups.items():
+        if len(members) != 2:
+            for member in members:
+                message = f"can only define groups of exactly 2 pod sets, got: {len(members)} pod set(s)"
+                yield faults.invalid(f"{member.path}[{GROUP}]", name, message, "put exactly two pod sets in the group")
+        else:
+            yield from _pair_faults(name, members[0], members[1])
+
+
+def _pair_faults(name: str, first: PodSetTopology, second: PodSetTopology) -> Iterator[FieldError]:
+    """The rules of a group's two pod sets together."""
+    if first.count != 1 and second.count != 1:
+        message = (
+            "can only define groups where at least one pod set has only 1 replica, "
+            f"got: {first.count} replica(s) and {second.count} replica(s) in the group"
+        )
+        for member in (first, second):
+            yield faults.invalid(f"{member.path}[{GROUP}]", name, message, "let one of the two have a single pod")
+    if any(first.annotations.get(mode) != second.annotations.get(mode) for mode in (REQUIRED, PREFERRED)):
+        for member, other in ((first, second), (second, first)):
+            message = (
+                f"must specify '{REQUIRED}' or '{PREFERRED}' topology consistent with '{other.path}' in group '{name}'"
+            )
+            yield faults.invalid_here(member.path, message, "give both pod sets the same annotation")
