@@ -1,6 +1,6 @@
 """What a controller is: it names the objects to look at, and says what it wants written. The runner does the rest."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,10 +35,17 @@ class Controller(Protocol):
     only when no key of a lower rank is waiting and no write is under way: so a scheduling cycle sees all that is due.
     """
 
-    name: str
-    rank: int
-    kinds: tuple[str, ...] | None
-    """The kinds whose changes `keys_for` is told of; None = all kinds."""
+    @property
+    def name(self) -> str:
+        """Its name, unlike any other's."""
+
+    @property
+    def rank(self) -> int:
+        """The lower ranks settle first."""
+
+    @property
+    def kinds(self) -> Sequence[str] | None:
+        """The kinds whose changes `keys_for` is told of; None: all."""
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Take note of a change, and name the objects to reconcile because of it."""

@@ -106,7 +106,7 @@ class Cycle:
         requeue = RequeueReason.GENERIC
         if queue is None:
             why = Why(MISCONFIGURED, text=f"ClusterQueue {head.queue} not found")
-        elif not queue.active:
+        elif not queue.active or queue.in_cycle:
             why = Why(SUSPENDED, text=f"ClusterQueue {head.queue} is inactive")
         elif labels is None:
             text = f'workload namespace "{namespace}" does not exist: Namespace "{namespace}" not found'

@@ -58,7 +58,7 @@ class Admitted:
 class ClusterQueue:
     """A ClusterQueue as decisions see it: its spec, its place in the quota tree, its Workloads."""
 
-    __slots__ = ("active", "generation", "group_of", "groups", "name", "node", "view", "workloads")
+    __slots__ = ("active", "generation", "group_of", "groups", "in_cycle", "name", "node", "view", "workloads")
 
     def __init__(self, view: ClusterQueueView, node: QuotaNode) -> None:
         self.name = view.name
@@ -70,6 +70,8 @@ class ClusterQueue:
         #: Grows whenever quota may have become free here; an older flavor search is then started over.
         self.generation = 1
         self.active = True
+        #: Its Cohort's parents lead into a cycle.
+        self.in_cycle = False
 
 
 class Snapshot:
@@ -119,6 +121,9 @@ class Snapshot:
     def put_cohort(self, view: CohortView) -> None:
         """Add or change a Cohort."""
         self._cohort_views[view.name] = view
+        for group in view.groups:
+            for quota in group.quotas:
+                self.id_of(quota.flavor, quota.resource)
         self._dirty = True
 
     def remove_cohort(self, name: str) -> None:
@@ -168,11 +173,13 @@ class Snapshot:
             self._dirty = True
         return known
 
-    def settle(self) -> None:
-        """Rebuild the trees after changes of queues, Cohorts or their quotas."""
-        if self._dirty:
-            self._dirty = False
-            self._rebuild()
+    def settle(self) -> bool:
+        """Rebuild the trees after changes of queues, Cohorts or their quotas; whether there were any."""
+        if not self._dirty:
+            return False
+        self._dirty = False
+        self._rebuild()
+        return True
 
     def has_cycle(self, cohort: str) -> bool:
         """Whether the parents of a Cohort lead into a cycle."""
@@ -304,7 +311,8 @@ class Snapshot:
             node = queue.node
             node.usage.extend([0] * (width - len(node.usage)))
             cohort = queue.view.cohort
-            node.parent = None if cohort == NO_COHORT or self.has_cycle(cohort) else self._cohort(cohort)
+            queue.in_cycle = self.has_cycle(cohort)
+            node.parent = None if cohort == NO_COHORT or queue.in_cycle else self._cohort(cohort)
             if node.parent is not None:
                 node.parent.children[f"queue/{name}"] = node
         for root in [*self.cohorts.values(), *(q.node for q in self.queues.values())]:

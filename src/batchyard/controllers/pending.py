@@ -1,0 +1,301 @@
+"""The Workloads waiting in one ClusterQueue: those in line, and those parked until something could help them.
+
+In line, the order is: the one that preempts for its place, then priority, then waiting time, then uid. Equal Workloads
+(same shape, same namespace) are kept together as a class: when one of them is found hopeless, all are parked, and
+when quota may have become free, all come back, each in a step that does not depend on how many they are. What must
+not be tried for reasons of its own (a backoff) is held apart. In a StrictFIFO queue nobody is parked for lack of quota.
+Source: Kueue's pkg/cache/queue (cluster_queue, inadmissible_workloads).
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
+
+from batchyard.api.views.workload import Shape, WorkloadView
+from batchyard.base.instant import Instant
+from batchyard.core.assignment import LastAssignment
+from batchyard.core.decisions import Head
+from batchyard.core.reasons import RequeueReason
+
+Order: TypeAlias = tuple[int, Instant, str, str]
+ClassKey: TypeAlias = tuple[Shape, str]
+
+_IN_LINE_AGAIN: Final = (RequeueReason.FAILED_AFTER_NOMINATION, RequeueReason.PENDING_PREEMPTION)
+_HOPELESS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES)
+
+
+class Waiting:
+    """A Workload that waits; `line` is where, None when it is held or gone."""
+
+    __slots__ = ("last", "line", "order", "view")
+
+    def __init__(self, view: WorkloadView, last: LastAssignment | None) -> None:
+        self.view = view
+        self.last = last
+        self.order: Order = (-view.priority, view.queued, view.uid, view.key)
+        self.line: Line | None = None
+
+
+class Line:
+    """Workloads in order. Those that leave from the middle are dropped when they come to the front."""
+
+    __slots__ = ("_heap", "size")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Order, int, Waiting]] = []
+        self.size = 0
+
+    def push(self, waiting: Waiting) -> None:
+        """Add one, wherever it was before."""
+        if waiting.line is not None:
+            waiting.line.size -= 1
+        waiting.line = self
+        self.size += 1
+        heapq.heappush(self._heap, (waiting.order, id(waiting), waiting))
+
+    def first(self) -> Waiting | None:
+        """The foremost."""
+        heap = self._heap
+        while heap and heap[0][2].line is not self:
+            heapq.heappop(heap)
+        return heap[0][2] if heap else None
+
+    def members(self) -> Iterator[Waiting]:
+        """All, in no particular order."""
+        return (waiting for _, _, waiting in self._heap if waiting.line is self)
+
+
+class PendingClass:
+    """Equal Workloads of one namespace: those in line and those parked."""
+
+    __slots__ = ("in_line", "parked")
+
+    def __init__(self) -> None:
+        self.in_line = Line()
+        self.parked = Line()
+
+    def park(self) -> None:
+        """Move those in line to the parked ones."""
+        self.in_line, self.parked = _merged(self.in_line, self.parked)
+
+    def wake(self) -> None:
+        """Move the parked ones back in line."""
+        self.parked, self.in_line = _merged(self.parked, self.in_line)
+
+
+def _merged(source: Line, target: Line) -> tuple[Line, Line]:
+    """An empty line and one with all of both: the smaller is poured into the larger."""
+    if source.size > target.size:
+        source, target = target, source
+    for waiting in list(source.members()):
+        target.push(waiting)
+    return Line(), target
+
+
+class PendingQueue:
+    """What waits in one ClusterQueue."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.strict_fifo = False
+        self._waiting: dict[str, Waiting] = {}
+        self._classes: dict[ClassKey, PendingClass] = {}
+        #: The fronts of classes in line; stale ones are dropped on sight.
+        self._fronts: list[tuple[Order, int, ClassKey]] = []
+        #: Shapes found hopeless since the last wake-up.
+        self._hopeless: dict[Shape, None] = {}
+        self._held: dict[str, Waiting] = {}
+        self._sticky = ""
+        #: How many wait, by LocalQueue.
+        self.by_local_queue: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def get(self, key: str) -> Waiting | None:
+        """The Workload of that key, if it waits here."""
+        return self._waiting.get(key)
+
+    def views(self) -> list[WorkloadView]:
+        """All that wait, in the order of their turn."""
+        return [w.view for w in sorted(self._waiting.values(), key=lambda w: (w.view.key != self._sticky, w.order))]
+
+    def has_heads(self) -> bool:
+        """Whether anybody is in line."""
+        return self._front() is not None
+
+    def put(self, view: WorkloadView, now: Instant) -> bool:
+        """Add a Workload, or take note of a change of one; whether it came into line by that."""
+        known = self._waiting.get(view.key)
+        if known is not None and _is_same(known.view, view):
+            known.view = view
+            return False
+        was_in_line = known is not None and self._is_in_line(known)
+        waiting = Waiting(view, known.last if known is not None and known.view.shape == view.shape else None)
+        self.remove(view.key, forget_sticky=False)
+        self._enter(waiting)
+        if not was_in_line and must_wait(view, now):
+            self._held[view.key] = waiting
+            return False
+        if not was_in_line and not self.strict_fifo and view.shape in self._hopeless:
+            self._class_of(view).parked.push(waiting)
+            return False
+        self._push(waiting)
+        return True
+
+    def put_in_line(self, view: WorkloadView) -> None:
+        """Add a Workload in line unless it waits already, as when its LocalQueue appears."""
+        if view.key not in self._waiting:
+            waiting = Waiting(view, None)
+            self._enter(waiting)
+            self._push(waiting)
+
+    def pop(self) -> Head | None:
+        """Take the one whose turn it is."""
+        waiting = self._front()
+        if waiting is None:
+            return None
+        self._exit(waiting)
+        return Head(waiting.view, self.name, waiting.last)
+
+    def requeue(self, head: Head, last: LastAssignment | None, reason: RequeueReason, now: Instant) -> bool:
+        """Put a head back, in line or parked; whether it was parked."""
+        view = head.workload
+        if reason is RequeueReason.PENDING_PREEMPTION and not self.strict_fifo:
+            self._sticky = view.key
+        waiting = Waiting(view, last)
+        self._enter(waiting)
+        if must_wait(view, now):
+            self._held[view.key] = waiting
+            return True
+        if self._stays_in_line(reason) or (last is not None and last.has_flavors_left):
+            self._push(waiting)
+            return False
+        self._class_of(view).parked.push(waiting)
+        if reason in _HOPELESS and not self.strict_fifo:
+            self._park_shape(view.shape)
+        return True
+
+    def wake(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
+        """Bring back into line what is parked, but for namespaces the queue does not admit; whether any came."""
+        self._hopeless.clear()
+        woken = False
+        for key, members in self._classes.items():
+            if members.parked.size and admits_namespace(key[1]):
+                members.wake()
+                self._show_front(key, members)
+                woken = True
+        for waiting in list(self._held.values()):
+            if not must_wait(waiting.view, now) and admits_namespace(waiting.view.namespace):
+                del self._held[waiting.view.key]
+                self._push(waiting)
+                woken = True
+        return woken
+
+    def remove(self, key: str, *, forget_sticky: bool = True) -> bool:
+        """Forget a Workload; whether it waited here."""
+        if forget_sticky and self._sticky == key:
+            self._sticky = ""
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return False
+        self._held.pop(key, None)
+        self._exit(waiting)
+        return True
+
+    def next_release(self) -> Instant | None:
+        """When the first of those held may be tried again; None if time alone frees nobody."""
+        times = [w.view.requeue_at for w in self._held.values() if not w.view.requeue_blocked]
+        return min((t for t in times if t is not None), default=None)
+
+    def _stays_in_line(self, reason: RequeueReason) -> bool:
+        return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _IN_LINE_AGAIN
+
+    def _is_in_line(self, waiting: Waiting) -> bool:
+        members = self._classes.get(_class_key(waiting.view))
+        return members is not None and waiting.line is members.in_line
+
+    def _class_of(self, view: WorkloadView) -> PendingClass:
+        key = _class_key(view)
+        members = self._classes.get(key)
+        if members is None:
+            members = self._classes[key] = PendingClass()
+        return members
+
+    def _push(self, waiting: Waiting) -> None:
+        members = self._class_of(waiting.view)
+        members.in_line.push(waiting)
+        if members.in_line.first() is waiting:
+            self._show_front(_class_key(waiting.view), members)
+
+    def _enter(self, waiting: Waiting) -> None:
+        view = waiting.view
+        self._waiting[view.key] = waiting
+        self.by_local_queue[view.queue] = self.by_local_queue.get(view.queue, 0) + 1
+
+    def _exit(self, waiting: Waiting) -> None:
+        view = waiting.view
+        del self._waiting[view.key]
+        self.by_local_queue[view.queue] -= 1
+        self._leave(waiting)
+
+    def _leave(self, waiting: Waiting) -> None:
+        """Take out of its line; a class that becomes empty goes."""
+        if waiting.line is None:
+            return
+        waiting.line.size -= 1
+        waiting.line = None
+        key = _class_key(waiting.view)
+        members = self._classes[key]
+        if members.in_line.size:
+            self._show_front(key, members)
+        elif not members.parked.size:
+            del self._classes[key]
+
+    def _show_front(self, key: ClassKey, members: PendingClass) -> None:
+        first = members.in_line.first()
+        if first is not None:
+            heapq.heappush(self._fronts, (first.order, id(first), key))
+
+    def _front(self) -> Waiting | None:
+        """The one whose turn it is."""
+        if self._sticky:
+            sticky = self._waiting.get(self._sticky)
+            if sticky is not None and self._is_in_line(sticky):
+                return sticky
+        fronts = self._fronts
+        while fronts:
+            order, number, key = fronts[0]
+            members = self._classes.get(key)
+            first = members.in_line.first() if members is not None else None
+            if first is not None and id(first) == number and first.order is order:
+                return first
+            heapq.heappop(fronts)
+        return None
+
+    def _park_shape(self, shape: Shape) -> None:
+        self._hopeless[shape] = None
+        for key, members in self._classes.items():
+            if key[0] == shape and members.in_line.size:
+                members.park()
+
+
+def must_wait(view: WorkloadView, now: Instant) -> bool:
+    """Whether a Workload must not be tried yet, whatever the quota."""
+    return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
+
+
+def _class_key(view: WorkloadView) -> ClassKey:
+    return view.shape, view.namespace
+
+
+def _is_same(old: WorkloadView, new: WorkloadView) -> bool:
+    """Whether nothing changed that could make a Workload admissible or move it in the order."""
+    return (
+        old.generation == new.generation
+        and old.shape == new.shape
+        and old.evicted == new.evicted
+        and old.queued == new.queued
+        and old.requeue_blocked == new.requeue_blocked
+        and old.requeue_at == new.requeue_at
+    )

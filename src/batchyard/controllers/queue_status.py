@@ -1,0 +1,199 @@
+"""The status of ClusterQueues, LocalQueues and Cohorts: who waits, who holds what, and whether a queue can admit.
+
+What follows from Workloads is written together, once a period, as upstream does it; what follows from a queue's own
+change is written at once. Runs after the scheduler has come to rest. Source: Kueue's pkg/controller/core
+(clusterqueue_controller, localqueue_controller, cohort_controller).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.conditions import is_true, with_condition
+from batchyard.api.meta import Key, Obj, with_status
+from batchyard.api.quantity import format_amount
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import SECOND, Instant
+from batchyard.controllers.admission_index import AdmissionIndex
+from batchyard.controllers.controller import Outcome
+from batchyard.controllers.tally import Count
+from batchyard.core.fairshare import share_of
+from batchyard.core.quota import QuotaNode
+from batchyard.core.readiness import Readiness
+from batchyard.core.snapshot import ClusterQueue
+from batchyard.ports.client import Reader, UpdateStatus, WatchEvent, Write
+
+BATCH: Final = Key("Batch", "", "queue-status")
+BATCH_PERIOD: Final = SECOND
+_IS_INACTIVE: Final = "Can't submit new workloads to clusterQueue"
+_STOPPED: Final = Readiness(False, "Stopped", "LocalQueue is stopped")
+_LOCAL_READY: Final = Readiness(True, "Ready", "Can submit new workloads to localQueue")
+
+
+class QueueStatus:
+    """See the module."""
+
+    name = "queue-status"
+    rank = 20
+    kinds = (scheme.WORKLOAD, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR)
+
+    def __init__(self, index: AdmissionIndex, *, fair_sharing: bool) -> None:
+        self._index = index
+        self._fair_sharing = fair_sharing
+        #: Queues whose Workloads changed since the last batch.
+        self._stale: dict[Key, None] = {}
+        self._due: Instant | None = None
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The queues whose status may change at once, and the batch for those whose Workloads did."""
+        match event.key.kind:
+            case scheme.WORKLOAD:
+                return self._note(event)
+            case scheme.RESOURCE_FLAVOR:
+                return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._index.snapshot.queues)]
+            case scheme.CLUSTER_QUEUE:
+                return [event.key, *self._local_queues_of(event)]
+            case _:
+                return (event.key,)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Write what has changed."""
+        if key != BATCH:
+            return Outcome(self._writes(key, reader, now))
+        if self._due is None:
+            self._due = now + BATCH_PERIOD
+        if now < self._due:
+            return Outcome(requeue_at=self._due)
+        stale, self._stale, self._due = self._stale, {}, None
+        return Outcome([write for queue in stale for write in self._writes(queue, reader, now)])
+
+    def _note(self, event: WatchEvent) -> Iterable[Key]:
+        view = workload_view(event.obj)
+        namespace, _, name = view.queue.partition("/")
+        self._stale[Key(scheme.LOCAL_QUEUE, namespace, name)] = None
+        local = self._index.local_queues.get(view.queue)
+        for queue in dict.fromkeys((view.cluster_queue, local.cluster_queue if local else "")):
+            if queue:
+                self._stale[Key(scheme.CLUSTER_QUEUE, "", queue)] = None
+        return () if self._due is not None else (BATCH,)
+
+    def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
+        """The LocalQueues of a ClusterQueue, when its conditions change."""
+        before, after = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
+        if before == after and event.old is not None:
+            return
+        for local in self._index.local_queues.values():
+            if local.cluster_queue == event.key.name:
+                namespace, _, name = local.key.partition("/")
+                yield Key(scheme.LOCAL_QUEUE, namespace, name)
+
+    def _writes(self, key: Key, reader: Reader, now: Instant) -> list[Write]:
+        obj = reader.get(key)
+        if obj is None:
+            return []
+        match key.kind:
+            case scheme.CLUSTER_QUEUE:
+                status = self._cluster_queue(key.name, obj, now)
+            case scheme.LOCAL_QUEUE:
+                status = self._local_queue(obj, reader, now)
+            case _:
+                status = self._cohort(key.name, obj)
+        return [] if status == (obj.get("status") or {}) else [UpdateStatus(with_status(obj, status))]
+
+    def _cluster_queue(self, name: str, obj: Obj, now: Instant) -> Mapping[str, Any]:
+        queue = self._index.snapshot.queues.get(name)
+        if queue is None:
+            return obj.get("status") or {}
+        self._index.snapshot.settle()
+        status = dict(obj.get("status") or {})
+        count = self._index.queue_tally.get(name)
+        status["conditions"] = _active(obj, self._index.readiness(name), now)
+        status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=False)
+        status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=False)
+        status["pendingWorkloads"] = len(self._index.pending[name])
+        _set_counts(status, count)
+        self._set_share(status, queue.node)
+        return status
+
+    def _local_queue(self, obj: Obj, reader: Reader, now: Instant) -> Mapping[str, Any]:
+        metadata, spec = obj["metadata"], obj["spec"]
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        name = spec.get("clusterQueue", "")
+        queue, waiting = self._index.snapshot.queues.get(name), self._index.pending.get(name)
+        stopped = (spec.get("stopPolicy") or "None") != "None"
+        cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
+        status = dict(obj.get("status") or {})
+        count = self._index.local_tally.get(key) if queue else Count()
+        status["conditions"] = _active(obj, _local_readiness(cluster_queue, stopped=stopped), now)
+        status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=True)
+        status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=True)
+        status["pendingWorkloads"] = 0 if stopped or waiting is None else waiting.by_local_queue.get(key, 0)
+        _set_counts(status, count)
+        return status
+
+    def _cohort(self, name: str, obj: Obj) -> Mapping[str, Any]:
+        status = dict(obj.get("status") or {})
+        self._index.snapshot.settle()
+        node = self._index.snapshot.cohorts.get(name)
+        if node is not None:
+            self._set_share(status, node)
+        return status
+
+    def _set_share(self, status: dict[str, Any], node: QuotaNode) -> None:
+        status.pop("fairSharing", None)
+        if self._fair_sharing:
+            status["fairSharing"] = {"weightedShare": share_of(node, self._index.snapshot.names).rounded}
+
+    def _usage(self, queue: ClusterQueue | None, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
+        """Usage by flavor and resource, in the order of the queue's flavors."""
+        if queue is None:
+            return []
+        return [
+            {
+                "name": flavor,
+                "resources": [
+                    _resource_usage(queue, resource, group.ids[resource][number], used, local=local)
+                    for resource in sorted(group.resources)
+                ],
+            }
+            for group in queue.groups
+            for number, flavor in enumerate(group.flavors)
+        ]
+
+
+def _resource_usage(
+    queue: ClusterQueue, resource: str, fr: int, used: Mapping[int, int], *, local: bool
+) -> dict[str, Any]:
+    amount = used.get(fr, 0)
+    usage = {"name": resource, "total": format_amount(resource, amount)}
+    if not local:
+        borrowed = max(0, amount - queue.node.nominal.get(fr, 0)) if queue.view.cohort else 0
+        usage["borrowed"] = format_amount(resource, borrowed)
+    return usage
+
+
+def _set_counts(status: dict[str, Any], count: Count) -> None:
+    status["reservingWorkloads"] = count.reserving
+    status["admittedWorkloads"] = count.admitted
+
+
+def _active(obj: Obj, readiness: Readiness, now: Instant) -> list[Any]:
+    return with_condition(
+        (obj.get("status") or {}).get("conditions") or [],
+        type="Active",
+        status=readiness.active,
+        reason=readiness.reason,
+        message=readiness.message,
+        now=now,
+        generation=obj["metadata"].get("generation"),
+    )
+
+
+def _local_readiness(cluster_queue: Obj | None, *, stopped: bool) -> Readiness:
+    if stopped:
+        return _STOPPED
+    if cluster_queue is None:
+        return Readiness(False, "ClusterQueueDoesNotExist", _IS_INACTIVE)
+    if not is_true(cluster_queue.get("status") or {}, "Active"):
+        return Readiness(False, "ClusterQueueIsInactive", _IS_INACTIVE)
+    return _LOCAL_READY

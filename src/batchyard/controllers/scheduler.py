@@ -1,0 +1,261 @@
+"""Admission: runs scheduling cycles while there is something to decide, and writes what they decide.
+
+One constant key, "the cycle". Its rank lets all that is due settle first, and what a cycle decided settle before the
+next one. An admission counts at once (assume); its watch event confirms it. Why a Workload waits changes often: it is
+written once a moment at most, when the cycles have come to rest, so that nobody is told what no longer holds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.api.quantity import format_amount
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import SECOND, Instant
+from batchyard.controllers.admission_index import KINDS, AdmissionIndex
+from batchyard.controllers.controller import EventRecord, Outcome
+from batchyard.controllers.preemption_loops import LoopWatch, PreemptionLoop
+from batchyard.core.assignment import Assignment, Attempt, PodSetAssignment, Possibility
+from batchyard.core.cycle import Cycle, Policy
+from batchyard.core.decisions import Admit, Decision, Preempt, Wait, Why
+from batchyard.core.lifecycle import reasons
+from batchyard.core.lifecycle.workload import evict, reserve_quota, set_pending, with_resource_requests
+from batchyard.core.preemption.request import Target
+from batchyard.core.reasons import preemption_message
+from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
+
+CYCLE: Final = Key("Cycle", "", "cycle")
+#: Why Workloads wait is written this often at most.
+REPORT_PERIOD: Final = SECOND
+
+
+def ignore_loop(loop: PreemptionLoop) -> None:
+    """Take no notice of a loop."""
+
+
+class Scheduler:
+    """See the module."""
+
+    name = "scheduler"
+    rank = 10
+    kinds = KINDS
+
+    def __init__(
+        self, index: AdmissionIndex, policy: Policy, on_loop: Callable[[PreemptionLoop], None] = ignore_loop
+    ) -> None:
+        self._index = index
+        self._policy = policy
+        self._on_loop = on_loop
+        self._number = 0
+        self._loops = LoopWatch()
+        self._idle = _IdleWatch(index)
+        #: Why Workloads wait, not yet written.
+        self._reports: dict[Key, Why] = {}
+        self._reports_due: Instant = 0
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The cycle, if there is something to decide."""
+        return (CYCLE,) if self._index.observe(event, now) else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """One cycle; when nothing is left to decide, say why those who wait do."""
+        self._index.wake_held(now)
+        heads = self._index.take_heads(now)
+        if not heads:
+            return self._rest(reader, now)
+        self._number += 1
+        cycle = Cycle(self._index.snapshot, self._policy, self._index.namespaces, self._number)
+        decisions = cycle.run(heads)
+        loops = self._loops.look((d for d in decisions if isinstance(d, Preempt)), self._index.snapshot, now)
+        outcome = Outcome(requeue_at=now)
+        parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
+        self._idle.look(zip(decisions, parked, strict=True))
+        for loop in loops:
+            self._index.freeze(loop.root, now)
+            self._on_loop(loop)
+        return outcome
+
+    def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: Outcome) -> bool:
+        """Carry a decision out; whether its Workload was parked."""
+        match decision:
+            case Admit():
+                self._admit(decision, reader, now, outcome)
+                return False
+            case Preempt():
+                for target in decision.targets:
+                    self._evict(decision, target, reader, now, outcome)
+                return self._requeue(decision, now)
+            case Wait():
+                return self._requeue(decision, now)
+
+    def _admit(self, decision: Admit, reader: Reader, now: Instant, outcome: Outcome) -> None:
+        view = decision.head.workload
+        key = _key(view)
+        self._reports.pop(key, None)
+        obj = reader.get(key)
+        if obj is None or not workload_view(obj).admissible:
+            return
+        admitted = not decision.queue.view.admission_checks
+        self._index.assume(decision, now, admitted=admitted)
+        admission = {
+            "clusterQueue": decision.queue.name,
+            "podSetAssignments": [_pod_set_assignment(p) for p in decision.assignment.pod_sets],
+        }
+        outcome.writes.append(UpdateStatus(reserve_quota(obj, admission, now, admitted)))
+        outcome.events += _admission_events(key, view, decision, now, admitted=admitted)
+
+    def _evict(self, decision: Preempt, target: Target, reader: Reader, now: Instant, outcome: Outcome) -> None:
+        namespace, _, name = target.workload.key.partition("/")
+        key = Key(scheme.WORKLOAD, namespace, name)
+        obj = reader.get(key)
+        if obj is None or target.workload.evicted:
+            return
+        snapshot, preemptor = self._index.snapshot, decision.head.workload
+        message = preemption_message(
+            preemptor.uid,
+            preemptor.job_uid,
+            target.reason,
+            snapshot.path_of(decision.queue),
+            snapshot.path_of(target.workload.queue),
+        )
+        preempted = evict(obj, reason=reasons.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
+        outcome.writes.append(UpdateStatus(preempted))
+        outcome.events.append(EventRecord(key, "Normal", "Preempted", message))
+
+    def _requeue(self, decision: Preempt | Wait, now: Instant) -> bool:
+        head = decision.head
+        waiting = self._index.pending[head.queue]
+        key = _key(head.workload)
+        parked = waiting.requeue(head, decision.last, decision.requeue, now)
+        self._index.show(head.queue)
+        if not self._reports:
+            self._reports_due = now + REPORT_PERIOD
+        self._reports[key] = decision.why
+        return parked
+
+    def _rest(self, reader: Reader, now: Instant) -> Outcome:
+        """Nothing to decide: write the reports that are due, and say when to look again."""
+        outcome = Outcome()
+        if self._reports and now >= self._reports_due:
+            for key, why in self._reports.items():
+                report = _report(reader.get(key), why, now)
+                if report is not None:
+                    outcome.writes.append(UpdateStatus(report))
+                    outcome.events.append(EventRecord(key, "Warning", why.reason, why.message))
+            self._reports.clear()
+        times = [t for t in (self._index.next_release(), self._reports_due if self._reports else None) if t is not None]
+        outcome.requeue_at = min(times, default=None)
+        return outcome
+
+
+class _IdleWatch:
+    """Sees when cycles in a tree change nothing any more, as with a blocked StrictFIFO head: the tree may rest."""
+
+    def __init__(self, index: AdmissionIndex) -> None:
+        self._index = index
+        self._seen: dict[str, tuple[int, dict[object, None]]] = {}
+
+    def look(self, decided: Iterable[tuple[Decision, bool]]) -> None:
+        """Take note of a cycle's decisions, each with whether its Workload was parked."""
+        trees: dict[str, list[tuple[str, object]] | None] = {}
+        for decision, parked in decided:
+            queue = self._index.snapshot.queues.get(decision.head.queue)
+            if queue is None:
+                continue
+            root = self._index.root_of(queue)
+            if parked or isinstance(decision, Admit | Preempt):
+                trees[root] = None
+                continue
+            stuck = trees.setdefault(root, [])
+            if stuck is not None:
+                tried = decision.last.tried if decision.last else ()
+                stuck.append((decision.head.workload.key, repr(tried)))
+        for root, heads in trees.items():
+            self._look_at(root, heads)
+
+    def _look_at(self, root: str, stuck: list[tuple[str, object]] | None) -> None:
+        touches = self._index.touches.get(root, 0)
+        known, seen = self._seen.get(root, (touches, {}))
+        if stuck is None or known != touches:
+            seen = {}
+        if stuck is not None:
+            signature = tuple(sorted(stuck, key=lambda head: head[0]))
+            if signature in seen:
+                self._index.rest(root)
+            seen[signature] = None
+        self._seen[root] = (touches, seen)
+
+
+def _key(view: WorkloadView) -> Key:
+    return Key(scheme.WORKLOAD, view.namespace, view.name)
+
+
+def _pod_set_assignment(assignment: PodSetAssignment) -> dict[str, Any]:
+    """A pod set's part of status.admission."""
+    requests = dict(assignment.requests)
+    resources = sorted(assignment.choices)
+    return {
+        "name": assignment.name,
+        "flavors": {r: assignment.choices[r].flavor for r in resources},
+        "resourceUsage": {r: format_amount(r, requests.get(r, 0)) for r in resources},
+        "count": assignment.count,
+    }
+
+
+def _report(obj: Obj | None, why: Why, now: Instant) -> Obj | None:
+    """The Workload with the reason why it waits; None if it no longer does or says so already."""
+    if obj is None:
+        return None
+    view = workload_view(obj)
+    if not view.admissible:
+        return None
+    requests: list[Mapping[str, Any]] = []
+    for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
+        amounts = {r: format_amount(r, n * count) for r, n in sorted(pod_set.template.requests)}
+        requests.append({"name": pod_set.name, "resources": amounts})
+    report = with_resource_requests(set_pending(obj, why.reason, why.message, now), requests)
+    return None if report is obj else report
+
+
+def _admission_events(
+    key: Key, view: WorkloadView, decision: Admit, now: Instant, *, admitted: bool
+) -> list[EventRecord]:
+    queue = decision.queue.name
+    waited = round((now - view.queued) / SECOND)
+    message = f"Quota reserved in ClusterQueue {queue}, wait time since queued was {waited}s"
+    considered = _considered(decision.assignment)
+    if considered:
+        message += f"; Flavors considered: {considered}"
+    events = [EventRecord(key, "Normal", "QuotaReserved", message)]
+    if admitted:
+        text = f"Admitted by ClusterQueue {queue}, wait time since reservation was 0s"
+        events.append(EventRecord(key, "Normal", "Admitted", text))
+    return events
+
+
+def _considered(assignment: Assignment) -> str:
+    """The flavors looked at that were not simply free, in Kueue's words."""
+    pod_sets = []
+    for pod_set in assignment.pod_sets:
+        told = [_told(a) for a in sorted(pod_set.attempts) if a.possibility is not Possibility.FIT or a.borrow]
+        if told:
+            pod_sets.append(f"{pod_set.name}: {', '.join(told)}")
+    return " | ".join(pod_sets)
+
+
+_WORDS: Final = {
+    Possibility.NO_FIT: "NoFit",
+    Possibility.NO_CANDIDATES: "preemptionMode=NoCandidates",
+    Possibility.PREEMPT: "preemptionMode=Preempt",
+    Possibility.RECLAIM: "preemptionMode=Reclaim",
+    Possibility.FIT: "Fit",
+}
+
+
+def _told(attempt: Attempt) -> str:
+    parts = [_WORDS[attempt.possibility]]
+    if attempt.borrow:
+        parts.append(f"borrow={attempt.borrow}")
+    parts += sorted(map(str, attempt.facts))
+    return f"{attempt.flavor}({';'.join(parts)})"

@@ -1,0 +1,94 @@
+"""The event log: what happened to Workloads, as JSON lines, told from watch events alone.
+
+Times are seconds from the start. Events of one instant are in the order in which they happened.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import Instant, seconds
+from batchyard.controllers.preemption_loops import PreemptionLoop
+from batchyard.ports.client import EventType, Reader, WatchEvent
+
+Record: TypeAlias = Mapping[str, Any]
+
+_UID: Final = "(UID: "
+
+
+class EventLog:
+    """Turns changes of Workloads into records and hands them on."""
+
+    def __init__(self, start: Instant, now: Callable[[], Instant], sink: Callable[[Record], None]) -> None:
+        self._start = start
+        self._now = now
+        self._sink = sink
+        self._keys: dict[str, str] = {}
+
+    def observe(self, events: Sequence[WatchEvent]) -> None:
+        """Take note of changes."""
+        for event in events:
+            if event.key.kind == scheme.WORKLOAD:
+                self._observe(event)
+
+    def loop(self, loop: PreemptionLoop) -> None:
+        """Workloads preempt each other for ever."""
+        steps = [s._asdict() for s in loop.steps]
+        self._emit("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": steps})
+
+    def final(self, reader: Reader) -> None:
+        """Who waits and who runs at the end."""
+        views = [workload_view(obj) for obj in reader.list(scheme.WORKLOAD)]
+        open_views = [v for v in views if not v.finished and v.active]
+        self._emit(
+            "Final",
+            {
+                "pending": [v.key for v in open_views if not v.quota_reserved],
+                "admitted": [v.key for v in open_views if v.quota_reserved],
+            },
+        )
+
+    def _observe(self, event: WatchEvent) -> None:
+        view = workload_view(event.obj)
+        if event.type is EventType.DELETED:
+            self._keys.pop(view.uid, None)
+            self._emit("Deleted", {"workload": view.key})
+            return
+        if event.old is None:
+            self._keys[view.uid] = view.key
+            self._emit("Created", {"workload": view.key})
+        before = workload_view(event.old) if event.old is not None else None
+        if view.quota_reserved and not (before and before.quota_reserved):
+            self._emit("QuotaReserved", _reservation(view))
+        if view.admitted and not (before and before.admitted):
+            self._emit("Admitted", {"workload": view.key, "clusterQueue": view.cluster_queue})
+        if view.evicted and not (before and before.evicted):
+            self._evicted(event.obj, view)
+        if view.finished and not (before and before.finished):
+            self._emit("Finished", {"workload": view.key})
+
+    def _evicted(self, obj: Obj, view: WorkloadView) -> None:
+        status = obj["status"]
+        evicted = find_condition(status, "Evicted")
+        assert evicted is not None
+        preempted = find_condition(status, "Preempted")
+        if evicted["reason"] != "Preempted" or preempted is None:
+            self._emit("Evicted", {"workload": view.key, "reason": evicted["reason"]})
+            return
+        uid = preempted["message"].partition(_UID)[2].partition(",")[0]
+        by = self._keys.get(uid, uid)
+        self._emit("Preempted", {"workload": view.key, "reason": preempted["reason"], "by": by})
+
+    def _emit(self, event: str, fields: Mapping[str, Any]) -> None:
+        self._sink({"time": seconds(self._now() - self._start), "event": event, **fields})
+
+
+def _reservation(view: WorkloadView) -> dict[str, Any]:
+    return {
+        "workload": view.key,
+        "clusterQueue": view.cluster_queue,
+        "podSets": [{"name": h.name, "count": h.pods, "flavors": dict(h.flavors)} for h in view.holdings],
+    }

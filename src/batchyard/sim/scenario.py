@@ -1,0 +1,114 @@
+"""Scenarios: ordinary manifests, with annotations that say when they are applied and deleted.
+
+Format: an optional first document of kind Scenario configures the run; `batchyard.dev/submit-at` and
+`batchyard.dev/delete-at` on any object say when, counted from the start. A later document of an object that is there
+already is an update. Namespaces that are used but not given exist from the start.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.errors import FieldError
+from batchyard.api.manifests import Fault, Manifest, Manifests
+from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
+from batchyard.base.instant import Duration, parse_duration
+
+SUBMIT_AT: Final = "batchyard.dev/submit-at"
+DELETE_AT: Final = "batchyard.dev/delete-at"
+
+
+class Step(NamedTuple):
+    """Something that is done at a moment: objects applied in order, then objects deleted."""
+
+    at: Duration
+    apply: Sequence[Obj]
+    delete: Sequence[Key]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What happens when, and how the run is configured."""
+
+    steps: Sequence[Step]
+    name: str = ""
+    fair_sharing: bool = False
+    #: Stop here at the latest; None: when nothing is left to happen.
+    horizon: Duration | None = None
+    #: How many objects of each kind are applied.
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class InvalidScenario(Exception):  # noqa: N818 - named like the API's Invalid
+    """The manifests cannot be run; `faults` says why, all of it."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__("\n".join(map(str, faults)))
+        self.faults = faults
+
+
+def make_scenario(manifests: Manifests) -> Scenario:
+    """The scenario of a set of manifests; InvalidScenario with every fault at once."""
+    faults = list(manifests.faults)
+    config: dict[str, Any] = {}
+    applied: dict[Duration, list[Obj]] = {}
+    deleted: dict[Duration, list[Key]] = {}
+    counts: dict[str, int] = {}
+    for manifest in manifests.objects:
+        obj = manifest.obj
+        if group_kind(obj) == scheme.SCENARIO:
+            config = {"name": obj["metadata"]["name"], **_config(manifest, faults)}
+            continue
+        counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
+        applied.setdefault(_moment(manifest, SUBMIT_AT, faults) or 0, []).append(obj)
+        end = _moment(manifest, DELETE_AT, faults)
+        if end is not None:
+            deleted.setdefault(end, []).append(key_of(obj))
+    if faults:
+        raise InvalidScenario(faults)
+    applied[0] = [*_namespaces(applied.values()), *applied.get(0, [])]
+    moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
+    steps = [Step(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
+    return Scenario(steps, counts=counts, **config)
+
+
+def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
+    spec = manifest.obj.get("spec") or {}
+    horizon = spec.get("horizon")
+    return {
+        "fair_sharing": bool(spec.get("fairSharing", False)),
+        "horizon": None if horizon is None else _duration(manifest, "spec.horizon", horizon, faults),
+    }
+
+
+def _moment(manifest: Manifest, name: str, faults: list[Fault]) -> Duration | None:
+    text = annotation(manifest.obj, name)
+    return None if text is None else _duration(manifest, f"metadata.annotations[{name}]", text, faults)
+
+
+def _duration(manifest: Manifest, path: str, text: object, faults: list[Fault]) -> Duration:
+    try:
+        return parse_duration(str(text))
+    except ValueError as error:
+        problem, _, remedy = str(error).partition("; ")
+        faults.append(manifest.fault(FieldError(path, problem, remedy)))
+        return 0
+
+
+def _namespaces(applied: Iterable[Sequence[Obj]]) -> list[Obj]:
+    """The namespaces that are used and nowhere given."""
+    used: dict[str, None] = {}
+    given: dict[str, None] = {}
+    for objs in applied:
+        for obj in objs:
+            metadata = obj["metadata"]
+            if "namespace" in metadata:
+                used[metadata["namespace"]] = None
+            elif obj["kind"] == "Namespace":
+                given[metadata["name"]] = None
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        for name in sorted(used)
+        if name not in given
+    ]

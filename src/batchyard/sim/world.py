@@ -1,0 +1,142 @@
+"""A simulated world: virtual time, a store in memory, and the platform wired to them.
+
+A run applies the scenario's steps, lets everything follow from them, and stops at the horizon or when nothing is left
+to happen. What controllers write in batches is written before the end, so that the objects say how things stand.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from batchyard.api.errors import ApiError
+from batchyard.api.meta import Obj, key_of, with_metadata
+from batchyard.api.times import parse_time
+from batchyard.base.instant import Duration, Instant
+from batchyard.client.local import LocalClient
+from batchyard.controllers.controller import EventRecord
+from batchyard.controllers.preemption_loops import PreemptionLoop
+from batchyard.core.cycle import Policy
+from batchyard.ports.client import Create, Delete, Update, Write, WriteResult
+from batchyard.runtime.simulated import JobPlayback, WorkloadPlayback
+from batchyard.sim.event_log import EventLog, Record
+from batchyard.sim.kernel import VirtualKernel
+from batchyard.sim.scenario import Scenario, Step
+from batchyard.store.memory import Store
+from batchyard.wiring import Platform, Ports, Settings, build_platform
+
+EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
+"""When every simulated world begins."""
+
+
+class StoppedByLoop(Exception):  # noqa: N818 - says what happened
+    """The run was to end when Workloads preempt each other for ever, and they do."""
+
+    def __init__(self, loop: PreemptionLoop) -> None:
+        super().__init__(loop.message)
+        self.loop = loop
+
+
+@dataclass(slots=True)
+class Happening:
+    """A Kubernetes Event as controllers record it."""
+
+    at: Instant
+    controller: str
+    record: EventRecord
+
+
+def ignore_record(record: Record) -> None:
+    """Keep no event log."""
+
+
+class World:
+    """See the module."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        sink: Callable[[Record], None] = ignore_record,
+        seed: int = 0,
+        stop_on_loop: bool = False,
+    ) -> None:
+        self.scenario = scenario
+        self.kernel = VirtualKernel(EPOCH)
+        self.store = Store()
+        self.client = LocalClient(self.store, self.kernel, seed)
+        self.loops: list[PreemptionLoop] = []
+        #: Steps that the API refused, each with the reason.
+        self.refused: list[tuple[Write, ApiError]] = []
+        self._stop_on_loop = stop_on_loop
+        self.log = EventLog(EPOCH, self.kernel.now, sink)
+        ports = Ports(self.kernel, self.client, [WorkloadPlayback(), JobPlayback()], self._record, self._on_loop)
+        self.platform: Platform = build_platform(ports, Settings(Policy(fair_sharing=scenario.fair_sharing)))
+        self.client.subscribe(self.log.observe)
+        for step in scenario.steps:
+            self.kernel.call_at(EPOCH + step.at, _Apply(self, step))
+
+    def now(self) -> Duration:
+        """Time since the start."""
+        return self.kernel.now() - EPOCH
+
+    def run_until(self, until: Duration | None) -> None:
+        """Go on up to a moment, that included; None: until nothing is left to happen."""
+        self.kernel.run(None if until is None else EPOCH + until)
+
+    def settle(self) -> None:
+        """Write what controllers have batched."""
+        now = self.kernel.now()
+        self.platform.runner.flush_delayed(("scheduler", "queue-status"))
+        self.kernel.run(now)
+
+    def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind."""
+        return self.client.list(kind, namespace)
+
+    def submit(self, write: Write) -> None:
+        """Write as a user does; what the API refuses is kept in `refused`."""
+
+        def done(result: WriteResult) -> None:
+            if result.error is not None:
+                self.refused.append((write, result.error))
+
+        self.client.submit(write, done)
+
+    def _on_loop(self, loop: PreemptionLoop) -> None:
+        self.loops.append(loop)
+        self.log.loop(loop)
+        if self._stop_on_loop:
+            raise StoppedByLoop(loop)
+
+    def _record(self, at: Instant, controller: str, record: EventRecord) -> None:
+        """Events are not kept yet; the log tells what happened."""
+
+
+class _Apply:
+    """A step of the scenario as work for the kernel."""
+
+    __slots__ = ("_step", "_world")
+
+    def __init__(self, world: World, step: Step) -> None:
+        self._world = world
+        self._step = step
+
+    def __call__(self) -> None:
+        world = self._world
+        for obj in self._step.apply:
+            key = key_of(obj)
+            known = world.client.get(key)
+            world.submit(Create(obj) if known is None else Update(_updated(known, obj)))
+        for key in self._step.delete:
+            world.submit(Delete(key))
+
+
+def _updated(known: Obj, obj: Obj) -> Obj:
+    """The object as an update of the known one: what the platform keeps in its metadata stays."""
+    metadata = obj["metadata"]
+    kept = {
+        field: known["metadata"][field]
+        for field in ("uid", "finalizers", "ownerReferences")
+        if field in known["metadata"]
+    }
+    return with_metadata(obj, **{**kept, **metadata})
