@@ -1,5 +1,6 @@
 """The style of this repository, as tests: the tree keeps every rule, and every rule can fail."""
 
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -107,6 +108,13 @@ def test_every_exception_is_still_needed_and_has_a_reason() -> None:
     rows = TABLES.get("exception", [])
     assert [row for row in rows if (row["rule"], row["path"], row["subject"]) not in found] == []
     assert all(row["reason"] for row in chain(rows))
+
+
+def test_every_right_word_is_in_the_glossary() -> None:
+    bold = re.findall(r"\*\*([^*]+)\*\*|`([^`]+)`", (ROOT / "docs" / "glossary.md").read_text("utf-8"))
+    terms = {names.snake("".join(term)).replace(" ", "_") for term in bold}
+    short = {"flavor": "resource_flavor"}
+    assert [word for word in TABLES["synonyms"].values() if short.get(word, word) not in terms] == []
 
 
 # Every rule can fail: a bad text each, and a good one close to it.
