@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.conditions import is_true, with_condition
+from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Key, Obj, controller_of, key_of, label, with_path
 from batchyard.base.instant import Instant
 from batchyard.controllers.controller import EventRecord, Outcome
@@ -133,7 +134,7 @@ def _condition_events(key: Key, jobset: Obj, status: Mapping[str, Any]) -> list[
 def _missing_jobs(jobset: Obj, jobs: Sequence[Obj]) -> list[Write]:
     there = {job["metadata"]["name"] for job in jobs}
     return [
-        Create(_child(jobset, replicated, index))
+        Create(with_defaults(_child(jobset, replicated, index)))
         for replicated in _replicated_jobs(jobset)
         for index in range(_replicas(replicated))
         if _child_name(jobset, replicated, index) not in there

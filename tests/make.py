@@ -1,0 +1,186 @@
+"""Objects for tests, by keyword: the least that a kind needs, and what the test is about."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.instant import SECOND, Instant
+
+Obj = dict[str, Any]
+
+NOW: Instant = parse_time("2026-01-01T00:00:00Z")
+"""When tests begin."""
+
+
+def at(seconds: float) -> Instant:
+    """An instant after the beginning."""
+    return NOW + int(seconds * SECOND)
+
+
+def stamp(seconds: float = 0) -> str:
+    """The text of an instant after the beginning."""
+    return format_time(at(seconds))
+
+
+def condition(type: str, status: bool = True, **fields: Any) -> Obj:  # noqa: A002 - the field's name
+    """A condition; `since` counts seconds from the beginning."""
+    since = fields.pop("since", 0)
+    return {
+        "type": type,
+        "status": "True" if status else "False",
+        "lastTransitionTime": stamp(since),
+        "reason": fields.pop("reason", type),
+        "message": fields.pop("message", ""),
+        **fields,
+    }
+
+
+def metadata(name: str, namespace: str | None = "team", **fields: Any) -> Obj:
+    """The metadata of an object; fields that are None are left out."""
+    own = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "creationTimestamp": stamp(), **fields}
+    return {field: value for field, value in own.items() if value is not None}
+
+
+def pod_template(
+    requests: Mapping[str, Any] | None = None, labels: Mapping[str, str] | None = None, **spec: Any
+) -> Obj:
+    """A pod template of one container."""
+    container = {"name": "c", "image": "i", "resources": {"requests": dict(requests or {"cpu": "1"})}}
+    template: Obj = {"spec": {"containers": [container], **spec}}
+    return {**template, "metadata": {"labels": dict(labels)}} if labels else template
+
+
+def pod_set(name: str = "main", count: int = 1, **fields: Any) -> Obj:
+    """A pod set; its template is that of `pod_template`."""
+    return {"name": name, "count": count, "template": pod_template(fields.pop("requests", None)), **fields}
+
+
+def workload(
+    name: str = "wl",
+    *,
+    queue: str = "lq",
+    pod_sets: Sequence[Obj] | None = None,
+    conditions: Sequence[Obj] = (),
+    status: Mapping[str, Any] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Obj:
+    """A Workload; the keywords that are left are its spec's."""
+    obj: Obj = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": metadata(name, annotations=dict(annotations) if annotations else None),
+        "spec": {"queueName": queue, "podSets": list(pod_sets or [pod_set()]), **spec},
+    }
+    if conditions or status:
+        obj["status"] = {**({"conditions": list(conditions)} if conditions else {}), **(status or {})}
+    return obj
+
+
+def admission(cluster_queue: str = "cq", **pod_sets: int) -> Obj:
+    """An admission with flavor `spot` for cpu: pod sets by name and count."""
+    return {
+        "clusterQueue": cluster_queue,
+        "podSetAssignments": [
+            {"name": name, "count": count, "flavors": {"cpu": "spot"}, "resourceUsage": {"cpu": str(count)}}
+            for name, count in (pod_sets or {"main": 1}).items()
+        ],
+    }
+
+
+def job(name: str = "job", *, queue: str | None = "lq", labels: Mapping[str, str] | None = None, **spec: Any) -> Obj:
+    """A suspended Job of one pod; the keywords that are left are its spec's."""
+    own = {**({"kueue.x-k8s.io/queue-name": queue} if queue else {}), **(labels or {})}
+    annotations = spec.pop("annotations", None)
+    defaults = {"suspend": True, "parallelism": 1, "completions": 1, "template": pod_template()}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata(name, labels=own or None, annotations=annotations),
+        "spec": {**defaults, **spec},
+    }
+
+
+def replicated_job(name: str = "worker", replicas: int = 1, **job_spec: Any) -> Obj:
+    """A replicated job of a JobSet."""
+    spec = {"parallelism": 1, "completions": 1, "template": pod_template(), **job_spec}
+    return {"name": name, "replicas": replicas, "template": {"spec": spec}}
+
+
+def jobset(
+    name: str = "js",
+    *,
+    queue: str | None = "lq",
+    replicated_jobs: Sequence[Obj] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Obj:
+    """A suspended JobSet of one Job."""
+    labels = {"kueue.x-k8s.io/queue-name": queue} if queue else None
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata(name, labels=labels, annotations=dict(annotations) if annotations else None),
+        "spec": {"suspend": True, "replicatedJobs": list(replicated_jobs or [replicated_job()]), **spec},
+    }
+
+
+def cluster_queue(name: str = "cq", *, active: bool | None = True, **spec: Any) -> Obj:
+    """A ClusterQueue that takes every namespace; `active` is its status condition, None for none."""
+    obj: Obj = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ClusterQueue",
+        "metadata": metadata(name, None),
+        "spec": {"namespaceSelector": {}, **spec},
+    }
+    return obj if active is None else {**obj, "status": {"conditions": [condition("Active", active, reason="Ready")]}}
+
+
+def local_queue(name: str = "lq", *, cluster_queue: str = "cq", **spec: Any) -> Obj:
+    """A LocalQueue."""
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "LocalQueue",
+        "metadata": metadata(name),
+        "spec": {"clusterQueue": cluster_queue, **spec},
+    }
+
+
+def namespace(name: str = "team", **labels: str) -> Obj:
+    """A Namespace."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": metadata(name, None, labels={"kubernetes.io/metadata.name": name, **labels}),
+    }
+
+
+def flavor(name: str = "spot", *, labels: Mapping[str, str] | None = None, **spec: Any) -> Obj:
+    """A ResourceFlavor."""
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ResourceFlavor",
+        "metadata": metadata(name, None),
+        "spec": {**({"nodeLabels": dict(labels)} if labels else {}), **spec},
+    }
+
+
+def workload_priority_class(name: str, value: int) -> Obj:
+    """A WorkloadPriorityClass."""
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "WorkloadPriorityClass",
+        "metadata": metadata(name, None),
+        "value": value,
+    }
+
+
+def priority_class(name: str, value: int, *, is_default: bool = False) -> Obj:
+    """A PriorityClass of pods."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": metadata(name, None),
+        "value": value,
+        "globalDefault": is_default,
+    }

@@ -1,0 +1,82 @@
+"""A small world for tests of controllers: a store, virtual time, the runner, and the controllers under test."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.base.instant import Instant
+from batchyard.client.local import LocalClient
+from batchyard.controllers.controller import Controller, EventRecord
+from batchyard.controllers.runner import Runner
+from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write, WriteResult
+from batchyard.sim.kernel import VirtualKernel
+from batchyard.store.memory import Store
+
+
+class Stage:
+    """Objects go in, time passes, objects come out."""
+
+    def __init__(self, *controllers: Controller) -> None:
+        self.kernel = VirtualKernel(make.NOW)
+        self.client = LocalClient(Store(), self.kernel)
+        self.runner = Runner(self.kernel, self.client, controllers, self._record)
+        self.events: list[EventRecord] = []
+
+    def put(self, *objects: Obj) -> None:
+        """Create objects, or update those that are there, with the status they have; then let follow what must."""
+        for obj in objects:
+            known = self.client.get(key_of(obj))
+            self._submit(Create(obj) if known is None else Update(obj))
+            if known is not None and "status" in obj:
+                self._submit(UpdateStatus(obj))
+        self.settle()
+
+    def delete(self, kind: str, name: str, namespace: str = "team") -> None:
+        """Delete an object; then let follow what must."""
+        self._submit(Delete(Key(kind, namespace, name)))
+        self.settle()
+
+    def settle(self) -> None:
+        """Let all happen that is due now."""
+        self.kernel.run(self.kernel.now())
+
+    def run(self, seconds: float) -> None:
+        """Let time pass until so many seconds after the beginning."""
+        self.kernel.run(make.at(seconds))
+
+    def get(self, kind: str, name: str, namespace: str = "team") -> Mapping[str, Any]:
+        """An object that must be there."""
+        found = self.client.get(Key(kind, namespace, name))
+        assert found is not None, f"there is no {kind} {namespace}/{name}"
+        return found
+
+    def workload(self, name: str = "wl") -> Mapping[str, Any]:
+        """A Workload that must be there."""
+        return self.get(scheme.WORKLOAD, name)
+
+    def workloads(self) -> list[Obj]:
+        """All Workloads."""
+        return list(self.client.list(scheme.WORKLOAD))
+
+    def reasons(self) -> list[str]:
+        """The reasons of the events so far."""
+        return [event.reason for event in self.events]
+
+    def _submit(self, write: Write) -> None:
+        def done(result: WriteResult) -> None:
+            assert result.error is None, result.error
+
+        self.client.submit(write, done)
+
+    def _record(self, now: Instant, controller: str, event: EventRecord) -> None:
+        self.events.append(event)
+
+
+def said(obj: Mapping[str, Any], type: str) -> tuple[str, str, str]:  # noqa: A002 - the field's name
+    """Status, reason and message of a condition that must be there."""
+    found = find_condition(obj, type)
+    assert found is not None, f"there is no condition {type}"
+    return found["status"], found["reason"], found["message"]

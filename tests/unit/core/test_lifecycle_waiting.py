@@ -1,0 +1,100 @@
+"""What a Workload without quota says before the scheduler looks at it, and after."""
+
+import pytest
+
+import make
+from batchyard.api.meta import Obj
+from batchyard.core.lifecycle.waiting import Queues, Waiting, reservation_blocker, why_waiting
+
+OPEN = Queues(make.local_queue(), make.cluster_queue(), make.namespace())
+
+
+def pending(reason: str, message: str = "") -> Obj:
+    return make.workload(conditions=[make.condition("QuotaReserved", False, reason=reason, message=message)])
+
+
+@pytest.mark.parametrize(
+    ("queues", "expected"),
+    [
+        pytest.param(Queues(None, None), Waiting("Misconfigured", "LocalQueue lq doesn't exist"), id="no LocalQueue"),
+        pytest.param(
+            OPEN._replace(local_queue=make.local_queue(stopPolicy="Hold")),
+            Waiting("Suspended", "LocalQueue lq is inactive"),
+            id="LocalQueue on hold",
+        ),
+        pytest.param(
+            OPEN._replace(cluster_queue=None),
+            Waiting("Misconfigured", "ClusterQueue cq doesn't exist"),
+            id="no ClusterQueue",
+        ),
+        pytest.param(
+            OPEN._replace(cluster_queue=make.cluster_queue(active=False)),
+            Waiting("Suspended", "ClusterQueue cq is inactive"),
+            id="ClusterQueue inactive",
+        ),
+        pytest.param(
+            OPEN._replace(cluster_queue=make.cluster_queue(namespaceSelector={"matchLabels": {"a": "b"}})),
+            Waiting("Misconfigured", "workload namespace doesn't match ClusterQueue selector"),
+            id="namespace not selected",
+        ),
+        pytest.param(
+            OPEN._replace(cluster_queue=make.cluster_queue(namespaceSelector=None)),
+            Waiting("Misconfigured", "workload namespace doesn't match ClusterQueue selector"),
+            id="no namespace selected",
+        ),
+        pytest.param(OPEN, None, id="nothing in the way"),
+        pytest.param(OPEN._replace(cluster_queue=make.cluster_queue(active=None)), None, id="status not known yet"),
+    ],
+)
+def test_a_fresh_one_says_what_its_queues_lack(queues: Queues, expected: Waiting | None) -> None:
+    assert why_waiting(make.workload(), queues) == expected
+
+
+def test_an_inactive_one_says_so_first() -> None:
+    assert why_waiting(make.workload(active=False), Queues(None, None)) == Waiting(
+        "Deactivated", "The workload is deactivated"
+    )
+
+
+def test_one_on_hold_is_left_alone() -> None:
+    assert why_waiting(pending("OnHold"), Queues(None, None)) is None
+
+
+def test_a_gate_is_named() -> None:
+    gated = make.workload(annotations={"kueue.x-k8s.io/admission-gated-by": "someone"})
+    assert why_waiting(gated, OPEN) == Waiting("AdmissionGated", "Admission is gated by: someone")
+
+
+@pytest.mark.parametrize("reason", ["WaitingForQuota", "NoMatchingFlavor", "PendingEvaluation"])
+def test_what_the_scheduler_said_stays(reason: str) -> None:
+    assert why_waiting(pending(reason, "details"), OPEN) is None
+
+
+def test_what_only_the_scheduler_knows_stays() -> None:
+    assert why_waiting(pending("Misconfigured", "resources validation failed: limits"), OPEN) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("Deactivated", "The workload is deactivated"),
+        ("Suspended", "ClusterQueue cq is inactive"),
+        ("Misconfigured", "LocalQueue lq doesn't exist"),
+        ("Misconfigured", "workload namespace doesn't match ClusterQueue selector"),
+        ("Suspended", "LocalQueue lq is stopped"),
+        ("Misconfigured", "ClusterQueue  is terminating or missing"),
+    ],
+)
+def test_an_obstacle_that_is_gone_is_taken_back(reason: str, message: str) -> None:
+    assert why_waiting(pending(reason, message), OPEN) == Waiting(
+        "PendingEvaluation", "Workload is pending evaluation in the scheduling queue"
+    )
+
+
+def test_a_reservation_does_not_outlast_its_queues() -> None:
+    wl = make.workload()
+    assert reservation_blocker(wl, OPEN) is None
+    stopped = OPEN._replace(cluster_queue=make.cluster_queue(stopPolicy="Hold"))
+    assert reservation_blocker(wl, stopped) == Waiting("Suspended", "ClusterQueue cq is stopped")
+    gone = Waiting("Misconfigured", "LocalQueue lq is terminating or missing")
+    assert reservation_blocker(wl, Queues(None, None)) == gone
