@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 import yaml
 
+from batchyard.api.manifests import read_manifests
 from batchyard.api.quantity import parse
 
 ROOT = Path(__file__).parent.parent
@@ -114,6 +115,14 @@ def test_refarch_has_the_same_workloads(kind: str) -> None:
     ours, theirs = objects(EXAMPLES / "refarch"), objects(REFARCH)
     for place in (place for place in theirs if place[1] == kind):
         assert shape(ours[place]) == shape(theirs[place]), place
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir()))
+def test_every_example_can_be_read(name: str) -> None:
+    paths = sorted((EXAMPLES / name).rglob("*.yaml"))
+    manifests = read_manifests((path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths)
+    assert [*map(str, manifests.faults), *manifests.warnings] == []
+    assert len(manifests.objects) > 1
 
 
 def test_every_job_says_how_long_it_runs() -> None:
