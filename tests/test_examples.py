@@ -1,6 +1,6 @@
 """The examples are whole, and those of the reference architecture have its names, quotas and shapes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -8,8 +8,13 @@ from typing import Any, TypeAlias
 import pytest
 import yaml
 
-from batchyard.api.manifests import read_manifests
+from batchyard.api import scheme
+from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.quantity import parse
+from batchyard.base.instant import parse_duration
+from batchyard.sim.event_log import Record
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import World, ignore_record
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -91,6 +96,31 @@ def amounts(resources: Mapping[str, Mapping[str, str]]) -> Obj:
     }
 
 
+def read(name: str) -> Manifests:
+    """An example, read."""
+    paths = sorted((EXAMPLES / name).rglob("*.yaml"))
+    return read_manifests((path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths)
+
+
+def run(name: str, *, until: str = "1h", sink: Callable[[Record], None] = ignore_record) -> World:
+    """An example, simulated."""
+    world = World(make_scenario(read(name)), sink=sink)
+    world.run_until(parse_duration(until))
+    world.settle()
+    return world
+
+
+def happened(name: str, event: str) -> dict[str, float]:
+    """When something last happened to each Job of an example, in seconds."""
+    records: list[Record] = []
+    run(name, sink=records.append)
+    return {
+        record["workload"].partition("/job-")[2].rpartition("-")[0]: record["time"]
+        for record in records
+        if record["event"] == event
+    }
+
+
 @needs_refarch
 def test_refarch_has_the_same_objects_in_the_same_folders() -> None:
     ours, theirs = objects(EXAMPLES / "refarch"), objects(REFARCH)
@@ -119,10 +149,36 @@ def test_refarch_has_the_same_workloads(kind: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir()))
 def test_every_example_can_be_read(name: str) -> None:
-    paths = sorted((EXAMPLES / name).rglob("*.yaml"))
-    manifests = read_manifests((path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths)
+    manifests = read(name)
     assert [*map(str, manifests.faults), *manifests.warnings] == []
     assert len(manifests.objects) > 1
+
+
+def test_first_steps_are_over_in_a_minute() -> None:
+    assert happened("first-steps", "Finished") == {"train-a": 30, "train-b": 61, "train-c": 60}
+
+
+def test_a_borrower_keeps_what_it_has_where_nobody_reclaims() -> None:
+    reserved = happened("cohort-borrowing", "QuotaReserved")
+    assert (reserved["red-3"], reserved["blue-1"]) == (3, 30)
+    assert (reserved["blue-2"], reserved["red-4"]) == (61, 62)
+
+
+def test_production_and_the_urgent_preempt() -> None:
+    assert happened("preemption", "Preempted") == {"study-4": 30, "study-3": 30, "study-2": 45}
+    assert happened("preemption", "QuotaReserved")["study-2"] == 75
+
+
+def test_the_heavier_queue_has_twice_the_share() -> None:
+    world = run("fair-sharing", until="3m")
+    queues = world.objects(scheme.CLUSTER_QUEUE)
+    admitted = {queue["metadata"]["name"]: queue["status"]["admittedWorkloads"] for queue in queues}
+    assert admitted == {"alpha-queue": 3, "beta-queue": 3, "gamma-queue": 6}
+
+
+def test_research_borrows_no_more_than_its_limit() -> None:
+    reserved = happened("hierarchy", "QuotaReserved")
+    assert (reserved["vision-5"], reserved["language-1"], reserved["search-2"]) == (5, 61, 22)
 
 
 def test_every_job_says_how_long_it_runs() -> None:
