@@ -19,7 +19,7 @@ from batchyard.api.schema.places import unknown_field_remedy
 from batchyard.api.schema.scalars import Visitor
 from batchyard.api.schema.tables import NATIVE, Scope, scope, scope_for
 from batchyard.api.schema.visitors import Compiler
-from batchyard.api.scheme import KindInfo
+from batchyard.api.scheme import KindInfo, kind_info
 
 __all__ = ["Settled", "settle", "validate", "with_defaults"]
 
@@ -37,7 +37,7 @@ def settle(info: KindInfo, version: str, obj: Obj) -> Settled:
     The result is the object itself where nothing is to change, and shares all that stays. It may share pod templates
     with other objects: objects are never changed in place.
     """
-    settled = _visitor(scope_for(info, version), info.kind)(obj)
+    settled = _root_visitor(info.constant, version)(obj)
     if type(settled) is not Flaws:
         return Settled(settled, []) if "metadata" in settled else Settled(None, [_NO_METADATA])
     faults = _faults(settled, scope_for(info, version), info.kind)
@@ -68,6 +68,12 @@ _NO_METADATA = FieldError("metadata", "Required value", "give the object metadat
 
 def _version(info: KindInfo, obj: Obj) -> str:
     return info.version_of(str(obj.get("apiVersion"))) or info.storage_version
+
+
+@cache
+def _root_visitor(constant: str, version: str) -> Visitor:
+    info = kind_info(constant)
+    return _visitor(scope_for(info, version), info.kind)
 
 
 @cache

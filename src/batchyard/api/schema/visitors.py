@@ -109,23 +109,25 @@ class _Completion:
 
     def completed(self, value: Mapping[str, Any], odd: Mapping[str, Any]) -> Any:
         """The object with the odd fields replaced or dropped and defaults added; or all its flaws."""
-        flaws, new = Flaws(), dict(value)
+        flaws, new = Flaws(), {**value, **odd}
         for name, settled in odd.items():
-            if type(settled) is Flaws:
-                flaws += settled.below(name)
-            elif settled is _DROPPED:
+            if settled is _DROPPED:
                 del new[name]
-            else:
-                new[name] = settled
-        for name, description in self.required.items():
-            if name not in new and name not in self.defaults:
-                flaws.append(Flaw((name,), "Required value", f"set it to {description}"))
+            elif type(settled) is Flaws:
+                flaws += settled.below(name)
+        if not new.keys() >= self.required.keys():
+            flaws += self._missing(new)
         if flaws:
             return flaws
         for name, default in self.defaults.items():
             if name not in new:
                 new[name] = self._settled_default(name, default)
         return new
+
+    def _missing(self, fields: Mapping[str, Any]) -> Flaws:
+        """The flaws of required fields that are not there."""
+        missing = [name for name in self.required if name not in fields and name not in self.defaults]
+        return Flaws(Flaw((name,), "Required value", f"set it to {self.required[name]}") for name in missing)
 
     def _settled_default(self, name: str, default: Any) -> Any:
         """A default with the defaults of its own fields."""
@@ -180,15 +182,15 @@ def _list(visit_item: Visitor, field: Field) -> Visitor:
         if type(value) is not list:
             return wrong_type(value, "a list", "start every item with '- '")
         odd = None
+        suspect = not lowest <= len(value) <= highest or (unique and len(value) > 1)
         for index, item in enumerate(value):
             settled = visit_item(item)
             if settled is not item:
                 odd = odd or {}
                 odd[index] = settled
-        if odd is None and lowest <= len(value) <= highest and not (unique and len(value) > 1):
-            return value
+                suspect = suspect or type(settled) is Flaws
         new = value if odd is None else [odd.get(index, item) for index, item in enumerate(value)]
-        return _list_flaws(new, field) or new
+        return new if not suspect else _list_flaws(new, field) or new
 
     return visit
 

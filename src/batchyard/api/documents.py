@@ -1,0 +1,297 @@
+"""Texts of manifests as documents: YAML and JSON read as Kubernetes reads them, and whatever is wrong with them said.
+
+Documents are split at `---` first, so that one that cannot be read does not hide those after it. A document that
+starts with `{` is tried as JSON, which is many times faster. Where YAML leaves a choice, it is Kubernetes's: times are
+texts, 1:30 is a text, 1e3 is a number, whole numbers are integers however they are written.
+
+Nothing here can blow up: nesting is bounded, and so is what anchors multiply.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import yaml
+
+from batchyard.api.errors import FieldError
+from batchyard.api.schema.flaws import Step, path_text, shown
+from batchyard.api.yaml_scalars import BadScalarError, scalar_value
+
+#: Far deeper than any manifest, and far from where recursion would fail.
+NESTING_MAX: Final = 100
+#: How many values anchors and aliases may stand for in one document.
+ALIASED_VALUES_MAX: Final = 100_000
+
+_SEPARATOR: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_BRACKETS: Final = re.compile(r"[\[\]{}]")
+_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_REMEDIES: Final = (
+    ("mapping values are not allowed", "check the indentation, and put texts that hold ': ' in quotes"),
+    ("found a tab character", "indent with spaces, never with tabs"),
+    ("cannot start any token", "put texts that start with one of @ ` % in quotes, and indent with spaces, not tabs"),
+    ("unexpected end of stream", "close the quotes"),
+    ("did not find expected '-' indicator", "indent all items of the list alike, and its fields below them"),
+    ("did not find expected key", "align this line with the fields it belongs to"),
+    ("could not find expected ':'", "write `name: value`, with a space after the colon"),
+    ("did not find expected ',' or", "close the bracket, or put a comma between the values"),
+    ("did not find expected node content", "close the bracket"),
+    ("control characters", "save the file as plain UTF-8 text"),
+    ("<document start>", "put a line with --- between documents"),
+)
+_GENERAL_REMEDY: Final = "check quotes, colons and indentation there"
+
+
+class Document(NamedTuple):
+    """One document that is not empty: its number from 1, its text, its value, and what is wrong with the text.
+
+    There is a value despite faults where only parts are wrong, such as a field that is there twice.
+    """
+
+    number: int
+    text: str
+    value: Any
+    faults: Sequence[FieldError]
+
+
+def read_documents(text: str) -> Iterator[Document]:
+    """All documents of a text that are not empty."""
+    number = 0
+    for chunk, line in _chunks(text.removeprefix("\ufeff")):
+        for part, part_line in _json_lines(chunk, line) or ((chunk, line),):
+            value, faults = _read(part, part_line)
+            if value is not None or faults:
+                number += 1
+                yield Document(number, part, value, faults)
+
+
+def _chunks(text: str) -> Iterator[tuple[str, int]]:
+    """What is between the separators, each with the number of its first line; what is blank or comment is left out.
+
+    Directives (`%YAML 1.1`) stay with the document that they open.
+    """
+    start, line, directives = 0, 1, ""
+    for separator in [*_SEPARATOR.finditer(text), None]:
+        chunk = text[start : separator.start() if separator else len(text)]
+        if not _is_empty(chunk):
+            yield directives + chunk, line - directives.count("\n")
+            directives = ""
+        elif "%" in chunk:
+            directives = chunk + "---"
+        line += chunk.count("\n")
+        start = separator.end() if separator else 0
+
+
+def _is_empty(chunk: str) -> bool:
+    """Whether there is nothing but blanks, comments and directives."""
+    content = chunk.lstrip()
+    if not content or content[0] not in "#%":
+        return not content
+    return all(not line or line.isspace() or line.lstrip()[0] in "#%" for line in chunk.splitlines())
+
+
+def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
+    """The lines of a chunk in which every line is a JSON object, with their numbers; None if it is anything else."""
+    if "\n{" not in chunk.strip() or not chunk.lstrip().startswith("{"):
+        return None
+    lines = [
+        (line, number) for number, line in enumerate(chunk.splitlines(), first_line) if line and not line.isspace()
+    ]
+    return lines if all(line[0] == "{" and line.rstrip()[-1] == "}" for line, _ in lines) else None
+
+
+def _read(chunk: str, first_line: int) -> tuple[Any, Sequence[FieldError]]:
+    """The value of a document, and the faults of its text."""
+    if chunk.lstrip().startswith("{"):
+        value = _read_json(chunk)
+        if value is not None:
+            return value, ()
+    builder = _Builder(first_line)
+    try:
+        return builder.build(chunk), builder.faults
+    except yaml.YAMLError as wrong:
+        return None, [_syntax_fault(wrong, first_line, chunk)]
+    except UnicodeEncodeError:
+        return None, [FieldError("", "the text holds half a character", "save the file as plain UTF-8 text")]
+
+
+def _read_json(chunk: str) -> Any:
+    """The value of a JSON document; None if it is not one, is nested too deeply, or may hold a field twice."""
+    if chunk.count("[") + chunk.count("{") > NESTING_MAX and _nesting(chunk) > NESTING_MAX:
+        return None
+    try:
+        encoded = chunk.encode()
+        value = msgspec.json.decode(encoded)
+        # What is written back is what was read unless a field came twice, or the text has numbers or escapes in
+        # another form; only then is it worth looking closely.
+        if msgspec.json.encode(value) != msgspec.json.format(encoded, indent=-1):
+            json.loads(chunk, object_pairs_hook=_unique)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return None
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field is there twice")
+    return fields
+
+
+def _nesting(chunk: str) -> int:
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub("", chunk)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _syntax_fault(wrong: yaml.YAMLError, first_line: int, chunk: str) -> FieldError:
+    """A YAML error with its line in the file and a remedy."""
+    if isinstance(wrong, yaml.MarkedYAMLError):
+        mark, problem = wrong.problem_mark, wrong.problem or "the text is not YAML"
+        context = f" {wrong.context}" if wrong.context else ""
+        line = mark.line if mark else 0
+    else:
+        problem, context = getattr(wrong, "reason", str(wrong)), ""
+        line = chunk.count("\n", 0, getattr(wrong, "position", 0))
+    line = min(line, chunk.rstrip().count("\n"))
+    remedy = next((remedy for part, remedy in _REMEDIES if part in problem), _GENERAL_REMEDY)
+    return FieldError(f"line {first_line + line}", f"{problem}{context}", remedy)
+
+
+class _TooMuchError(yaml.YAMLError):
+    """The document goes beyond a bound."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.reason = problem
+
+
+class _Frame:
+    """A list or mapping under construction."""
+
+    __slots__ = ("anchor", "key", "merged", "size", "value")
+
+    def __init__(self, value: list[Any] | dict[str, Any], anchor: str | None) -> None:
+        self.value = value
+        self.anchor = anchor
+        self.key: str | None = None
+        self.merged: dict[str, Any] = {}
+        self.size = 1
+
+
+class _Builder:
+    """Builds the value of one document from YAML's events, without recursion."""
+
+    def __init__(self, first_line: int) -> None:
+        self.first_line = first_line
+        self.faults: list[FieldError] = []
+        self._frames: list[_Frame] = []
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._aliased = 0
+        self._result: Any = None
+
+    def build(self, chunk: str) -> Any:
+        """The value of the document; YAMLError if there is none."""
+        for event in yaml.parse(chunk, Loader=yaml.CSafeLoader):
+            if isinstance(event, yaml.ScalarEvent):
+                self._add(self._scalar(event), 1, event, event.anchor)
+            elif isinstance(event, yaml.CollectionStartEvent):
+                self._open(event)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                frame = self._frames.pop()
+                if isinstance(frame.value, dict) and frame.merged:
+                    frame.value = {**frame.merged, **frame.value}
+                self._add(frame.value, frame.size, event, frame.anchor)
+            elif isinstance(event, yaml.AliasEvent):
+                self._add(*self._alias(event), event, None)
+        return self._result
+
+    def _open(self, event: yaml.CollectionStartEvent) -> None:
+        if len(self._frames) >= NESTING_MAX:
+            raise _TooMuchError(f"nested more than {NESTING_MAX} deep")
+        is_mapping = isinstance(event, yaml.MappingStartEvent)
+        wanted = "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"
+        if event.tag not in (None, "!", wanted):
+            self._fault(event, f"the tag {event.tag} means nothing here", "leave the tag out")
+        if is_mapping and self._frames and self._awaits_key(self._frames[-1]):
+            self._fault(event, "a mapping is no name of a field", "put texts in braces in quotes")
+        self._frames.append(_Frame({} if is_mapping else [], event.anchor))
+
+    def _alias(self, event: yaml.AliasEvent) -> tuple[Any, int]:
+        if event.anchor not in self._anchors:
+            self._fault(event, f"there is no anchor &{event.anchor} before *{event.anchor}", "define it, or use quotes")
+            return "", 1
+        value, size = self._anchors[event.anchor]
+        self._aliased += size
+        if self._aliased > ALIASED_VALUES_MAX:
+            raise _TooMuchError(f"anchors multiply to more than {ALIASED_VALUES_MAX} values")
+        return value, size
+
+    def _scalar(self, event: yaml.ScalarEvent) -> Any:
+        try:
+            return scalar_value(event.value, event.tag, event.implicit[0])
+        except BadScalarError as wrong:
+            problem, _, remedy = str(wrong).rpartition("; ")
+            self._fault(event, problem, remedy)
+            return ""
+
+    def _add(self, value: Any, size: int, event: yaml.Event, anchor: str | None) -> None:
+        """Put a finished value where it belongs."""
+        if anchor:
+            self._anchors[anchor] = (value, size)
+        if not self._frames:
+            self._result = value
+            return
+        frame = self._frames[-1]
+        frame.size += size
+        if isinstance(frame.value, list):
+            frame.value.append(value)
+        elif frame.key is None:
+            frame.key = self._key(value, frame, event)
+        else:
+            self._set(frame, frame.key, value, event)
+            frame.key = None
+
+    def _awaits_key(self, frame: _Frame) -> bool:
+        return isinstance(frame.value, dict) and frame.key is None
+
+    def _key(self, value: Any, frame: _Frame, event: yaml.Event) -> str:
+        """A value as the name of a field."""
+        if isinstance(value, str):
+            if value in frame.value:
+                self._fault(event, f"the field {shown(value)} is there twice", "remove one of them")
+            return value
+        if not isinstance(value, list | dict):
+            self._fault(event, f"the name {shown(value)} is not a string", f'put it in quotes: "{shown(value)}"')
+        elif isinstance(value, list):
+            self._fault(event, "a list is no name of a field", "put texts in brackets in quotes")
+        return shown(value)
+
+    def _set(self, frame: _Frame, key: str, value: Any, event: yaml.Event) -> None:
+        assert isinstance(frame.value, dict)
+        if key != "<<":
+            frame.value[key] = value
+            return
+        for source in reversed(value) if isinstance(value, list) else (value,):
+            if isinstance(source, dict):
+                frame.merged.update(source)
+            else:
+                self._fault(event, "<< merges mappings only", "write << : *anchor, the anchor being on a mapping")
+
+    def _fault(self, event: yaml.Event, problem: str, remedy: str) -> None:
+        """Note what is wrong, with the path so far and the line."""
+        mark = event.start_mark
+        line = self.first_line + (mark.line if mark else 0)
+        self.faults.append(FieldError(path_text(self._path()) or f"line {line}", f"{problem} (line {line})", remedy))
+
+    def _path(self) -> tuple[Step, ...]:
+        steps: list[Step] = []
+        for frame in self._frames:
+            if isinstance(frame.value, list):
+                steps.append(len(frame.value))
+            elif frame.key is not None:
+                steps.append(frame.key)
+        return tuple(steps)

@@ -1,0 +1,149 @@
+"""Manifests: files of objects, read all at once, with every fault in its place.
+
+A fault prints as `file:document kind/name: field.path: what is wrong; what would be right`, documents counted from 1
+and empty ones not counted.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.decode import decode
+from batchyard.api.documents import Document, read_documents
+from batchyard.api.errors import FieldError
+from batchyard.api.schema.flaws import shown
+from batchyard.api.scheme import find_kind
+
+_KIND_LINE: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
+_NAME_LINE: Final = re.compile(r"^metadata:.*\n(?:[ \t]+.*\n)*?[ \t]+name:[ \t]*[\"']?([\w.-]+)", re.MULTILINE)
+
+
+class Fault(NamedTuple):
+    """One fault of one document. `kind` and `name` are empty where the document does not say them."""
+
+    source: str
+    document: int
+    kind: str
+    name: str
+    error: FieldError
+
+    def __str__(self) -> str:
+        """`file:document kind/name: field.path: what is wrong; what would be right`, on one line."""
+        who = f" {self.kind or '?'}/{self.name or '?'}" if self.kind or self.name else ""
+        return _on_one_line(f"{self.source}:{self.document}{who}: {self.error}")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """An object, complete and in its storage version, and where it came from."""
+
+    obj: dict[str, Any]
+    source: str
+    document: int
+
+    def fault(self, error: FieldError) -> Fault:
+        """A fault of this object, found later."""
+        return Fault(self.source, self.document, self.obj["kind"], _name_of(self.obj), error)
+
+
+@dataclass(slots=True)
+class Manifests:
+    """All that was read: the sound objects in order, the faults of the others, and warnings as lines of text."""
+
+    objects: list[Manifest] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
+    """Read texts, each with the name to show for it. Never raises for what is in them.
+
+    Lists are read as the objects in them.
+    """
+    manifests = Manifests()
+    for source, text in sources:
+        for document in read_documents(text):
+            _read_document(source, document, manifests)
+    return manifests
+
+
+def _read_document(source: str, document: Document, manifests: Manifests) -> None:
+    """Add the objects of a document, or their faults."""
+    number = document.number
+    if document.faults:
+        kind, name = _kind_and_name(document)
+        manifests.faults += [Fault(source, number, kind, name, error) for error in document.faults]
+        if document.value is None:
+            return
+    for obj, place in _objects(document.value):
+        decoded = decode(obj)
+        if decoded.obj is not None and not decoded.warnings:
+            if not document.faults:
+                manifests.objects.append(Manifest(decoded.obj, source, number))
+            continue
+        kind, name = _kind_of(obj), _name_of(obj)
+        if decoded.obj is not None and not document.faults:
+            manifests.objects.append(Manifest(decoded.obj, source, number))
+        for error in decoded.faults:
+            placed = error._replace(path=f"{place}.{error.path}" if place and error.path else place or error.path)
+            manifests.faults.append(Fault(source, number, kind, name, placed))
+        for warning in decoded.warnings:
+            manifests.warnings.append(str(Fault(source, number, kind, name, FieldError("", warning))))
+
+
+def _objects(value: Any) -> Iterator[tuple[Any, str]]:
+    """The objects of a document, each with its path if it is an item of a list."""
+    if not _is_list(value):
+        yield value, ""
+        return
+    of = (
+        {"apiVersion": value["apiVersion"], "kind": value["kind"].removesuffix("List")}
+        if value["kind"] != "List"
+        else {}
+    )
+    for index, item in enumerate(value["items"]):
+        yield {**of, **item} if isinstance(item, Mapping) else item, f"items[{index}]"
+
+
+def _is_list(value: Any) -> bool:
+    """Whether a document is a `List`, or a list of one kind as the API answers with."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("items"), list):
+        return False
+    kind, api_version = value.get("kind"), value.get("apiVersion")
+    if not isinstance(kind, str) or not isinstance(api_version, str):
+        return False
+    return kind == "List" or (kind.endswith("List") and find_kind(api_version, kind.removesuffix("List")) is not None)
+
+
+def _kind_and_name(document: Document) -> tuple[str, str]:
+    """Whose document it is, by its value or else by its text."""
+    if document.value is not None:
+        return _kind_of(document.value), _name_of(document.value)
+    kind, name = _KIND_LINE.search(document.text), _NAME_LINE.search(document.text)
+    return kind[1] if kind else "", name[1] if name else ""
+
+
+def _kind_of(obj: Any) -> str:
+    kind = obj.get("kind") if isinstance(obj, Mapping) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def _name_of(obj: Any) -> str:
+    """The name of an object, or the start of the one that will be made."""
+    metadata = obj.get("metadata") if isinstance(obj, Mapping) else None
+    if not isinstance(metadata, Mapping):
+        return ""
+    name, prefix = metadata.get("name"), metadata.get("generateName")
+    if isinstance(name, str) and name:
+        return name
+    if isinstance(name, int | float):
+        return shown(name)
+    return f"{prefix}*" if isinstance(prefix, str) and prefix else ""
+
+
+def _on_one_line(text: str) -> str:
+    """The text with line breaks and what does not print written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
