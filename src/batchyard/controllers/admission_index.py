@@ -2,8 +2,10 @@
 
 Every change that may help a waiting Workload marks its ClusterQueue to be woken, with its whole tree, before the next
 cycle. A tree in which a cycle changed nothing rests until something in it does.
-Sources: Kueue's event handlers in pkg/controller/core and pkg/cache/queue/manager.go. Unlike there, a LocalQueue that
-goes or is stopped while a Workload runs does not keep the quota freed by that Workload from waking others.
+Sources: Kueue's event handlers in pkg/controller/core and pkg/cache/queue/manager.go. One thing is mended: upstream
+wakes nobody when a Workload whose LocalQueue is gone or stopped gives quota back; those parked wait for the next
+release, and for ever if there is none. Here they are woken at once if nobody is left whose end would wake them, and
+after a grace period otherwise.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,13 +17,16 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.flavor import flavor_view
 from batchyard.api.views.queues import LocalQueueView, cluster_queue_view, cohort_view, local_queue_view
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.base.instant import Instant
+from batchyard.base.instant import MINUTE, Instant
 from batchyard.controllers.pending import PendingQueue
 from batchyard.controllers.tally import Tally
 from batchyard.core.decisions import Admit, Head
 from batchyard.core.readiness import Readiness, readiness_of
 from batchyard.core.snapshot import Admitted, ClusterQueue, Snapshot
 from batchyard.ports.client import EventType, WatchEvent
+
+#: How long quota may lie free without anybody being woken by its release.
+GRACE: Final = 5 * MINUTE
 
 KINDS: Final = (
     scheme.WORKLOAD,
@@ -52,6 +57,8 @@ class AdmissionIndex:
         self._workloads: dict[str, dict[str, WorkloadView]] = {}
         self._queue_of: dict[str, str] = {}
         self._to_wake: dict[str, None] = {}
+        #: Trees with quota that was freed without waking anybody: by root, a ClusterQueue and until when that may be.
+        self._unnoticed: dict[str, tuple[str, Instant]] = {}
         #: ClusterQueues that may have somebody in line, but for those of resting trees.
         self._in_line: dict[str, None] = {}
         #: Resting trees, each with its ClusterQueues that have somebody in line.
@@ -140,6 +147,7 @@ class AdmissionIndex:
     def next_release(self) -> Instant | None:
         """When the first Workload may be tried again that waits for a time to pass."""
         times = [t for queue in self.pending.values() if (t := queue.next_release()) is not None]
+        times += [until for _, until in self._unnoticed.values()]
         return min(times, default=None)
 
     def wake_held(self, now: Instant) -> None:
@@ -148,23 +156,26 @@ class AdmissionIndex:
             release = queue.next_release()
             if release is not None and release <= now:
                 self._to_wake[name] = None
+        for name, until in self._unnoticed.values():
+            if until <= now:
+                self._to_wake[name] = None
 
     # Workloads.
 
     def _on_workload(self, event: WatchEvent, now: Instant) -> None:
         view = workload_view(event.obj)
         if event.type is EventType.DELETED:
-            self._drop(view.key)
+            self._drop(view.key, now)
             return
         self._sort_in(view)
         if view.finished or not view.active:
-            self._leave(view)
+            self._leave(view, now)
             return
         if view.quota_reserved:
-            self._reserve(view, event.old)
+            self._reserve(view, event.old, now)
             return
         if self.snapshot.holder(view.key) is not None:
-            self._wake_for(view.key)
+            self._wake_for(view.key, now)
             self._release(view.key)
         if view.admissible:
             self._enqueue(view, now)
@@ -180,15 +191,15 @@ class AdmissionIndex:
         self._queue_of[view.key] = view.queue
         self._workloads.setdefault(view.queue, {})[view.key] = view
 
-    def _leave(self, view: WorkloadView) -> None:
+    def _leave(self, view: WorkloadView, now: Instant) -> None:
         """A finished or inactive Workload neither waits nor holds."""
         self._dequeue(view.key)
-        self._wake_for(view.key)
+        self._wake_for(view.key, now)
         self._release(view.key)
         if view.finished:
             self._workloads[view.queue].pop(view.key, None)
 
-    def _reserve(self, view: WorkloadView, old: Obj | None) -> None:
+    def _reserve(self, view: WorkloadView, old: Obj | None, now: Instant) -> None:
         """Count what the Workload holds as its status has it."""
         self._dequeue(view.key)
         queue = self.snapshot.queues.get(view.cluster_queue)
@@ -210,7 +221,7 @@ class AdmissionIndex:
         if old is not None:
             before = workload_view(old)
             if before.quota_reserved and (before.counts != view.counts or before.priority != view.priority):
-                self._wake_for(view.key)
+                self._wake_for(view.key, now)
 
     @staticmethod
     def _fill(held: Admitted, view: WorkloadView, *, reserved_at: Instant, is_admitted: bool) -> None:
@@ -222,9 +233,9 @@ class AdmissionIndex:
         held.evicted = view.evicted and view.quota_reserved
         held.is_admitted = is_admitted
 
-    def _drop(self, key: str) -> None:
+    def _drop(self, key: str, now: Instant) -> None:
         self._dequeue(key)
-        self._wake_for(key)
+        self._wake_for(key, now)
         self._release(key)
         local = self._queue_of.pop(key, None)
         if local is not None:
@@ -283,14 +294,25 @@ class AdmissionIndex:
             self._in_line.update(dict.fromkeys(names))
         self._resting.clear()
 
-    def _wake_for(self, key: str) -> None:
+    def _wake_for(self, key: str, now: Instant) -> None:
         """Wake the tree in which a Workload holds, or may have held, quota."""
+        if self._is_open(self._queue_of.get(key, "")):
+            self._to_wake[self.local_queues[self._queue_of[key]].cluster_queue] = None
+            return
         held = self.snapshot.holder(key)
-        local = self.local_queues.get(self._queue_of.get(key, ""))
-        if held is not None:
+        if held is None:
+            return
+        root = held.queue.node.path[0]
+        others = (w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not held)
+        if any(self._is_open(other.local_queue) for other in others):
+            self._unnoticed.setdefault(root.name, (held.queue.name, now + GRACE))
+        else:
             self._to_wake[held.queue.name] = None
-        elif local is not None:
-            self._to_wake[local.cluster_queue] = None
+
+    def _is_open(self, local_queue: str) -> bool:
+        """Whether a LocalQueue is there and not stopped."""
+        local = self.local_queues.get(local_queue)
+        return local is not None and local.stop_policy == "None"
 
     def _wake(self, now: Instant) -> None:
         roots: dict[str, ClusterQueue] = {}
@@ -299,7 +321,8 @@ class AdmissionIndex:
             if queue is not None:
                 roots[self.root_of(queue)] = queue
         self._to_wake.clear()
-        for any_queue in roots.values():
+        for root, any_queue in roots.items():
+            self._unnoticed.pop(root, None)
             self._touch(any_queue)
             for queue in self.snapshot.queues_below(any_queue.node.path[0]):
                 if self.pending[queue.name].wake(self._admits(queue), now):

@@ -42,7 +42,7 @@ class EventLog:
     def final(self, reader: Reader) -> None:
         """Who waits and who runs at the end."""
         views = [workload_view(obj) for obj in reader.list(scheme.WORKLOAD)]
-        open_views = [v for v in views if not v.finished and v.active]
+        open_views = [v for v in views if not v.finished]
         self._emit(
             "Final",
             {
@@ -65,7 +65,7 @@ class EventLog:
             self._emit("QuotaReserved", _reservation(view))
         if view.admitted and not (before and before.admitted):
             self._emit("Admitted", {"workload": view.key, "clusterQueue": view.cluster_queue})
-        if view.evicted and not (before and before.evicted):
+        if view.evicted and view.quota_reserved and not (before and before.evicted):
             self._evicted(event.obj, view)
         if view.finished and not (before and before.finished):
             self._emit("Finished", {"workload": view.key})

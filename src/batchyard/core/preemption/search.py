@@ -21,9 +21,17 @@ class VictimSearch:
         self._found: dict[tuple[Usage, tuple[int, ...]], list[Target]] = {}
 
     def targets_for(self, assignment: Assignment) -> list[Target]:
-        """Whom to preempt for an assignment; none if that would not make room."""
-        usage = tuple((fr, amount) for fr, amount in assignment.usage if amount != 0)
-        return self._targets(usage, assignment.preempting)
+        """Whom to preempt for an assignment; none if that would not make room.
+
+        The count of pods, where a queue has quota for it, is no part of the question: it is none upstream.
+        """
+        usage: dict[int, int] = {}
+        for pod_set, assigned in zip(self._workload.pod_sets, assignment.pod_sets, strict=True):
+            for resource, amount in pod_set.template.requests:
+                choice = assigned.choices.get(resource)
+                if choice is not None and amount * assigned.count != 0:
+                    usage[choice.fr] = usage.get(choice.fr, 0) + amount * assigned.count
+        return self._targets(tuple(usage.items()), assignment.preempting)
 
     def oracle(self, fr: int, amount: int) -> tuple[Possibility, int]:
         """Whether preemption could free an amount of one flavor-resource, how, and from how far it would borrow."""
