@@ -6,7 +6,7 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.controllers.controller import Controller, EventRecord
@@ -27,7 +27,8 @@ class Stage:
 
     def put(self, *objects: Obj) -> None:
         """Create objects, or update those that are there, with the status they have; then let follow what must."""
-        for obj in objects:
+        for given in objects:
+            obj = with_metadata(given, resourceVersion=None)
             known = self.client.get(key_of(obj))
             self._submit(Create(obj) if known is None else Update(obj))
             if known is not None and "status" in obj:

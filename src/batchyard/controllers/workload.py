@@ -277,11 +277,11 @@ def _drain(look: _Look, queue: Obj | None, kind: str) -> Outcome | None:
 
 
 def _execution_time(look: _Look) -> Outcome | None:
-    """One that ran longer than it may, earlier runs included, is to be deactivated."""
+    """One that ran longer than it may, earlier runs included, is to be deactivated. One that stops already is not."""
     workload = look.workload
     limit = workload["spec"].get("maximumExecutionTimeSeconds")
     admitted = find_condition(workload, r.ADMITTED)
-    if limit is None or admitted is None or admitted["status"] != "True":
+    if limit is None or admitted is None or admitted["status"] != "True" or lifecycle.is_evicted(workload):
         return None
     past = workload["status"].get("accumulatedPastExecutionTimeSeconds", 0)
     due = parse_time(admitted["lastTransitionTime"]) + (limit - past) * SECOND

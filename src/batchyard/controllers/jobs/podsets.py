@@ -143,7 +143,7 @@ def restore(template: Template, injection: Injection) -> dict[str, Any]:
     for path, value in fields:
         if ((template.get(path[0]) or {}).get(path[1]) or None) != (value or None):
             template = with_path(template, path, value or None)
-    return dict(template)
+    return {part: value for part, value in template.items() if value or part != "metadata"}
 
 
 def _merged(base: Injection, added: Injection) -> Injection:

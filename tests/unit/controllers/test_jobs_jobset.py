@@ -1,0 +1,147 @@
+"""JobSets as Workloads, and JobSets as they are played: their child Jobs, and how all of them stop together."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, with_path
+from batchyard.controllers.jobs.framework import JobController
+from batchyard.controllers.jobs.job import JobIntegration
+from batchyard.controllers.jobs.jobset import JobSetIntegration
+from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.runtime.simulated import simulated_runtime
+from stage import Stage, said
+
+TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]
+
+
+def jobset_stage(*objects: Obj) -> Stage:
+    stage = Stage(JobController(JobIntegration()), JobController(JobSetIntegration()), *simulated_runtime())
+    stage.put(make.flavor(labels={"zone": "a"}), *objects)
+    return stage
+
+
+def jobset(stage: Stage) -> Mapping[str, Any]:
+    return stage.get(scheme.JOB_SET, "js")
+
+
+def only(stage: Stage) -> Obj:
+    (workload,) = stage.workloads()
+    return workload
+
+
+def admit(stage: Stage, **pod_sets: int) -> None:
+    stage.put(lifecycle.reserve_quota(only(stage), make.admission("cq", **pod_sets), stage.kernel.now(), admitted=True))
+
+
+def children(stage: Stage) -> dict[str, Obj]:
+    return {job["metadata"]["name"]: job for job in stage.client.list(scheme.JOB)}
+
+
+def test_each_replicated_job_is_a_pod_set() -> None:
+    pod_sets = JobSetIntegration().pod_sets(make.jobset(replicated_jobs=TWO))
+    assert [(p["name"], p["count"]) for p in pod_sets] == [("driver", 1), ("worker", 6)]
+    assert pod_sets[1]["topologyRequest"] == {
+        "podIndexLabel": "batch.kubernetes.io/job-completion-index",
+        "subGroupIndexLabel": "jobset.sigs.k8s.io/job-index",
+        "subGroupCount": 2,
+    }
+
+
+def test_replicas_that_succeeded_are_reclaimable() -> None:
+    status = {"replicatedJobsStatus": [{"name": "driver", "succeeded": 0}, {"name": "worker", "succeeded": 1}]}
+    js = {**make.jobset(replicated_jobs=TWO), "status": status}
+    assert JobSetIntegration().reclaimable_pods(js) == [{"name": "worker", "count": 3}]
+
+
+def test_a_suspended_jobset_has_its_jobs_and_they_are_suspended() -> None:
+    stage = jobset_stage(make.jobset(replicated_jobs=TWO))
+    assert list(children(stage)) == ["js-driver-0", "js-worker-0", "js-worker-1"]
+    assert all(job["spec"]["suspend"] for job in children(stage).values())
+    assert said(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
+    assert [s["suspended"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [1, 2]
+    assert len(stage.workloads()) == 1, "child Jobs have no Workloads of their own"
+
+
+def test_child_jobs_tell_their_place() -> None:
+    stage = jobset_stage(make.jobset(replicated_jobs=TWO))
+    labels = children(stage)["js-worker-1"]["metadata"]["labels"]
+    place = {name.removeprefix("jobset.sigs.k8s.io/"): value for name, value in labels.items()}
+    assert place["jobset-name"] == "js"
+    assert (place["replicatedjob-name"], place["replicatedjob-replicas"], place["job-index"]) == ("worker", "2", "1")
+    assert (place["global-replicas"], place["job-global-index"], place["restart-attempt"]) == ("3", "2", "0")
+    assert (place["group-name"], place["group-replicas"], place["job-group-index"]) == ("default", "3", "2")
+    (owner,) = children(stage)["js-worker-1"]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("JobSet", "js", True)
+
+
+def test_an_admitted_jobset_runs_its_time_and_completes() -> None:
+    stage = jobset_stage(make.jobset(replicated_jobs=TWO, annotations={"batchyard.dev/runtime": "5m"}))
+    admit(stage, driver=1, worker=6)
+    assert [s["active"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [1, 2]
+    assert said(jobset(stage), "Suspended") == ("False", "ResumeJobs", "jobset is resumed")
+    worker = children(stage)["js-worker-0"]
+    assert worker["spec"]["template"]["spec"]["nodeSelector"] == {"zone": "a"}
+    stage.run(299)
+    assert "terminalState" not in jobset(stage)["status"]
+    stage.run(300)
+    assert said(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
+    assert jobset(stage)["status"]["terminalState"] == "Completed"
+    assert said(only(stage), "Finished") == ("True", "Succeeded", "jobset completed successfully")
+
+
+def test_an_evicted_jobset_stops_all_its_jobs_before_its_quota_is_free() -> None:
+    stage = jobset_stage(make.jobset(replicated_jobs=TWO))
+    original = jobset(stage)["spec"]
+    admit(stage, driver=1, worker=6)
+    stage.put(lifecycle.evict(only(stage), reason="Preempted", message="make room", now=make.NOW))
+    assert jobset(stage)["spec"] == original
+    assert all(job["spec"]["suspend"] for job in children(stage).values())
+    assert [s["active"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [0, 0]
+    assert lifecycle.status(only(stage)) is lifecycle.Status.PENDING
+
+
+def test_a_jobset_admitted_again_starts_over() -> None:
+    stage = jobset_stage(make.jobset())
+    admit(stage, worker=1)
+    stage.run(0)
+    stage.kernel.call_at(make.at(50), lambda: None)
+    stage.run(50)
+    stage.put(lifecycle.evict(only(stage), reason="Preempted", message="", now=make.at(50)))
+    admit(stage, worker=1)
+    stage.run(109)
+    assert not lifecycle.is_finished(only(stage))
+    stage.run(110)
+    assert lifecycle.is_finished(only(stage))
+
+
+def test_a_jobset_without_suspend_waits_all_the_same() -> None:
+    stage = jobset_stage(make.jobset(suspend=False))
+    assert jobset(stage)["spec"]["suspend"] is True
+    assert children(stage)["js-worker-0"]["spec"]["suspend"] is True
+    assert len(stage.workloads()) == 1
+
+
+def test_a_deleted_jobset_takes_all_along() -> None:
+    stage = jobset_stage(make.jobset(replicated_jobs=TWO))
+    admit(stage, driver=1, worker=6)
+    stage.delete(scheme.JOB_SET, "js")
+    assert (children(stage), stage.workloads()) == ({}, [])
+
+
+def test_a_success_policy_may_ask_for_one_replicated_job_only() -> None:
+    policy = {"operator": "All", "targetReplicatedJobs": ["driver"]}
+    stage = jobset_stage(make.jobset(replicated_jobs=TWO, successPolicy=policy, queue=None, suspend=False))
+    long = with_path(children(stage)["js-worker-0"], ("metadata", "annotations", "batchyard.dev/runtime"), "1h")
+    stage.put(long)
+    stage.run(60)
+    assert jobset(stage)["status"]["terminalState"] == "Completed"
+    assert "js-worker-0" not in children(stage), "what still runs is deleted"
+
+
+def test_a_jobset_that_may_not_match_fails_to_start() -> None:
+    stage = jobset_stage(make.jobset(replicated_jobs=TWO))
+    admit(stage, driver=1)
+    failed = "invalid podset infos: expecting 2 podset, got 1"
+    assert said(only(stage), "Finished") == ("True", "FailedToStart", failed)

@@ -1,0 +1,89 @@
+"""Where the priority of a job's Workload comes from, and how it changes."""
+
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, with_path
+from batchyard.controllers.jobs.framework import JobController
+from batchyard.controllers.jobs.job import JobIntegration
+from batchyard.core.lifecycle import workload as lifecycle
+from stage import Stage
+
+LABEL = "kueue.x-k8s.io/priority-class"
+
+
+def priority(stage: Stage) -> tuple[int, str, str]:
+    (workload,) = stage.workloads()
+    ref: dict[str, Any] = workload["spec"].get("priorityClassRef") or {}
+    return workload["spec"]["priority"], ref.get("kind", ""), ref.get("name", "")
+
+
+def stage_with(*objects: Obj) -> Stage:
+    stage = Stage(JobController(JobIntegration()))
+    stage.put(make.workload_priority_class("high", 100), make.priority_class("pods", 50), *objects)
+    return stage
+
+
+def job_with(pod_class: str | None = None, **labels: str) -> Obj:
+    template = make.pod_template(priorityClassName=pod_class) if pod_class else make.pod_template()
+    return make.job(labels=labels, template=template)
+
+
+def test_the_label_comes_before_the_class_of_the_pods() -> None:
+    assert priority(stage_with(job_with("pods", **{LABEL: "high"}))) == (100, "WorkloadPriorityClass", "high")
+
+
+def test_the_class_of_the_pods_comes_before_the_default() -> None:
+    default = make.priority_class("default", 7, is_default=True)
+    assert priority(stage_with(default, job_with("pods"))) == (50, "PriorityClass", "pods")
+    assert priority(stage_with(default, job_with())) == (7, "PriorityClass", "default")
+
+
+def test_of_two_defaults_the_lower_counts() -> None:
+    defaults = [make.priority_class(f"d{value}", value, is_default=True) for value in (9, 4)]
+    assert priority(stage_with(*defaults, job_with()))[0] == 4
+
+
+def test_without_any_class_it_is_zero() -> None:
+    assert priority(stage_with(job_with())) == (0, "", "")
+
+
+def test_a_missing_class_is_told_and_waited_for() -> None:
+    stage = stage_with(job_with(**{LABEL: "later"}))
+    assert stage.workloads() == []
+    event = stage.events[0]
+    assert (event.type, event.reason) == ("Warning", "WorkloadPriorityClassNotFound")
+    assert event.message == 'WorkloadPriorityClass "later" not found'
+    stage.put(make.workload_priority_class("later", 3))
+    assert priority(stage)[0] == 3
+
+
+def test_a_missing_class_of_the_pods_is_waited_for() -> None:
+    stage = stage_with(job_with("later"))
+    assert stage.workloads() == []
+    stage.put(make.priority_class("later", 3))
+    assert priority(stage) == (3, "PriorityClass", "later")
+
+
+def test_another_label_changes_the_priority_even_of_an_admitted_one() -> None:
+    stage = stage_with(make.workload_priority_class("low", 1), make.flavor(), job_with(**{LABEL: "high"}))
+    (workload,) = stage.workloads()
+    stage.put(lifecycle.reserve_quota(workload, make.admission(), make.NOW, admitted=True))
+    stage.put(with_path(stage.get(scheme.JOB, "job"), ("metadata", "labels", LABEL), "low"))
+    assert priority(stage) == (1, "WorkloadPriorityClass", "low")
+    assert stage.events[-1].message == f"Updated workload priority class: team/{workload['metadata']['name']}"
+
+
+def test_one_that_has_quota_gets_no_class_any_more() -> None:
+    stage = stage_with(make.flavor(), job_with())
+    (workload,) = stage.workloads()
+    stage.put(lifecycle.reserve_quota(workload, make.admission(), make.NOW, admitted=True))
+    stage.put(with_path(stage.get(scheme.JOB, "job"), ("metadata", "labels", LABEL), "high"))
+    assert priority(stage) == (0, "", "")
+
+
+def test_a_class_of_the_pods_is_kept() -> None:
+    stage = stage_with(job_with("pods"))
+    stage.put(with_path(stage.get(scheme.JOB, "job"), ("metadata", "labels", LABEL), "high"))
+    assert priority(stage) == (50, "PriorityClass", "pods")

@@ -1,0 +1,219 @@
+"""What happens to Workloads because of their spec, their queues and time alone."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj, with_path
+from batchyard.controllers.workload import WorkloadLifecycle
+from batchyard.core.lifecycle import workload as lifecycle
+from stage import Stage, said
+
+
+def admitted(**spec: Any) -> Obj:
+    return lifecycle.reserve_quota(make.workload(**spec), make.admission(), make.NOW, admitted=True)
+
+
+def open_stage() -> Stage:
+    stage = Stage(WorkloadLifecycle())
+    stage.put(make.namespace(), make.cluster_queue(), make.local_queue())
+    return stage
+
+
+def set_active(stage: Stage, active: bool) -> None:
+    stage.put(with_path(stage.workload(), ("spec", "active"), active))
+
+
+def release(stage: Stage) -> None:
+    stage.put(lifecycle.release_after_eviction(stage.workload(), stage.kernel.now()))
+
+
+def test_nothing_is_written_where_nothing_is_due() -> None:
+    stage = open_stage()
+    stage.put(make.workload("fresh"), admitted())
+    assert "status" not in stage.workload("fresh")
+    assert stage.workload()["metadata"]["resourceVersion"] == "5"
+
+
+def test_one_whose_queue_is_missing_says_so_until_it_comes() -> None:
+    stage = Stage(WorkloadLifecycle())
+    stage.put(make.workload(), make.namespace(), make.cluster_queue())
+    assert said(stage.workload(), "QuotaReserved") == ("False", "Misconfigured", "LocalQueue lq doesn't exist")
+    assert said(stage.workload(), "Admitted")[1] == "NoReservation"
+    stage.put(make.local_queue())
+    waiting = "Workload is pending evaluation in the scheduling queue"
+    assert said(stage.workload(), "QuotaReserved") == ("False", "PendingEvaluation", waiting)
+
+
+def test_one_whose_cluster_queue_becomes_inactive_says_so() -> None:
+    stage = open_stage()
+    stage.put(make.workload())
+    stage.put(make.cluster_queue(active=False))
+    assert said(stage.workload(), "QuotaReserved")[1:] == ("Suspended", "ClusterQueue cq is inactive")
+    stage.put(make.cluster_queue())
+    assert said(stage.workload(), "QuotaReserved")[1] == "PendingEvaluation"
+
+
+def test_a_deactivated_one_is_evicted() -> None:
+    stage = open_stage()
+    stage.put(admitted())
+    set_active(stage, active=False)
+    assert said(stage.workload(), "Evicted") == ("True", "Deactivated", "The workload is deactivated")
+    assert [(e.reason, e.message) for e in stage.events] == [("EvictedDueToDeactivated", "The workload is deactivated")]
+    release(stage)
+    assert said(stage.workload(), "QuotaReserved")[1:] == ("Deactivated", "The workload is deactivated")
+
+
+def test_a_reactivated_one_queues_again() -> None:
+    stage = open_stage()
+    stage.put(admitted())
+    set_active(stage, active=False)
+    release(stage)
+    set_active(stage, active=True)
+    assert said(stage.workload(), "Requeued") == ("True", "Reactivated", "The workload was reactivated")
+    assert said(stage.workload(), "QuotaReserved")[1] == "PendingEvaluation"
+
+
+def test_one_that_never_had_quota_is_deactivated_without_an_event() -> None:
+    stage = open_stage()
+    stage.put(make.workload(active=False))
+    assert said(stage.workload(), "Evicted")[1] == "Deactivated"
+    assert stage.events == []
+
+
+def test_one_that_ran_too_long_is_deactivated_when_its_time_is_over() -> None:
+    stage = open_stage()
+    stage.put(admitted(maximumExecutionTimeSeconds=30))
+    stage.run(29)
+    assert stage.workload()["spec"].get("active") is None
+    stage.run(30)
+    assert stage.workload()["spec"]["active"] is False
+    assert said(stage.workload(), "Evicted")[1] == "DeactivatedDueToMaximumExecutionTimeExceeded"
+    assert find_condition(stage.workload(), "DeactivationTarget") is None
+    cause = "DeactivatedDueToMaximumExecutionTimeExceeded"
+    assert stage.reasons() == ["MaximumExecutionTimeExceeded", f"EvictedDueTo{cause}"]
+
+
+def test_earlier_runs_count_towards_the_limit() -> None:
+    stage = open_stage()
+    wl = admitted(maximumExecutionTimeSeconds=30)
+    stage.put(with_path(wl, ("status", "accumulatedPastExecutionTimeSeconds"), 20))
+    stage.run(10)
+    assert stage.workload()["spec"]["active"] is False
+
+
+def test_a_restart_of_the_limit_after_readmission() -> None:
+    stage = open_stage()
+    stage.put(admitted(maximumExecutionTimeSeconds=30))
+    stage.run(20)
+    evicted = lifecycle.evict(stage.workload(), reason="Preempted", message="", now=make.at(20))
+    stage.put(lifecycle.release_after_eviction(evicted, make.at(20)))
+    stage.kernel.call_at(make.at(40), lambda: None)
+    stage.run(40)
+    stage.put(lifecycle.reserve_quota(stage.workload(), make.admission(), make.at(40), admitted=True))
+    stage.run(49)
+    assert stage.workload()["spec"].get("active") is None
+    stage.run(50)
+    assert stage.workload()["spec"]["active"] is False
+
+
+@pytest.mark.parametrize("kind", ["ClusterQueue", "LocalQueue"])
+def test_a_drained_queue_evicts_and_its_restart_requeues(kind: str) -> None:
+    stage = open_stage()
+    stage.put(admitted())
+    queue = make.cluster_queue if kind == "ClusterQueue" else make.local_queue
+    stage.put(queue(stopPolicy="HoldAndDrain"))
+    assert said(stage.workload(), "Evicted") == ("True", f"{kind}Stopped", f"The {kind} is stopped")
+    assert stage.reasons() == [f"EvictedDueTo{kind}Stopped"]
+    release(stage)
+    assert said(stage.workload(), "Requeued")[:2] == ("False", f"{kind}Stopped")
+    stage.put(queue())
+    restarted = f"The {kind} was restarted after being stopped"
+    assert said(stage.workload(), "Requeued") == ("True", f"{kind}Restarted", restarted)
+
+
+def test_a_queue_on_hold_keeps_what_is_admitted() -> None:
+    stage = open_stage()
+    stage.put(admitted())
+    stage.put(make.local_queue(stopPolicy="Hold"), make.cluster_queue(stopPolicy="Hold"))
+    assert find_condition(stage.workload(), "Evicted") is None
+
+
+@pytest.mark.parametrize("queue", [make.local_queue(stopPolicy="Hold"), make.cluster_queue(stopPolicy="HoldAndDrain")])
+def test_a_stopped_queue_takes_reservations_back(queue: Obj) -> None:
+    stage = open_stage()
+    checks = [{"name": "c", "state": "Pending"}]
+    waiting = make.workload(status={"admissionChecks": checks})
+    stage.put(lifecycle.reserve_quota(waiting, make.admission(), make.NOW, admitted=True))
+    stage.put(queue)
+    assert said(stage.workload(), "QuotaReserved")[0] == "False"
+    assert "admission" not in stage.workload()["status"]
+
+
+def test_ready_checks_admit() -> None:
+    stage = open_stage()
+    checks = [{"name": "c", "state": "Pending"}]
+    wl = lifecycle.reserve_quota(make.workload(status={"admissionChecks": checks}), make.admission(), make.NOW, True)
+    stage.put(wl)
+    stage.kernel.call_at(make.at(7), lambda: None)
+    stage.run(7)
+    stage.put(with_path(stage.workload(), ("status", "admissionChecks"), [{"name": "c", "state": "Ready"}]))
+    assert said(stage.workload(), "Admitted")[0] == "True"
+    assert [e.message for e in stage.events] == ["Admitted by ClusterQueue cq, wait time since reservation was 7s"]
+
+
+def test_a_backoff_ends_at_its_time() -> None:
+    stage = open_stage()
+    evicted = lifecycle.evict(admitted(), reason="PodsReadyTimeout", message="slow", now=make.NOW)
+    wl = lifecycle.release_after_eviction(evicted, make.NOW)
+    stage.put(with_path(wl, ("status", "requeueState"), {"count": 1, "requeueAt": make.stamp(60)}))
+    stage.run(59)
+    assert said(stage.workload(), "Requeued")[0] == "False"
+    stage.run(60)
+    assert said(stage.workload(), "Requeued")[:2] == ("True", "BackoffFinished")
+    assert stage.workload()["status"]["requeueState"] == {"count": 1}
+
+
+def test_a_gate_is_reported_and_taken_back() -> None:
+    stage = open_stage()
+    stage.put(make.workload(annotations={"kueue.x-k8s.io/admission-gated-by": "someone"}))
+    assert said(stage.workload(), "QuotaReserved")[1:] == ("AdmissionGated", "Admission is gated by: someone")
+    stage.put(with_path(stage.workload(), ("metadata", "annotations"), None))
+    cleared = ("PendingEvaluation", "AdmissionGatedBy cleared, waiting for quota reservation")
+    assert said(stage.workload(), "QuotaReserved")[1:] == cleared
+    assert stage.reasons() == ["AdmissionGated", "AdmissionGateCleared"]
+
+
+def test_an_orphan_is_finished_and_let_go() -> None:
+    stage = open_stage()
+    orphan = with_path(admitted(), ("metadata", "labels"), {"kueue.x-k8s.io/job-uid": "gone"})
+    stage.put(with_path(orphan, ("metadata", "finalizers"), ["kueue.x-k8s.io/resource-in-use"]))
+    assert said(stage.workload(), "Finished") == ("True", "OwnerNotFound", "The workload's owner no longer exists")
+    assert "finalizers" not in stage.workload()["metadata"]
+
+
+def test_one_without_owner_that_is_deleted_goes() -> None:
+    stage = open_stage()
+    stage.put(with_path(admitted(), ("metadata", "finalizers"), ["kueue.x-k8s.io/resource-in-use"]))
+    stage.delete(scheme.WORKLOAD, "wl")
+    assert stage.workloads() == []
+
+
+def test_what_moved_to_another_queue_follows_that_one() -> None:
+    stage = open_stage()
+    stage.put(make.workload(), make.local_queue("other", cluster_queue="cq"))
+    stage.put(with_path(stage.workload(), ("spec", "queueName"), "other"))
+    stage.put(make.local_queue(stopPolicy="Hold"))
+    assert "status" not in stage.workload()
+    stage.put(make.local_queue("other", stopPolicy="Hold"))
+    assert said(stage.workload(), "QuotaReserved")[2] == "LocalQueue other is inactive"
+
+
+def test_what_is_finished_is_left_alone() -> None:
+    stage = open_stage()
+    stage.put(lifecycle.finish(admitted(), "Succeeded", "", make.NOW))
+    stage.put(make.cluster_queue(stopPolicy="HoldAndDrain"))
+    assert find_condition(stage.workload(), "Evicted") is None
