@@ -19,26 +19,36 @@ _BINARY: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi":
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _GRAMMAR: Final = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII)
+_LENGTH_MAX: Final = 400
+_EXPONENT: Final = re.compile(r"[eE][+-]?\d+\Z", re.ASCII)
 _BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=65536, typed=True)
 def parse(value: str | int | float) -> int:
-    """A quantity in billionths, exact; finer parts are rounded up. ValueError says what is wrong."""
+    """A quantity in billionths, exact; finer parts are rounded up. ValueError says what is wrong.
+
+    Nothing is larger than 2**63 - 1, as in Kubernetes.
+    """
     text = str(value)
-    match = _GRAMMAR.fullmatch(text)
+    match = _GRAMMAR.fullmatch(text) if len(text) <= _LENGTH_MAX else None
     if match is None or isinstance(value, bool):
-        raise ValueError(f"{value!r} is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3")
+        raise ValueError(f"{repr(value)[:40]} is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3")
     sign, digits, suffix, exponent = match.groups()
     whole, _, fraction = digits.partition(".")
-    numerator, denominator = int(whole + fraction or "0") * NANO, 10 ** len(fraction)
+    numerator, denominator = int(whole + fraction or "0") * NANO, _power(len(fraction))
     if suffix in _BINARY:
         numerator *= _BINARY[suffix]
     else:
         power = int(exponent) if exponent is not None else _DECIMAL[suffix or ""]
-        numerator, denominator = numerator * 10 ** max(power, 0), denominator * 10 ** max(-power, 0)
-    nano = -(-numerator // denominator)
+        numerator, denominator = numerator * _power(power), denominator * _power(-power)
+    nano = min(-(-numerator // denominator), INT64_MAX * NANO)
     return -nano if sign == "-" else nano
+
+
+def _power(exponent: int) -> int:
+    """Ten to an exponent; one if that is negative."""
+    return int(10 ** max(exponent, 0))
 
 
 @lru_cache(maxsize=65536)
@@ -77,7 +87,17 @@ def canonical(value: str | int | float) -> str:
     text, nano = str(value), parse(value)
     if any(text.endswith(suffix) for suffix in _BINARY) and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
         return _binary(nano // NANO)
+    if _EXPONENT.search(text):
+        return _exponential(nano, -9)
     return _decimal(nano, -9)
+
+
+def _exponential(mantissa: int, exponent: int) -> str:
+    """`mantissa * 10**exponent` with the largest exponent divisible by three that leaves it whole."""
+    while mantissa and mantissa % 1000 == 0:
+        mantissa //= 1000
+        exponent += 3
+    return f"{mantissa}e{exponent}" if mantissa and exponent else str(mantissa)
 
 
 def _decimal(mantissa: int, exponent: int) -> str:
