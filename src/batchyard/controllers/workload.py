@@ -5,7 +5,7 @@ that the scheduler need not be asked about. One step per reconcile: its write br
 Source: pkg/controller/core/workload_controller.go of Kueue, less queueing and admission checks.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
@@ -23,6 +23,7 @@ from batchyard.ports.client import EventType, Reader, Update, UpdateStatus, Watc
 
 JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
 RESOURCE_IN_USE_FINALIZER: Final = "kueue.x-k8s.io/resource-in-use"
+_NO_STATUS: Final[Obj] = {}
 
 
 class WorkloadLifecycle:
@@ -40,7 +41,7 @@ class WorkloadLifecycle:
         kind = event.key.kind
         if kind == scheme.WORKLOAD:
             self._index.note_workload(event)
-            looks = event.type is not EventType.DELETED and _needs_look(event.obj, bool(self._index.closed))
+            looks = event.type is not EventType.DELETED and _needs_look(event.obj, self._index)
             return (event.key,) if looks else ()
         if kind == scheme.LOCAL_QUEUE:
             return self._index.note_local_queue(event)
@@ -71,36 +72,30 @@ class _Look(NamedTuple):
     now: Instant
 
 
-def _needs_look(workload: Obj, queues_closed: bool) -> bool:
+def _needs_look(workload: Obj, index: QueueIndex) -> bool:
     """Whether a step may be due. Most changes are the scheduler's, and need none."""
-    metadata, spec, status = workload["metadata"], workload["spec"], workload.get("status")
-    if spec.get("active") is False or "deletionTimestamp" in metadata or not status:
-        return True
+    metadata, spec, status = workload["metadata"], workload["spec"], workload.get("status") or _NO_STATUS
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     if _is(conditions, r.FINISHED, "True"):
-        return _is_orphan(workload) and bool(metadata.get("finalizers"))
+        return "finalizers" in metadata and _is_orphan(workload)
     if (
-        _is(conditions, r.DEACTIVATION_TARGET, "True")
-        or _is(conditions, r.REQUEUED, "False")
+        spec.get("active") is False
         or "requeueState" in status
+        or _is(conditions, r.DEACTIVATION_TARGET, "True")
+        or _is(conditions, r.REQUEUED, "False")
+        or lifecycle.has_admission_gate(workload)
         or _is_orphan(workload)
     ):
         return True
     reserved = conditions.get(r.QUOTA_RESERVED)
-    if reserved is None:
-        return True
-    if reserved["status"] == "True":
-        admitted = _is(conditions, r.ADMITTED, "True")
-        return not admitted or queues_closed or "maximumExecutionTimeSeconds" in spec
-    return (
-        queues_closed
-        or reserved["reason"] == r.PENDING_EVALUATION
-        or reserved["reason"] not in waiting.VERDICTS
-        or lifecycle.has_admission_gate(workload)
-    )
+    if reserved is not None and reserved["status"] == "True":
+        steady = _is(conditions, r.ADMITTED, "True") and "maximumExecutionTimeSeconds" not in spec
+        return not steady or not index.is_open(workload)
+    verdict = reserved is None or reserved["reason"] in waiting.VERDICTS
+    return not verdict or not index.is_open(workload, to_all=True)
 
 
-def _is(conditions: dict[str, Any], kind: str, status: str) -> bool:
+def _is(conditions: Mapping[str, Any], kind: str, status: str) -> bool:
     return kind in conditions and conditions[kind]["status"] == status
 
 

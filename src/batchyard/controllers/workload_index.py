@@ -8,53 +8,61 @@ from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.core.lifecycle.waiting import is_inactive, stop_policy
 from batchyard.ports.client import EventType, WatchEvent
 
+#: The namespace and name of a LocalQueue.
+_Place = tuple[str, str]
+
 
 class QueueIndex:
-    """Which Workloads are in which LocalQueue, which LocalQueues in which ClusterQueue, and which queues are closed."""
+    """Which Workloads are in which LocalQueue, which LocalQueues in which ClusterQueue, and which queues are open."""
 
     def __init__(self) -> None:
-        self._workloads: dict[tuple[str, str], dict[Key, None]] = {}
-        self._local_queues: dict[str, dict[Key, None]] = {}
-        #: Queues that are stopped, going away or inactive.
-        self.closed: dict[Key, None] = {}
+        self._workloads: dict[_Place, dict[Key, None]] = {}
+        self._local_queues: dict[str, dict[_Place, None]] = {}
+        #: The ClusterQueue of each open LocalQueue.
+        self._open_local_queues: dict[_Place, str] = {}
+        #: Open ClusterQueues, each with whether it takes every namespace.
+        self._open_cluster_queues: dict[str, bool] = {}
+
+    def is_open(self, workload: Obj, *, to_all: bool = False) -> bool:
+        """Whether its queues exist and none is stopped, inactive or going; with `to_all`, and take every namespace."""
+        cluster_queue = self._open_local_queues.get(_place_of(workload))
+        takes_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
+        return takes_all is True or (takes_all is False and not to_all)
 
     def note_workload(self, event: WatchEvent) -> None:
         """Take note of a Workload's queue; one that is finished or gone is in none."""
-        key, queue = event.key, _queue_of(event.key, event.obj)
-        if event.old is not None and (old_queue := _queue_of(key, event.old)) != queue:
-            self._workloads.get(old_queue, {}).pop(key, None)
+        key, place = event.key, _place_of(event.obj)
+        if event.old is not None and (old_place := _place_of(event.old)) != place:
+            self._workloads.get(old_place, {}).pop(key, None)
         if event.type is EventType.DELETED or lifecycle.is_finished(event.obj):
-            self._workloads.get(queue, {}).pop(key, None)
+            self._workloads.get(place, {}).pop(key, None)
         else:
-            self._workloads.setdefault(queue, {})[key] = None
+            self._workloads.setdefault(place, {})[key] = None
 
     def note_local_queue(self, event: WatchEvent) -> Iterable[Key]:
         """Take note of a LocalQueue; its Workloads, if they must look at it again."""
-        key, cluster_queue = event.key, event.obj["spec"].get("clusterQueue", "")
-        if event.type is EventType.DELETED:
-            self._local_queues.get(cluster_queue, {}).pop(key, None)
+        place, cluster_queue = (event.key.namespace, event.key.name), event.obj["spec"].get("clusterQueue", "")
+        gone = event.type is EventType.DELETED
+        if gone:
+            self._local_queues.get(cluster_queue, {}).pop(place, None)
         else:
-            self._local_queues.setdefault(cluster_queue, {})[key] = None
-        return self._workloads_of(key) if self._note_closure(event) else ()
+            self._local_queues.setdefault(cluster_queue, {})[place] = None
+        if gone or _closure(event.obj) != _OPEN:
+            self._open_local_queues.pop(place, None)
+        else:
+            self._open_local_queues[place] = cluster_queue
+        return list(self._workloads.get(place, ())) if _matters(event) else ()
 
     def note_cluster_queue(self, event: WatchEvent) -> Iterable[Key]:
         """Take note of a ClusterQueue; the Workloads of its LocalQueues, if they must look at it again."""
-        if not self._note_closure(event):
-            return ()
-        local_queues = self._local_queues.get(event.key.name, {})
-        return [workload for local_queue in local_queues for workload in self._workloads_of(local_queue)]
-
-    def _workloads_of(self, local_queue: Key) -> list[Key]:
-        return list(self._workloads.get((local_queue.namespace, local_queue.name), ()))
-
-    def _note_closure(self, event: WatchEvent) -> bool:
-        """Whether Workloads must look again: the queue came, went, opened or closed."""
-        closure = _closure(event.obj)
-        if event.type is EventType.DELETED or closure == _OPEN:
-            self.closed.pop(event.key, None)
+        name = event.key.name
+        if event.type is EventType.DELETED or _closure(event.obj) != _OPEN:
+            self._open_cluster_queues.pop(name, None)
         else:
-            self.closed[event.key] = None
-        return event.type is not EventType.MODIFIED or event.old is None or _closure(event.old) != closure
+            self._open_cluster_queues[name] = event.obj["spec"].get("namespaceSelector") == {}
+        if not _matters(event):
+            return ()
+        return [key for place in self._local_queues.get(name, ()) for key in self._workloads.get(place, ())]
 
 
 class _Closure(NamedTuple):
@@ -73,5 +81,12 @@ def _closure(queue: Obj) -> _Closure:
     return _Closure(stop_policy(queue), "deletionTimestamp" in queue["metadata"], inactive)
 
 
-def _queue_of(key: Key, workload: Obj) -> tuple[str, str]:
-    return key.namespace, workload["spec"].get("queueName", "")
+def _matters(event: WatchEvent) -> bool:
+    """Whether Workloads must look again: the queue came, went, opened or closed."""
+    if event.type is not EventType.MODIFIED or event.old is None:
+        return True
+    return _closure(event.old) != _closure(event.obj)
+
+
+def _place_of(workload: Obj) -> _Place:
+    return workload["metadata"].get("namespace", ""), workload["spec"].get("queueName", "")

@@ -161,6 +161,8 @@ def set_pending(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
 
 def sync_admitted(workload: Obj, now: Instant) -> Obj:
     """Make Admitted what quota, checks and topology say; add up the time it ran when that ends."""
+    if not (workload.get("status") or _NO_STATUS).get("conditions"):
+        return workload
     draft = StatusDraft(workload, now)
     _sync_admitted(draft)
     return draft.result()
