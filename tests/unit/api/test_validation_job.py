@@ -1,0 +1,338 @@
+"""What is right and wrong in Jobs, by Kubernetes's rules."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.validation import validate, validate_update
+from edits import GONE, begins, edited
+
+JOB = make.job(queue=None, suspend=False, template=make.pod_template(restartPolicy="Never"))
+INDEXED = edited(JOB, {"spec.completionMode": "Indexed", "spec.completions": 3, "spec.parallelism": 2})
+RULES = "spec.podFailurePolicy.rules"
+CODES = {"operator": "In", "values": [1, 3]}
+FAILING = edited(JOB, {RULES: [{"action": "FailJob", "onExitCodes": CODES}]})
+SUCCESS = "spec.successPolicy.rules"
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pytest.param(JOB, id="a Job"),
+        pytest.param(INDEXED, id="an Indexed Job"),
+        pytest.param(edited(JOB, {"spec.completions": GONE}), id="a work queue"),
+        pytest.param(edited(JOB, {"spec.template.spec.restartPolicy": "OnFailure"}), id="restarted in place"),
+        pytest.param(edited(INDEXED, {"spec.backoffLimitPerIndex": 1, "spec.maxFailedIndexes": 2}), id="by index"),
+        pytest.param(FAILING, id="a failure policy"),
+        pytest.param(
+            edited(JOB, {RULES: [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}),
+            id="disruptions ignored",
+        ),
+        pytest.param(edited(INDEXED, {SUCCESS: [{"succeededIndexes": "0,1-2", "succeededCount": 2}]}), id="success"),
+        pytest.param(edited(JOB, {"spec.managedBy": "a.io/b"}), id="managed elsewhere"),
+        pytest.param(
+            edited(JOB, {"spec.selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}}),
+            id="a selector Kubernetes made",
+        ),
+        pytest.param(
+            edited(
+                JOB,
+                {
+                    "spec.manualSelector": True,
+                    "spec.selector": {"matchLabels": {"a": "b"}},
+                    "spec.template.metadata": {"labels": {"a": "b", "c": "d"}},
+                },
+            ),
+            id="a selector of its own",
+        ),
+    ],
+)
+def test_good_jobs_pass(obj: dict[str, Any]) -> None:
+    assert validate(obj) == []
+    assert validate_update(obj, obj) == []
+
+
+@pytest.mark.parametrize("field", ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit"])
+def test_numbers_are_not_negative(field: str) -> None:
+    faults = validate(edited(JOB, {f"spec.{field}": -1}))
+    assert begins(faults, f"spec.{field}: Invalid value: -1: must be greater than or equal to 0")
+
+
+@pytest.mark.parametrize(
+    ("edits", "start"),
+    [
+        pytest.param({"spec.completionMode": "X"}, 'spec.completionMode: Unsupported value: "X"', id="no mode"),
+        pytest.param(
+            {"spec.completions": GONE},
+            "spec.completions: Required value: when completion mode is Indexed",
+            id="no number of indexes",
+        ),
+        pytest.param(
+            {"spec.parallelism": 100_001},
+            "spec.parallelism: Invalid value: 100001: must be less than or equal to 100000 when completion mode",
+            id="too much parallelism",
+        ),
+        pytest.param(
+            {"spec.backoffLimitPerIndex": 1, "spec.maxFailedIndexes": 4},
+            "spec.maxFailedIndexes: Invalid value: 4: must be less than or equal to completions",
+            id="more failures than indexes",
+        ),
+        pytest.param(
+            {"spec.maxFailedIndexes": 1},
+            "spec.backoffLimitPerIndex: Required value: when maxFailedIndexes is specified",
+            id="failed indexes that do not fail alone",
+        ),
+        pytest.param(
+            {"spec.completions": 100_001, "spec.backoffLimitPerIndex": 1},
+            "spec.maxFailedIndexes: Required value: must be specified when completions is above 100000",
+            id="too many indexes without bound on failures",
+        ),
+        pytest.param(
+            {"spec.completions": 100_001, "spec.backoffLimitPerIndex": 1, "spec.maxFailedIndexes": 10_001},
+            "spec.maxFailedIndexes: Invalid value: 10001: must be less than or equal to 10000 when completions are",
+            id="too many failures of too many indexes",
+        ),
+        pytest.param(
+            {"spec.backoffLimitPerIndex": 1, "spec.completionMode": "NonIndexed"},
+            "spec.backoffLimitPerIndex: Invalid value: 1: requires indexed completion mode",
+            id="retries by index without indexes",
+        ),
+        pytest.param(
+            {SUCCESS: [], "spec.completionMode": "NonIndexed"},
+            'spec.successPolicy: Invalid value: {"rules":[]}: requires indexed completion mode',
+            id="success by index without indexes",
+        ),
+        pytest.param(
+            {"metadata.name": "a" * 62},
+            f'metadata.name: Invalid value: "{"a" * 62}": will not able to create pod with invalid DNS label',
+            id="a name too long for its pods",
+        ),
+        pytest.param(
+            {SUCCESS: []},
+            f"{SUCCESS}: Required value: at least one rules must be specified when the successPolicy is specified",
+            id="no rule of success",
+        ),
+        pytest.param(
+            {SUCCESS: [{}]},
+            f"{SUCCESS}[0]: Required value: at least one of succeededCount or succeededIndexes must be specified",
+            id="an empty rule of success",
+        ),
+        pytest.param(
+            {SUCCESS: [{"succeededCount": 4}]},
+            f"{SUCCESS}[0].succeededCount: Invalid value: 4: must be less than or equal to 3 (the number of specified",
+            id="more successes than indexes",
+        ),
+        pytest.param(
+            {SUCCESS: [{"succeededCount": 2, "succeededIndexes": "1"}]},
+            f"{SUCCESS}[0].succeededCount: Invalid value: 2: must be less than or equal to 1 (the number of indexes",
+            id="more successes than indexes named",
+        ),
+        pytest.param(
+            {SUCCESS: [{"succeededCount": -1}]},
+            f"{SUCCESS}[0].succeededCount: Invalid value: -1: must be greater than or equal to 0",
+            id="less than no successes",
+        ),
+        pytest.param(
+            {SUCCESS: [{"succeededCount": 1}] * 21},
+            f"{SUCCESS}: Too many: 21: must have at most 20 items",
+            id="too many rules of success",
+        ),
+    ],
+)
+def test_bad_indexed_jobs_are_refused(edits: dict[str, Any], start: str) -> None:
+    assert begins(validate(edited(INDEXED, edits)), start)
+
+
+@pytest.mark.parametrize("indexes", ["3", "1,0", "1-1", "2-1", "a", "0,", "-1", "0-"])
+def test_indexes_of_success_increase_and_exist(indexes: str) -> None:
+    faults = validate(edited(INDEXED, {SUCCESS: [{"succeededIndexes": indexes}]}))
+    assert begins(faults, f'{SUCCESS}[0].succeededIndexes: Invalid value: "{indexes}": error parsing succeededIndexes')
+
+
+RESTART = "spec.template.spec.restartPolicy"
+
+
+@pytest.mark.parametrize(
+    ("edits", "start"),
+    [
+        pytest.param({RESTART: GONE}, f'{RESTART}: Required value: valid values: "OnFailure", "Never"', id="not said"),
+        pytest.param({RESTART: "Always"}, f"{RESTART}: Required value: valid values", id="for ever"),
+        pytest.param({RESTART: "X"}, f'{RESTART}: Unsupported value: "X"', id="unknown"),
+        pytest.param(
+            {RESTART: "OnFailure", RULES: [{"action": "FailJob", "onExitCodes": CODES}]},
+            f'{RESTART}: Invalid value: "OnFailure": only "Never" is supported when podFailurePolicy is specified',
+            id="before the failure policy sees it",
+        ),
+        pytest.param(
+            {"spec.podReplacementPolicy": "X"},
+            'spec.podReplacementPolicy: Unsupported value: "X": supported values: "Failed", "TerminatingOrFailed"',
+            id="no policy of replacement",
+        ),
+        pytest.param(
+            {"spec.podReplacementPolicy": "TerminatingOrFailed", RULES: [{"action": "FailJob", "onExitCodes": CODES}]},
+            'spec.podReplacementPolicy: Unsupported value: "TerminatingOrFailed": supported values: "Failed"',
+            id="a replacement before the failure is known",
+        ),
+        pytest.param(
+            {"spec.selector": {"matchLabels": {"a": "b"}}},
+            'spec.selector: Invalid value: {"matchLabels":{"a":"b"}}: `selector` not auto-generated',
+            id="a selector without asking",
+        ),
+        pytest.param({"spec.manualSelector": True}, "spec.selector: Required value", id="no selector"),
+        pytest.param(
+            {"spec.manualSelector": True, "spec.selector": {"matchLabels": {"a": "b"}}},
+            "spec.template.metadata.labels: Invalid value: {}: `selector` does not match template `labels`",
+            id="a selector of other pods",
+        ),
+        pytest.param({"spec.managedBy": "me"}, 'spec.managedBy: Invalid value: "me": must be a domain', id="manager"),
+        pytest.param(
+            {"spec.managedBy": f"a.io/{'b' * 60}"},
+            "spec.managedBy: Too long: may not be more than 63 bytes",
+            id="a long name of the manager",
+        ),
+        pytest.param(
+            {"spec.template.spec.containers": []}, "spec.template.spec.containers: Required value", id="no containers"
+        ),
+    ],
+)
+def test_bad_jobs_are_refused(edits: dict[str, Any], start: str) -> None:
+    assert begins(validate(edited(JOB, edits)), start)
+
+
+@pytest.mark.parametrize(
+    ("rule", "starts"),
+    [
+        pytest.param({"onExitCodes": CODES}, [".action: Required value: valid values"], id="no action"),
+        pytest.param({"action": "X", "onExitCodes": CODES}, ['.action: Unsupported value: "X"'], id="unknown action"),
+        pytest.param(
+            {"action": "FailIndex", "onExitCodes": CODES},
+            ['.action: Invalid value: "FailIndex": requires the backoffLimitPerIndex to be set'],
+            id="failing an index that does not fail alone",
+        ),
+        pytest.param(
+            {"action": "Count"},
+            [": Invalid value: specifying one of OnExitCodes and OnPodConditions is required"],
+            id="about nothing",
+        ),
+        pytest.param(
+            {"action": "Count", "onExitCodes": CODES, "onPodConditions": [{"type": "A"}]},
+            [": Invalid value: specifying both OnExitCodes and OnPodConditions is not supported"],
+            id="about two things",
+        ),
+        pytest.param(
+            {"action": "Count", "onPodConditions": [{"type": "a b", "status": "X"}]},
+            ['.onPodConditions[0].type: Invalid value: "a b"', '.onPodConditions[0].status: Unsupported value: "X"'],
+            id="no condition",
+        ),
+        pytest.param(
+            {"action": "Count", "onExitCodes": {"operator": "X", "values": [1]}},
+            ['.onExitCodes.operator: Unsupported value: "X": supported values: "In", "NotIn"'],
+            id="no operator",
+        ),
+        pytest.param(
+            {"action": "Count", "onExitCodes": {"operator": "In", "values": []}},
+            [".onExitCodes.values: Invalid value: []: at least one value is required"],
+            id="no exit codes",
+        ),
+        pytest.param(
+            {"action": "Count", "onExitCodes": {"operator": "In", "values": [0, 1]}},
+            [".onExitCodes.values[0]: Invalid value: 0: must not be 0 for the In operator"],
+            id="success as a failure",
+        ),
+        pytest.param(
+            {"action": "Count", "onExitCodes": {"operator": "In", "values": [1, 1]}},
+            [".onExitCodes.values[1]: Duplicate value: 1"],
+            id="an exit code twice",
+        ),
+        pytest.param(
+            {"action": "Count", "onExitCodes": {"operator": "NotIn", "values": [2, 1]}},
+            [".onExitCodes.values: Invalid value: [2,1]: must be ordered"],
+            id="exit codes out of order",
+        ),
+        pytest.param(
+            {"action": "Count", "onExitCodes": {"operator": "In", "values": list(range(1, 257))}},
+            [".onExitCodes.values: Too many: 256: must have at most 255 items"],
+            id="too many exit codes",
+        ),
+        pytest.param(
+            {"action": "Count", "onExitCodes": {**CODES, "containerName": "x"}},
+            ['.onExitCodes.containerName: Invalid value: "x": must be one of the container or initContainer names'],
+            id="exit codes of no container",
+        ),
+    ],
+)
+def test_bad_rules_of_failure_are_refused(rule: dict[str, Any], starts: list[str]) -> None:
+    assert begins(validate(edited(JOB, {RULES: [rule]})), *(f"{RULES}[0]{start}" for start in starts))
+
+
+def test_a_failure_policy_has_at_most_20_rules() -> None:
+    rules = [{"action": "FailJob", "onExitCodes": CODES}] * 21
+    assert begins(validate(edited(JOB, {RULES: rules})), f"{RULES}: Too many: 21: must have at most 20 items")
+
+
+@pytest.mark.parametrize(
+    ("old", "edits", "start"),
+    [
+        pytest.param(
+            JOB, {"spec.completions": 2}, "spec.completions: Invalid value: 2: field is immutable", id="number"
+        ),
+        pytest.param(
+            INDEXED,
+            {"spec.completions": 2},
+            "spec.completions: Invalid value: 2: can only be modified in tandem with spec.parallelism",
+            id="the number of indexes alone",
+        ),
+        pytest.param(
+            INDEXED,
+            {"spec.completionMode": "NonIndexed"},
+            'spec.completionMode: Invalid value: "NonIndexed": field is immutable',
+            id="the mode",
+        ),
+        pytest.param(JOB, {"spec.managedBy": "a.io/b"}, "spec.managedBy: Invalid value", id="the manager"),
+        pytest.param(
+            FAILING, {"spec.podFailurePolicy": GONE}, "spec.podFailurePolicy: Invalid value: null", id="rules"
+        ),
+        pytest.param(
+            JOB,
+            {"spec.template.spec.nodeSelector": {"a": "b"}},
+            "spec.template: Invalid value: {",
+            id="where a running Job runs",
+        ),
+        pytest.param(
+            edited(JOB, {"spec.suspend": True}),
+            {"spec.template.spec.containers[0].image": "other"},
+            "spec.template: Invalid value: {",
+            id="what a suspended Job runs",
+        ),
+    ],
+)
+def test_what_must_stay_of_a_job_stays(old: dict[str, Any], edits: dict[str, Any], start: str) -> None:
+    assert begins(validate_update(edited(old, edits), old), start)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        pytest.param({"spec.template.spec.nodeSelector": {"a": "b"}}, id="its nodes"),
+        pytest.param({"spec.template.spec.tolerations": [{"operator": "Exists"}]}, id="what it tolerates"),
+        pytest.param({"spec.template.metadata": {"labels": {"a": "b"}}}, id="labels"),
+        pytest.param({"spec.template.spec.affinity": {"nodeAffinity": {}}}, id="node affinity"),
+        pytest.param({"spec.template.spec.containers[0].resources": {"requests": {"cpu": "9"}}}, id="requests"),
+        pytest.param({"spec.suspend": False, "spec.template.spec.nodeSelector": {"a": "b"}}, id="nodes at its start"),
+        pytest.param({"spec.parallelism": 5}, id="parallelism"),
+    ],
+)
+def test_what_may_change_of_a_suspended_job(edits: dict[str, Any]) -> None:
+    old = edited(JOB, {"spec.suspend": True})
+    assert validate_update(edited(old, edits), old) == []
+
+
+def test_a_job_is_told_where_to_run_as_it_is_suspended() -> None:
+    new = edited(JOB, {"spec.suspend": True, "spec.template.spec.nodeSelector": {"a": "b"}})
+    assert validate_update(new, JOB) == []
+
+
+def test_an_indexed_job_grows_with_its_parallelism() -> None:
+    old = edited(INDEXED, {"spec.parallelism": 3})
+    assert validate_update(edited(old, {"spec.parallelism": 5, "spec.completions": 5}), old) == []

@@ -1,0 +1,355 @@
+"""What is right and wrong in the labels and annotations that queue Jobs and JobSets."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.defaults import with_defaults
+from batchyard.api.validation import queued_topology as topology
+from batchyard.api.validation import validate, validate_update
+from edits import GONE, begins, edited
+
+PREFIX = "kueue.x-k8s.io"
+LABELS = "metadata.labels"
+NOTES = "metadata.annotations"
+NEVER = make.pod_template(restartPolicy="Never")
+JOB = make.job(suspend=False, parallelism=4, completions=4, completionMode="Indexed", template=NEVER)
+JOBSET = with_defaults(make.jobset(replicated_jobs=[make.replicated_job("a"), make.replicated_job("b", 4)]))
+POD_NOTES = "spec.template.metadata.annotations"
+
+
+def label(name: str) -> str:
+    """The path of one of Kueue's labels, as an edit has it."""
+    return f'{LABELS}."{PREFIX}/{name}"'
+
+
+def note(name: str) -> str:
+    """The path of one of Kueue's annotations, as an edit has it."""
+    return f'{NOTES}."{PREFIX}/{name}"'
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        pytest.param({}, id="in a queue"),
+        pytest.param({LABELS: GONE}, id="in no queue"),
+        pytest.param({label("prebuilt-workload-name"): "wl"}, id="with a Workload"),
+        pytest.param({label("max-exec-time-seconds"): "60"}, id="for a while"),
+        pytest.param({note("job-min-parallelism"): "3"}, id="partially"),
+        pytest.param({note("elastic-job"): "true"}, id="elastic"),
+        pytest.param({note("job-completions-equal-parallelism"): "t"}, id="completions as parallelism"),
+        pytest.param({note("job-completions-equal-parallelism"): "false", "spec.parallelism": 3}, id="or not"),
+        pytest.param({note("admission-gated-by"): "a.io/b"}, id="behind a gate"),
+    ],
+)
+def test_good_jobs_are_queued(edits: dict[str, Any]) -> None:
+    job = edited(JOB, edits)
+    assert validate(job) == []
+    assert validate_update(job, job) == []
+
+
+@pytest.mark.parametrize(
+    ("edits", "start"),
+    [
+        pytest.param(
+            {label("queue-name"): "A"},
+            f'{LABELS}[{PREFIX}/queue-name]: Invalid value: "A": a lowercase RFC 1123 subdomain',
+            id="no queue",
+        ),
+        pytest.param(
+            {label("prebuilt-workload-name"): "A"},
+            f'{LABELS}[{PREFIX}/prebuilt-workload-name]: Invalid value: "A"',
+            id="no Workload",
+        ),
+        pytest.param(
+            {note("prebuilt-workload-name"): "A_"},
+            f'{NOTES}[{PREFIX}/prebuilt-workload-name]: Invalid value: "A_"',
+            id="no Workload, in an annotation",
+        ),
+        pytest.param(
+            {label("max-exec-time-seconds"): "1h"},
+            f'{LABELS}[{PREFIX}/max-exec-time-seconds]: Invalid value: "1h": strconv.Atoi: parsing "1h": invalid',
+            id="no number of seconds",
+        ),
+        pytest.param(
+            {label("max-exec-time-seconds"): "0"},
+            f"{LABELS}[{PREFIX}/max-exec-time-seconds]: Invalid value: 0: should be greater than 0",
+            id="no time",
+        ),
+        pytest.param(
+            {note("job-min-parallelism"): "x"},
+            f'{NOTES}[{PREFIX}/job-min-parallelism]: Invalid value: "x": strconv.Atoi: parsing "x": invalid syntax',
+            id="no least parallelism",
+        ),
+        pytest.param(
+            {note("job-min-parallelism"): "4"},
+            f"{NOTES}[{PREFIX}/job-min-parallelism]: Invalid value: 4: should be between 0 and 3",
+            id="a least parallelism that is all",
+        ),
+        pytest.param(
+            {note("job-min-parallelism"): "2", note("elastic-job"): "true"},
+            f'{NOTES}[{PREFIX}/job-min-parallelism]: Invalid value: "2": partial admission and elastic job cannot',
+            id="partial and elastic",
+        ),
+        pytest.param(
+            {note("job-completions-equal-parallelism"): "yes"},
+            f'{NOTES}[{PREFIX}/job-completions-equal-parallelism]: Invalid value: "yes": strconv.ParseBool',
+            id="no truth value",
+        ),
+        pytest.param(
+            {note("job-completions-equal-parallelism"): "true", "spec.completionMode": "NonIndexed"},
+            f'{NOTES}[{PREFIX}/job-completions-equal-parallelism]: Invalid value: "true": should not be enabled',
+            id="completions without indexes",
+        ),
+        pytest.param(
+            {note("job-completions-equal-parallelism"): "true", "spec.parallelism": 3},
+            f"spec.completions: Invalid value: 4: should be equal to parallelism when {PREFIX}/job-completions-equal",
+            id="completions other than parallelism",
+        ),
+        pytest.param(
+            {note("admission-gated-by"): "b"},
+            f'{NOTES}[{PREFIX}/admission-gated-by]: Invalid value: "b": must be a domain-prefixed path',
+            id="no gate",
+        ),
+    ],
+)
+def test_bad_labels_and_annotations_are_refused(edits: dict[str, Any], start: str) -> None:
+    assert begins(validate(edited(JOB, edits)), start)
+
+
+def test_a_jobset_is_not_elastic() -> None:
+    faults = validate(edited(JOBSET, {note("elastic-job"): "true"}))
+    message = 'elastic job is not supported for "jobset.x-k8s.io/v1alpha2, Kind=JobSet"'
+    assert begins(faults, f"{NOTES}[{PREFIX}/elastic-job]: Forbidden: {message}")
+
+
+@pytest.mark.parametrize(
+    ("edits", "start"),
+    [
+        pytest.param(
+            {label("queue-name"): "other"},
+            f'{LABELS}[{PREFIX}/queue-name]: Invalid value: "other": field is immutable',
+            id="the queue",
+        ),
+        pytest.param(
+            {label("prebuilt-workload-name"): "wl"},
+            f'{LABELS}[{PREFIX}/prebuilt-workload-name]: Invalid value: "wl": field is immutable',
+            id="the Workload",
+        ),
+        pytest.param(
+            {label("max-exec-time-seconds"): "9"},
+            f'{LABELS}[{PREFIX}/max-exec-time-seconds]: Invalid value: "9": field is immutable',
+            id="the time",
+        ),
+        pytest.param(
+            {label("priority-class"): "high"},
+            f'{LABELS}[{PREFIX}/priority-class]: Invalid value: "high": WorkloadPriorityClass cannot be added',
+            id="a priority class",
+        ),
+        pytest.param(
+            {note("elastic-job"): "true"},
+            f"{NOTES}[{PREFIX}/elastic-job]: Invalid value: true: field is immutable",
+            id="elasticity",
+        ),
+        pytest.param(
+            {note("admission-gated-by"): "a.io/b"},
+            f"{NOTES}[{PREFIX}/admission-gated-by]: Forbidden: cannot add admission gate after creation",
+            id="gates",
+        ),
+        pytest.param(
+            {note("job-completions-equal-parallelism"): "true"},
+            f"{NOTES}[{PREFIX}/job-completions-equal-parallelism]: Forbidden: field is immutable while the job is not",
+            id="whether completions follow",
+        ),
+    ],
+)
+def test_what_stays_while_a_job_runs(edits: dict[str, Any], start: str) -> None:
+    assert begins(validate_update(edited(JOB, edits), JOB), start)
+
+
+@pytest.mark.parametrize("obj", [pytest.param(JOB, id="Job"), pytest.param(JOBSET, id="JobSet")])
+@pytest.mark.parametrize(
+    "edits",
+    [
+        pytest.param({label("queue-name"): "other"}, id="the queue"),
+        pytest.param({label("prebuilt-workload-name"): "wl"}, id="the Workload"),
+        pytest.param({label("max-exec-time-seconds"): "9"}, id="the time"),
+        pytest.param({label("priority-class"): "high"}, id="a priority class"),
+    ],
+)
+def test_what_may_change_while_a_job_is_suspended(obj: dict[str, Any], edits: dict[str, Any]) -> None:
+    old = edited(obj, {"spec.suspend": True})
+    assert validate_update(edited(old, edits), old) == []
+
+
+def test_a_priority_class_is_swapped_but_not_taken_away() -> None:
+    old = edited(JOB, {label("priority-class"): "high", "spec.suspend": True})
+    start = f'{LABELS}[{PREFIX}/priority-class]: Invalid value: "": WorkloadPriorityClass cannot be removed'
+    assert validate_update(edited(old, {label("priority-class"): "low"}), old) == []
+    assert begins(validate_update(edited(old, {label("priority-class"): GONE}), old), start)
+
+
+def test_parallelism_of_a_partially_admitted_job_stays() -> None:
+    old = edited(JOB, {note("job-min-parallelism"): "1"})
+    faults = validate_update(edited(old, {"spec.parallelism": 3}), old)
+    assert begins(
+        faults, "spec.parallelism: Forbidden: cannot change when partial admission is enabled and the job is not"
+    )
+
+
+def test_an_annotation_that_was_taken_with_its_job_is_not_judged_anew() -> None:
+    old = edited(JOB, {note("job-min-parallelism"): "3", "spec.suspend": True})
+    assert validate_update(edited(old, {"spec.parallelism": 2}), old) == []
+
+
+RACK = "cloud.example.com/rack"
+LAYERS = '[{"topology": "block", "size": 4}, {"topology": "rack", "size": 2}]'
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({topology.REQUIRED: RACK}, id="required"),
+        pytest.param({topology.UNCONSTRAINED: "true"}, id="unconstrained"),
+        pytest.param({topology.PREFERRED: RACK, topology.GROUP: "g"}, id="in a group"),
+        pytest.param({topology.SLICE: RACK, topology.SLICE_SIZE: "4"}, id="in slices"),
+        pytest.param({topology.LAYERS: LAYERS}, id="in layers of slices"),
+        pytest.param({"other": "note"}, id="nothing"),
+    ],
+)
+def test_good_requests_for_places_pass(annotations: dict[str, str]) -> None:
+    assert validate(edited(JOB, {POD_NOTES: annotations})) == []
+
+
+@pytest.mark.parametrize(
+    ("annotations", "starts"),
+    [
+        pytest.param(
+            {topology.REQUIRED: RACK, topology.PREFERRED: RACK},
+            [": Invalid value: must not contain more than one topology annotation: ["],
+            id="two modes",
+        ),
+        pytest.param({topology.REQUIRED: "a b"}, [f'[{topology.REQUIRED}]: Invalid value: "a b"'], id="no label"),
+        pytest.param(
+            {topology.UNCONSTRAINED: "yes"},
+            [f'[{topology.UNCONSTRAINED}]: Invalid value: "yes": must be a boolean value'],
+            id="no truth value",
+        ),
+        pytest.param(
+            {topology.SLICE: RACK},
+            [f"[{topology.SLICE_SIZE}]: Required value: must be set when '{topology.SLICE}' is specified"],
+            id="slices of no size",
+        ),
+        pytest.param(
+            {topology.SLICE_SIZE: "2"},
+            [f"[{topology.SLICE_SIZE}]: Forbidden: may not be set when '{topology.SLICE}' is not specified"],
+            id="slices of no topology",
+        ),
+        pytest.param(
+            {topology.SLICE: RACK, topology.SLICE_SIZE: "x"},
+            [f'[{topology.SLICE_SIZE}]: Invalid value: "x": must be a numeric value'],
+            id="no size",
+        ),
+        pytest.param(
+            {topology.SLICE: RACK, topology.SLICE_SIZE: "0"},
+            [f'[{topology.SLICE_SIZE}]: Invalid value: "0": must be greater than or equal to 1'],
+            id="empty slices",
+        ),
+        pytest.param(
+            {topology.SLICE: RACK, topology.SLICE_SIZE: "5"},
+            [f'[{topology.SLICE_SIZE}]: Invalid value: "5": must not be greater than pod set count 4'],
+            id="slices larger than all",
+        ),
+        pytest.param(
+            {topology.GROUP: "7", topology.REQUIRED: RACK},
+            [f'[{topology.GROUP}]: Invalid value: "7": must not be a number'],
+            id="a number for a group",
+        ),
+        pytest.param(
+            {topology.GROUP: "g"},
+            [f"[{topology.GROUP}]: Forbidden: may not be set when neither '{topology.PREFERRED}' nor"],
+            id="a group without place",
+        ),
+        pytest.param(
+            {topology.GROUP: "g", topology.REQUIRED: RACK, topology.SLICE: RACK, topology.SLICE_SIZE: "2"},
+            [
+                f"[{topology.GROUP}]: Forbidden: may not be set when '{name}'"
+                for name in (topology.SLICE_SIZE, topology.SLICE)
+            ],
+            id="a group in slices",
+        ),
+        pytest.param(
+            {topology.LAYERS: LAYERS, topology.SLICE: RACK, topology.SLICE_SIZE: "2"},
+            [
+                f"[{topology.LAYERS}]: Forbidden: may not be set when '{name}'"
+                for name in (topology.SLICE, topology.SLICE_SIZE)
+            ],
+            id="slices twice",
+        ),
+        pytest.param(
+            {topology.LAYERS: "{}"}, [f'[{topology.LAYERS}]: Invalid value: "{{}}": must be a valid JSON'], id="no list"
+        ),
+        pytest.param(
+            {topology.LAYERS: "[]"},
+            [f'[{topology.LAYERS}]: Invalid value: "[]": topology constraints must contain between 1 and 3 entries'],
+            id="no layer",
+        ),
+        pytest.param(
+            {topology.LAYERS: '[{"topology": "a", "size": 0}]'},
+            [f"[{topology.LAYERS}][0].size: Invalid value: 0: must be greater than or equal to 1"],
+            id="empty layers",
+        ),
+        pytest.param(
+            {topology.LAYERS: '[{"topology": "a", "size": 3}, {"topology": "b", "size": 2}]'},
+            [f"[{topology.LAYERS}][1].size: Invalid value: 2: must evenly divide the parent layer size 3"],
+            id="layers that do not divide",
+        ),
+        pytest.param(
+            {topology.LAYERS: '[{"topology": "a", "size": 4}, {"topology": "a", "size": 2}]'},
+            [f'[{topology.LAYERS}][1].topology: Duplicate value: "a (also at index 0)"'],
+            id="a level twice",
+        ),
+        pytest.param(
+            {topology.LAYERS: '[{"topology": "a", "size": 8}]'},
+            [f"[{topology.LAYERS}]: Invalid value: 8: must not be greater than pod set count 4"],
+            id="layers larger than all",
+        ),
+    ],
+)
+def test_bad_requests_for_places_are_refused(annotations: dict[str, str], starts: list[str]) -> None:
+    assert begins(validate(edited(JOB, {POD_NOTES: annotations})), *(POD_NOTES + start for start in starts))
+
+
+def test_an_elastic_job_has_no_fixed_place() -> None:
+    job = edited(JOB, {note("elastic-job"): "true", POD_NOTES: {topology.REQUIRED: RACK}})
+    start = f"{POD_NOTES}.{topology.REQUIRED}: Forbidden: required topology is not supported with elastic jobs"
+    assert begins(validate(job), start)
+
+
+def grouped(*annotations: dict[str, str]) -> dict[str, Any]:
+    """The JobSet whose pods have these annotations; its second pod set has four pods."""
+    path = "spec.replicatedJobs[{}].template.spec.template.metadata"
+    return edited(JOBSET, {path.format(i): {"annotations": each} for i, each in enumerate(annotations)})
+
+
+def test_a_group_is_of_two_pod_sets_that_ask_for_one_place() -> None:
+    member, other = ({topology.GROUP: "g", topology.REQUIRED: place} for place in (RACK, "block"))
+    path = "spec.replicatedJobs[{}].template.spec.template.metadata.annotations"
+    message = f": Invalid value: must specify '{topology.REQUIRED}' or '{topology.PREFERRED}' topology consistent with"
+    assert validate(grouped(member, member)) == []
+    assert begins(validate(grouped(member, other)), path.format(0) + message, path.format(1) + message)
+
+
+def test_a_group_is_of_exactly_two() -> None:
+    faults = validate(grouped({topology.GROUP: "g", topology.REQUIRED: RACK}))
+    message = "can only define groups of exactly 2 pod sets, got: 1 pod set(s)"
+    path = f"spec.replicatedJobs[0].template.spec.template.metadata.annotations[{topology.GROUP}]"
+    assert begins(faults, f'{path}: Invalid value: "g": {message}')
+
+
+def test_one_of_a_group_has_a_single_pod() -> None:
+    member = {topology.GROUP: "g", topology.REQUIRED: RACK}
+    faults = validate(edited(grouped(member, member), {"spec.replicatedJobs[0].replicas": 2}))
+    message = "can only define groups where at least one pod set has only 1 replica, got: 2 replica(s) and 4 replica(s)"
+    assert [message in fault.problem for fault in faults] == [True, True]
