@@ -19,6 +19,7 @@ from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import waiting
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.core.lifecycle.waiting import Queues
+from batchyard.core.reasons import PENDING_EVALUATION
 from batchyard.ports.client import EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 
 JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
@@ -202,7 +203,7 @@ def _gate(look: _Look) -> Outcome | None:
     if said:
         message = "AdmissionGatedBy cleared, waiting for quota reservation"
         return _write(
-            UpdateStatus(lifecycle.set_pending(workload, r.PENDING_EVALUATION, message, now)),
+            UpdateStatus(lifecycle.set_pending(workload, PENDING_EVALUATION, message, now)),
             EventRecord(key, "Normal", "AdmissionGateCleared", "Admission gate cleared, workload is now admissible"),
         )
     gate = annotation(workload, r.ADMISSION_GATED_BY_ANNOTATION)

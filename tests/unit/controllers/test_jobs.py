@@ -281,3 +281,68 @@ def test_a_child_runs_only_while_the_workload_above_is_admitted() -> None:
     assert job(stage)["spec"]["suspend"] is True
     assert [e.message for e in stage.events] == ["Kueue managed child job suspended"]
     assert len(stage.workloads()) == 1
+
+
+def owned(obj: Obj, uid: str = "uid-js") -> Obj:
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "js", "uid": uid, "controller": True}
+    return with_metadata(obj, ownerReferences=[owner])
+
+
+def test_a_job_whose_owner_is_not_to_be_seen_is_left_alone() -> None:
+    assert job_stage(owned(make.job())).workloads() == []
+
+
+@pytest.mark.parametrize(("parent_queue", "uid"), [(None, "uid-js"), ("lq", "another")])
+def test_a_job_below_no_managed_one_is_managed_itself(parent_queue: str | None, uid: str) -> None:
+    stage = job_stage(make.jobset(queue=parent_queue), owned(make.job(), uid))
+    assert only(stage)["metadata"]["ownerReferences"][0]["kind"] == "Job"
+
+
+def test_a_child_that_is_suspended_or_over_is_left_alone() -> None:
+    ended = {
+        **owned(make.job("ended", queue=None, suspend=False)),
+        "status": {"conditions": [make.condition("Complete")]},
+    }
+    stage = job_stage(make.jobset(), owned(make.job(queue=None)), ended)
+    assert stage.events == []
+
+
+def test_of_two_workloads_one_goes() -> None:
+    stage = job_stage(make.job())
+    twin = with_metadata(only(stage), name="twin", uid=None, creationTimestamp=make.stamp(9))
+    stage.put(twin)
+    assert only(stage)["metadata"]["name"] != "twin"
+    assert stage.events[-1].message == "Deleted not matching Workload: team/twin"
+
+
+def test_a_workload_of_an_earlier_job_of_that_name_is_replaced() -> None:
+    stage = job_stage(make.job())
+    old = only(stage)
+    stale = {**old["metadata"]["ownerReferences"][0], "uid": "earlier"}
+    stage.put(with_metadata(old, ownerReferences=[stale]))
+    assert only(stage)["metadata"]["ownerReferences"][0]["uid"] == "uid-job"
+    assert stage.reasons() == ["CreatedWorkload", "DeletedWorkload", "CreatedWorkload"]
+
+
+def test_a_changed_job_whose_class_is_missing_waits() -> None:
+    stage = job_stage(make.job())
+    changed = with_path(job(stage), ("spec", "template"), make.pod_template({"cpu": "7"}))
+    stage.put(with_path(changed, ("metadata", "labels", "kueue.x-k8s.io/priority-class"), "later"))
+    assert only(stage)["spec"]["podSets"][0]["template"] == make.pod_template()
+    stage.put(make.workload_priority_class("later", 3))
+    assert only(stage)["spec"]["priority"] == 3
+
+
+def test_an_admitted_job_waits_for_its_flavor() -> None:
+    stage = Stage(JobController(JobIntegration()))
+    stage.put(make.job())
+    admit(stage)
+    assert job(stage)["spec"]["suspend"] is True
+
+
+def test_a_gate_is_passed_on_later_too() -> None:
+    gate = "kueue.x-k8s.io/admission-gated-by"
+    stage = job_stage(make.job(annotations={"provreq.kueue.x-k8s.io/a": "b", "other": "c"}))
+    assert only(stage)["metadata"]["annotations"] == {"provreq.kueue.x-k8s.io/a": "b"}
+    stage.put(with_path(job(stage), ("metadata", "annotations", gate), "me"))
+    assert only(stage)["metadata"]["annotations"][gate] == "me"

@@ -85,8 +85,8 @@ def test_another_reason_to_wait_does_not_count_as_a_transition() -> None:
 
 
 def test_nothing_is_said_of_admission_before_anybody_looked() -> None:
-    wl = make.workload()
-    assert lifecycle.sync_admitted(wl, NOW) is wl
+    for wl in (make.workload(), make.workload(conditions=[make.condition("Requeued", False)])):
+        assert lifecycle.sync_admitted(wl, NOW) is wl
 
 
 def test_eviction_only_marks_and_counts() -> None:
@@ -210,6 +210,18 @@ def test_requests_are_reported_once() -> None:
     requests = [{"name": "main", "resources": {"cpu": "1"}}]
     wl = lifecycle.with_resource_requests(make.workload(), requests)
     assert lifecycle.with_resource_requests(wl, list(requests)) is wl
+
+
+def test_a_deactivation_target_is_a_wish() -> None:
+    wl = lifecycle.set_deactivation_target(admitted(), "AdmissionCheck", "rejected", NOW)
+    assert said(wl, "DeactivationTarget") == ("True", "AdmissionCheck", "rejected")
+    assert lifecycle.is_admitted(wl)
+
+
+def test_a_check_that_waits_already_is_left_alone_by_an_eviction() -> None:
+    check = {"name": "c", "state": "Pending", "message": "asked"}
+    wl = make.workload(status={"admissionChecks": [check]})
+    assert lifecycle.evict(wl, reason="Preempted", message="", now=NOW)["status"]["admissionChecks"] == [check]
 
 
 def test_long_messages_are_cut() -> None:

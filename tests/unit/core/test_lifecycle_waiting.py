@@ -56,6 +56,11 @@ def test_an_inactive_one_says_so_first() -> None:
     )
 
 
+def test_of_a_namespace_that_is_not_there_the_scheduler_tells() -> None:
+    picky = make.cluster_queue(namespaceSelector=None)
+    assert why_waiting(make.workload(), OPEN._replace(cluster_queue=picky, namespace=None)) is None
+
+
 def test_one_on_hold_is_left_alone() -> None:
     assert why_waiting(pending("OnHold"), Queues(None, None)) is None
 
@@ -98,3 +103,4 @@ def test_a_reservation_does_not_outlast_its_queues() -> None:
     assert reservation_blocker(wl, stopped) == Waiting("Suspended", "ClusterQueue cq is stopped")
     gone = Waiting("Misconfigured", "LocalQueue lq is terminating or missing")
     assert reservation_blocker(wl, Queues(None, None)) == gone
+    assert (Queues(None, None).cluster_queue_name, OPEN.cluster_queue_name) == ("", "cq")

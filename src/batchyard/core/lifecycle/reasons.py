@@ -12,7 +12,6 @@ FINISHED: Final = "Finished"
 EVICTED: Final = "Evicted"
 PREEMPTED: Final = "Preempted"
 REQUEUED: Final = "Requeued"
-PODS_READY: Final = "PodsReady"
 DEACTIVATION_TARGET: Final = "DeactivationTarget"
 BLOCKED_ON_PREEMPTION_GATES: Final = "BlockedOnPreemptionGates"
 WAITING_FOR_REPLACEMENT_PODS: Final = "WaitingForReplacementPods"
@@ -26,16 +25,9 @@ EVICTED_BY_LOCAL_QUEUE_STOPPED: Final = "LocalQueueStopped"
 EVICTED_DUE_TO_NODE_FAILURES: Final = "NodeFailures"
 DEACTIVATED: Final = "Deactivated"
 
-# Reasons of QuotaReserved=False.
-NO_MATCHING_FLAVOR: Final = "NoMatchingFlavor"
-WAITING_FOR_QUOTA: Final = "WaitingForQuota"
-EXCEEDS_MAX_QUOTA: Final = "ExceedsMaxQuota"
+# Reasons of QuotaReserved=False, beside those of batchyard.core.reasons.
 TOPOLOGY_PLACEMENT_FAILED: Final = "TopologyPlacementFailed"
-WAITING_FOR_PREEMPTED_WORKLOADS: Final = "WaitingForPreemptedWorkloads"
 WAITING_FOR_PODS_READY: Final = "WaitingForPodsReady"
-PENDING_EVALUATION: Final = "PendingEvaluation"
-MISCONFIGURED: Final = "Misconfigured"
-SUSPENDED: Final = "Suspended"
 ON_HOLD: Final = "OnHold"
 ADMISSION_GATED: Final = "AdmissionGated"
 
@@ -47,13 +39,11 @@ LOCAL_QUEUE_RESTARTED: Final = "LocalQueueRestarted"
 
 # Reasons of DeactivationTarget=True.
 MAXIMUM_EXECUTION_TIME_EXCEEDED: Final = "MaximumExecutionTimeExceeded"
-REQUEUING_LIMIT_EXCEEDED: Final = "RequeuingLimitExceeded"
 
 # Reasons of Finished=True.
 SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
 FAILED_TO_START: Final = "FailedToStart"
-OUT_OF_SYNC: Final = "OutOfSync"
 OWNER_NOT_FOUND: Final = "OwnerNotFound"
 
 ADMISSION_GATED_BY_ANNOTATION: Final = "kueue.x-k8s.io/admission-gated-by"

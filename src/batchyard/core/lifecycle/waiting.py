@@ -11,19 +11,20 @@ from typing import Final, NamedTuple
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.selectors import selector
+from batchyard.core import reasons
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle.workload import has_admission_gate, is_active, is_on_hold
 
 #: What the scheduler found out about a Workload; nobody else takes these back.
 VERDICTS: Final = frozenset(
     {
-        r.NO_MATCHING_FLAVOR,
-        r.WAITING_FOR_QUOTA,
-        r.EXCEEDS_MAX_QUOTA,
+        reasons.NO_MATCHING_FLAVOR,
+        reasons.WAITING_FOR_QUOTA,
+        reasons.EXCEEDS_MAX_QUOTA,
         r.TOPOLOGY_PLACEMENT_FAILED,
-        r.WAITING_FOR_PREEMPTED_WORKLOADS,
+        reasons.WAITING_FOR_PREEMPTED_WORKLOADS,
         r.WAITING_FOR_PODS_READY,
-        r.PENDING_EVALUATION,
+        reasons.PENDING_EVALUATION,
     }
 )
 _NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
@@ -83,13 +84,13 @@ def queue_blocker(workload: Obj, queues: Queues) -> Waiting | None:
     """What keeps its queues from taking it, if anything does."""
     name = workload["spec"].get("queueName", "")
     if queues.local_queue is None:
-        return Waiting(r.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
+        return Waiting(reasons.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
     if stop_policy(queues.local_queue) != "None":
-        return Waiting(r.SUSPENDED, f"LocalQueue {name} is inactive")
+        return Waiting(reasons.SUSPENDED, f"LocalQueue {name} is inactive")
     if queues.cluster_queue is None:
-        return Waiting(r.MISCONFIGURED, f"ClusterQueue {queues.cluster_queue_name} doesn't exist")
+        return Waiting(reasons.MISCONFIGURED, f"ClusterQueue {queues.cluster_queue_name} doesn't exist")
     if is_inactive(queues.cluster_queue):
-        return Waiting(r.SUSPENDED, f"ClusterQueue {queues.cluster_queue_name} is inactive")
+        return Waiting(reasons.SUSPENDED, f"ClusterQueue {queues.cluster_queue_name} is inactive")
     return None
 
 
@@ -108,8 +109,8 @@ def reservation_blocker(workload: Obj, queues: Queues) -> Waiting | None:
 
 def _closed(kind: str, name: str, queue: Obj | None) -> Waiting | None:
     if queue is None or "deletionTimestamp" in queue["metadata"]:
-        return Waiting(r.MISCONFIGURED, f"{kind} {name} is terminating or missing")
-    return None if stop_policy(queue) == "None" else Waiting(r.SUSPENDED, f"{kind} {name} is stopped")
+        return Waiting(reasons.MISCONFIGURED, f"{kind} {name} is terminating or missing")
+    return None if stop_policy(queue) == "None" else Waiting(reasons.SUSPENDED, f"{kind} {name} is stopped")
 
 
 def _mismatch(queues: Queues) -> Waiting | None:
@@ -119,7 +120,7 @@ def _mismatch(queues: Queues) -> Waiting | None:
     namespaces = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
     if namespaces is not None and namespaces.matches(queues.namespace["metadata"].get("labels") or {}):
         return None
-    return Waiting(r.MISCONFIGURED, _NAMESPACE_MISMATCH)
+    return Waiting(reasons.MISCONFIGURED, _NAMESPACE_MISMATCH)
 
 
 def _again(workload: Obj) -> Waiting | None:
@@ -127,6 +128,6 @@ def _again(workload: Obj) -> Waiting | None:
     condition = find_condition(workload, r.QUOTA_RESERVED)
     if condition is None or condition["reason"] in VERDICTS:
         return None
-    if condition["reason"] in {r.MISCONFIGURED, r.SUSPENDED} and not _OURS.match(condition["message"]):
+    if condition["reason"] in {reasons.MISCONFIGURED, reasons.SUSPENDED} and not _OURS.match(condition["message"]):
         return None
-    return Waiting(r.PENDING_EVALUATION, "Workload is pending evaluation in the scheduling queue")
+    return Waiting(reasons.PENDING_EVALUATION, "Workload is pending evaluation in the scheduling queue")

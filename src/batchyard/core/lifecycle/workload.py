@@ -31,6 +31,7 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle.draft import StatusDraft
+from batchyard.core.reasons import PENDING_EVALUATION
 
 _NO_STATUS: Final[Mapping[str, Any]] = {}
 _REQUEUED_AT_ONCE: Final = (r.EVICTED_BY_PREEMPTION, r.EVICTED_DUE_TO_NODE_FAILURES)
@@ -125,11 +126,6 @@ def is_admissible(workload: Obj) -> bool:
     )
 
 
-def has_all_checks_ready(workload: Obj) -> bool:
-    """No admission check of it is waited for."""
-    return _all_checks_ready(workload.get("status") or _NO_STATUS)
-
-
 # --- admission ---
 
 
@@ -207,7 +203,7 @@ def release_after_eviction(workload: Obj, now: Instant) -> Obj:
     evicted = draft.conditions[r.EVICTED]
     reason, message = evicted["reason"], evicted["message"]
     draft.set_condition(r.REQUEUED, reason in _REQUEUED_AT_ONCE, reason, message)
-    _unset_quota(draft, r.PENDING_EVALUATION, message)
+    _unset_quota(draft, PENDING_EVALUATION, message)
     return draft.result()
 
 
