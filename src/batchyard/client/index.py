@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from batchyard.api.meta import Key, Obj
 from batchyard.ports.client import EventType, WatchEvent
 
+_DELETED = EventType.DELETED
+
 
 class OwnerIndex:
     """The keys of the dependents of every owner that has some."""
@@ -20,14 +22,11 @@ class OwnerIndex:
 
     def observe(self, event: WatchEvent) -> None:
         """Take note of a change."""
-        before = owner_references(event.old)
-        after = owner_references(event.obj) if event.type is not EventType.DELETED else ()
-        if before is after or before == after:
-            return
-        for reference in before:
-            self._remove(reference["uid"], event.key)
-        for reference in after:
-            self._add(reference["uid"], event.key)
+        kind, _, obj, old, _ = event
+        before = old["metadata"].get("ownerReferences") if old is not None else None
+        after = obj["metadata"].get("ownerReferences") if kind is not _DELETED else None
+        if before is not after:
+            self._replace(event.key, before or (), after or ())
 
     def dependents(self, uid: str) -> Sequence[Key]:
         """The keys of all objects with an owner reference to that uid, sorted."""
@@ -37,6 +36,13 @@ class OwnerIndex:
                 return ()
             keys = self._sorted[uid] = sorted(self._dependents[uid])
         return keys
+
+    def _replace(self, key: Key, before: Sequence[Obj], after: Sequence[Obj]) -> None:
+        """Note that an object has other owners than before."""
+        for owner in before:
+            self._remove(owner["uid"], key)
+        for owner in after:
+            self._add(owner["uid"], key)
 
     def _add(self, uid: str, key: Key) -> None:
         self._dependents.setdefault(uid, {})[key] = None
@@ -50,10 +56,3 @@ class OwnerIndex:
         self._sorted.pop(uid, None)
         if not keys:
             del self._dependents[uid]
-
-
-def owner_references(obj: Obj | None) -> Sequence[dict[str, str]]:
-    """The owner references of an object; none for None."""
-    if obj is None:
-        return ()
-    return obj["metadata"].get("ownerReferences") or ()

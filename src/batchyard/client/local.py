@@ -19,7 +19,7 @@ from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
 from batchyard.client import revise
-from batchyard.client.index import OwnerIndex, owner_references
+from batchyard.client.index import OwnerIndex
 from batchyard.ports.client import (
     Create,
     Delete,
@@ -33,6 +33,7 @@ from batchyard.ports.client import (
 )
 from batchyard.ports.kernel import Kernel
 
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 _NAMES_TRIED_MAX: Final = 8  # as the API server for generateName
 
 
@@ -114,29 +115,30 @@ class LocalClient:
         except ApiError as error:
             result = WriteResult(None, error)
         self._results.append((done, result))
-        self._deliver_soon()
+        if not self._delivering_soon:
+            self._deliver_soon()
 
     def _apply(self, write: Write) -> Obj:
         """Do a write and return the object as stored; for Delete, its last state."""
-        match write:
-            case UpdateStatus(obj):
-                key = key_of(obj)
-                stored = self._found(key)
-                revise.check_preconditions(key, stored, obj)
-                return self._put(key, stored, revise.status_updated(stored, obj))
-            case Create(obj):
-                return self._create(obj)
-            case Update(obj):
-                key = key_of(obj)
-                stored = self._found(key)
-                revise.check_preconditions(key, stored, obj)
-                new = revise.updated(stored, obj)
-                return self._store.delete(key) if revise.is_released(new) else self._put(key, stored, new)
-            case Delete(key):
-                stored = self._found(key)
-                if not stored["metadata"].get("finalizers"):
+        if isinstance(write, Create):
+            return self._create(write.obj)
+        key = write.key if isinstance(write, Delete) else key_of(write.obj)
+        stored = self._store.get(key)
+        if stored is None:
+            raise NotFound(f'{key.kind} "{key}" not found')
+        if isinstance(write, Delete):
+            if not stored["metadata"].get("finalizers"):
+                return self._store.delete(key)
+            new = revise.marked_deleted(stored, self._kernel.now())
+        else:
+            revise.check_preconditions(key, stored, write.obj)
+            if isinstance(write, UpdateStatus):
+                new = revise.status_updated(stored, write.obj)
+            else:
+                new = revise.updated(stored, write.obj)
+                if revise.is_released(new):
                     return self._store.delete(key)
-                return self._put(key, stored, revise.marked_deleted(stored, self._kernel.now()))
+        return stored if new is stored else self._store.put(key, new)
 
     def _create(self, obj: Obj) -> Obj:
         """Store a new object, under a name made for it if it asks for one."""
@@ -153,17 +155,6 @@ class LocalClient:
                 return self._store.put(key_of(named), revise.created(named, uid, self._kernel.now()), 0)
         raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
-    def _found(self, key: Key) -> Obj:
-        """The stored object; NotFound if there is none."""
-        stored = self._store.get(key)
-        if stored is None:
-            raise NotFound(f'{key.kind} "{key}" not found')
-        return stored
-
-    def _put(self, key: Key, stored: Obj, new: Obj) -> Obj:
-        """Store the object unless nothing has changed."""
-        return stored if new is stored else self._store.put(key, new)
-
     def _mint(self, key: Key) -> str:
         """A uid fixed by the seed, the key, the instant, and how often the key was made within it.
 
@@ -179,17 +170,17 @@ class LocalClient:
 
     def _observe(self, event: WatchEvent) -> None:
         """Take note of a change as it happens."""
-        self._owners.observe(event)
-        if event.type is EventType.DELETED and (uid := event.obj["metadata"].get("uid")) in self._owners:
-            self._orphaned_by.append(uid)
         self._events.append(event)
-        self._deliver_soon()
+        self._owners.observe(event)
+        if event.type is _DELETED and (uid := event.obj["metadata"].get("uid")) in self._owners:
+            self._orphaned_by.append(uid)
+        if not self._delivering_soon:
+            self._deliver_soon()
 
     def _deliver_soon(self) -> None:
-        """Ask the kernel for the delivery, once."""
-        if not self._delivering_soon:
-            self._delivering_soon = True
-            self._kernel.call_soon(self._deliver)
+        """Ask the kernel for the delivery."""
+        self._delivering_soon = True
+        self._kernel.call_soon(self._deliver)
 
     def _deliver(self) -> None:
         """Deliver all that has gathered: the events, then the results."""
@@ -209,8 +200,10 @@ class LocalClient:
         gone, self._orphaned_by = self._orphaned_by, []
         for uid in gone:
             for key in tuple(self._owners.dependents(uid)):
-                obj = self._found(key)
-                living = [owner for owner in owner_references(obj) if self._is_living(owner, key.namespace)]
+                obj = self._store.get(key)
+                assert obj is not None, "the index knows only what is stored"
+                owners = obj["metadata"]["ownerReferences"]
+                living = [owner for owner in owners if self._is_living(owner, key.namespace)]
                 self._apply(Update(with_metadata(obj, ownerReferences=living)) if living else Delete(key))
 
     def _is_living(self, owner: Obj, namespace: str) -> bool:

@@ -14,21 +14,21 @@ from batchyard.base.check import invariant
 class Listing:
     """All objects of one kind."""
 
-    __slots__ = ("_keys", "_listed", "_touched", "objects")
+    __slots__ = ("_keys", "_listed", "_touched", "is_listed", "objects")
 
     def __init__(self) -> None:
         self.objects: dict[Key, Obj] = {}  # change it only together with touch()
+        self.is_listed = False
         self._listed: list[Obj] | None = None  # handed out, so never changed in place
         self._keys: list[Key] = []
         self._touched: dict[Key, None] = {}
 
     def touch(self, key: Key) -> None:
-        """Note that the object of this key was added, replaced or removed."""
-        if self._listed is None:
-            return
+        """Note that the object of this key was added, replaced or removed; to be called if `is_listed`."""
+        assert self._listed is not None, "only what was listed needs to know"
         self._touched[key] = None
         if len(self._touched) > 16 + len(self._listed) // 4:
-            self._listed = None  # sorting anew is cheaper by now
+            self._listed, self.is_listed = None, False  # sorting anew is cheaper by now
             self._touched.clear()
 
     def in_order(self, namespace: str | None = None) -> Sequence[Obj]:
@@ -51,7 +51,7 @@ class Listing:
         """The whole list, up to date."""
         if self._listed is None:
             self._keys = sorted(self.objects)
-            self._listed = [self.objects[key] for key in self._keys]
+            self._listed, self.is_listed = [self.objects[key] for key in self._keys], True
         elif self._touched:
             self._listed = self._listed.copy()
             for key in self._touched:

@@ -27,13 +27,14 @@ class Expired(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
 class RevisionLog:
     """All changes in order of revision; the last `window` of them (or up to twice as many) can be read again."""
 
-    __slots__ = ("_entries", "_listeners", "_telling", "_window", "revision")
+    __slots__ = ("_entries", "_listeners", "_telling", "_trimmed_at", "_window", "revision")
 
     def __init__(self, window: int = WINDOW) -> None:
         invariant(window >= 1, "the window of history holds at least one entry")
         self._entries: list[WatchEvent] = []
         self._listeners: list[Listener] = []
         self._window = window
+        self._trimmed_at = 2 * window
         self._telling = False
         self.revision = 0
 
@@ -43,14 +44,13 @@ class RevisionLog:
 
     def append(self, entry: WatchEvent) -> None:
         """Add the next entry and tell the listeners."""
-        invariant(not self._telling, "a listener of the log must not write")
-        invariant(entry.revision == self.revision + 1, "revisions have no gap")
+        assert not self._telling, "a listener of the log must not write"
+        self._telling = True
         self.revision = entry.revision
         entries = self._entries
         entries.append(entry)
-        if len(entries) >= 2 * self._window:
+        if len(entries) >= self._trimmed_at:
             del entries[: -self._window]
-        self._telling = True
         for listener in self._listeners:
             listener(entry)
         self._telling = False
@@ -69,4 +69,4 @@ class RevisionLog:
         revisions = [entry.revision for entry in self._entries]
         last = self.revision
         invariant(revisions == list(range(last - len(revisions) + 1, last + 1)), "the window has no gap")
-        invariant(len(revisions) < 2 * self._window, "the window is bounded")
+        invariant(len(revisions) < self._trimmed_at, "the window is bounded")

@@ -67,7 +67,8 @@ class Store:
             self._check_copy(key, old)
             self._copies[key] = copy.deepcopy(stored)
         listing.objects[key] = stored
-        listing.touch(key)
+        if listing.is_listed:
+            listing.touch(key)
         self._log.append(WatchEvent(_ADDED if old is None else _MODIFIED, key, stored, old, revision))
         return stored
 
@@ -83,7 +84,8 @@ class Store:
             del self._copies[key]
         listing = self._kinds[key[0]]
         del listing.objects[key]
-        listing.touch(key)
+        if listing.is_listed:
+            listing.touch(key)
         self._log.append(WatchEvent(_DELETED, key, old, old, self._log.revision + 1))
         return old
 
