@@ -6,6 +6,7 @@ Source: Kueue's pkg/util/tas.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -84,7 +85,7 @@ def _runs(levels: Sequence[str], domains: Sequence[Obj]) -> list[Sequence[Obj]]:
     if len(domains) > 1 and levels and levels[-1] == HOSTNAME:
         keys = _prefix_keys([domain["values"][-1] for domain in domains])
     starts = _starts(keys)
-    return [domains[start:end] for start, end in zip(starts, [*starts[1:], len(domains)], strict=True)]
+    return [domains[start:end] for start, end in pairwise([*starts, len(domains)])]
 
 
 def _starts(keys: Sequence[str]) -> list[int]:

@@ -1,0 +1,277 @@
+"""One version of Kueue's objects from the other."""
+
+import json
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.conversion import NEW_ONLY, OLD, OLD_ONLY, STORAGE, from_storage, to_storage
+from edits import GONE, edited
+
+Obj = dict[str, Any]
+
+
+def old(kind: str, spec: Obj | None = None, status: Obj | None = None, **annotations: str) -> Obj:
+    """An object of v1beta1."""
+    metadata = {"name": "it", **({"annotations": annotations} if annotations else {})}
+    parts = {name: part for name, part in (("spec", spec), ("status", status)) if part is not None}
+    return {"apiVersion": OLD, "kind": kind, "metadata": metadata, **parts}
+
+
+def kept(obj: Obj, annotation: str) -> Any:
+    """What an annotation keeps, None if there is none."""
+    text = obj["metadata"].get("annotations", {}).get(annotation)
+    return None if text is None else json.loads(text)
+
+
+PROFILE = {"clusterProfileRef": {"name": "p"}}
+WPC = {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "high"}
+POD_CLASS = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "high"}
+DOMAINS = [{"values": ["b1", "h1"], "count": 2}, {"values": ["b1", "h2"], "count": 2}]
+SLICES = [
+    {
+        "domainCount": 2,
+        "podCounts": {"universal": 2},
+        "valuesPerLevel": [{"universal": "b1"}, {"individual": {"prefix": "h", "roots": ["1", "2"]}}],
+    }
+]
+
+
+def admitted(places: Obj) -> Obj:
+    """A status with the places of a pod set."""
+    return {"admission": {"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "topologyAssignment": places}]}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(
+            old("ClusterQueue", {"cohort": "all", "queueingStrategy": "StrictFIFO"}),
+            {"spec": {"cohortName": "all", "queueingStrategy": "StrictFIFO"}},
+            id="the cohort of a ClusterQueue",
+        ),
+        pytest.param(
+            old("LocalQueue", {}, {"flavorUsage": [{"name": "f"}], "pendingWorkloads": 1}),
+            {"status": {"flavorsUsage": [{"name": "f"}], "pendingWorkloads": 1}},
+            id="the usage of a LocalQueue",
+        ),
+        pytest.param(
+            old(
+                "Workload", {"priorityClassName": "high", "priorityClassSource": "kueue.x-k8s.io/workloadpriorityclass"}
+            ),
+            {"spec": {"priorityClassRef": WPC}},
+            id="a class of Workloads",
+        ),
+        pytest.param(
+            old("Workload", {"priorityClassName": "high", "priorityClassSource": "scheduling.k8s.io/priorityclass"}),
+            {"spec": {"priorityClassRef": POD_CLASS}},
+            id="a class of pods",
+        ),
+        pytest.param(
+            old("Workload", {}, {"accumulatedPastExexcutionTimeSeconds": 7}),
+            {"status": {"accumulatedPastExecutionTimeSeconds": 7}},
+            id="the time a Workload ran",
+        ),
+        pytest.param(
+            old("Workload", {}, admitted({"levels": ["block", "host"], "domains": DOMAINS})),
+            {"status": admitted({"levels": ["block", "host"], "slices": SLICES})},
+            id="the places of pods",
+        ),
+        pytest.param(
+            old("MultiKueueCluster", {"kubeConfig": {"location": "s", "locationType": "Secret"}}),
+            {"spec": {"clusterSource": {"kubeConfig": {"location": "s", "locationType": "Secret"}}}},
+            id="how to reach a cluster",
+        ),
+        pytest.param(
+            old("MultiKueueCluster", {"kubeConfig": {"location": "", "locationType": "Secret"}, **PROFILE}),
+            {"spec": {"clusterSource": PROFILE}},
+            id="the profile of a cluster",
+        ),
+        pytest.param(old("Topology", {"levels": []}), {"spec": {"levels": []}}, id="what is the same in both"),
+    ],
+)
+def test_each_version_says_it_in_its_own_way(before: Obj, after: Obj) -> None:
+    stored = to_storage(before)
+    assert stored["apiVersion"] == STORAGE
+    assert {part: stored[part] for part in after} == after
+    assert kept(stored, OLD_ONLY) is None
+    assert from_storage(stored, OLD) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "original"),
+    [
+        pytest.param(
+            old("ClusterQueue", {"admissionChecks": ["a", "b"]}),
+            {"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": "a"}, {"name": "b"}]}}},
+            {"spec.admissionChecksStrategy": {"admissionChecks": ["a", "b"]}},
+            id="checks by name",
+        ),
+        pytest.param(
+            old("ClusterQueue", {"flavorFungibility": {"whenCanBorrow": "Borrow", "whenCanPreempt": "Preempt"}}),
+            {"spec": {"flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "MayStopSearch"}}},
+            {
+                "spec.flavorFungibility.whenCanBorrow": {"whenCanBorrow": "Borrow"},
+                "spec.flavorFungibility.whenCanPreempt": {"whenCanPreempt": "Preempt"},
+            },
+            id="old words",
+        ),
+        pytest.param(
+            old("ClusterQueue", {}, {"pendingWorkloadsStatus": {"lastChangeTime": "t"}, "pendingWorkloads": 1}),
+            {"status": {"pendingWorkloads": 1}},
+            {"status.pendingWorkloadsStatus": {"pendingWorkloadsStatus": {"lastChangeTime": "t"}}},
+            id="who waits",
+        ),
+        pytest.param(
+            old("Cohort", {}, {"fairSharing": {"weightedShare": 1, "admissionFairSharingStatus": {}}}),
+            {"status": {"fairSharing": {"weightedShare": 1}}},
+            {"status.fairSharing.admissionFairSharingStatus": {"admissionFairSharingStatus": {}}},
+            id="the share of a Cohort",
+        ),
+        pytest.param(
+            old("LocalQueue", {}, {"flavors": [{"name": "f"}]}),
+            {"status": {}},
+            {"status.flavors": {"flavors": [{"name": "f"}]}},
+            id="the flavors of a LocalQueue",
+        ),
+        pytest.param(
+            old("AdmissionCheck", {"controllerName": "c", "retryDelayMinutes": 3}),
+            {"spec": {"controllerName": "c"}},
+            {"spec.retryDelayMinutes": {"retryDelayMinutes": 3}},
+            id="the delay of a check",
+        ),
+        pytest.param(
+            old("Workload", {"priorityClassName": "high"}),
+            {"spec": {}},
+            {"spec.priorityClassRef": {"priorityClassName": "high"}},
+            id="a class from nowhere",
+        ),
+    ],
+)
+def test_what_storage_cannot_hold_is_kept_and_comes_back(before: Obj, after: Obj, original: Obj) -> None:
+    stored = to_storage(before)
+    assert {part: stored[part] for part in after} == after
+    assert kept(stored, OLD_ONLY) == original
+    assert from_storage(stored, OLD) == before
+
+
+def new(kind: str, spec: Obj | None = None, status: Obj | None = None) -> Obj:
+    """An object of the storage version."""
+    return {**old(kind, spec, status), "apiVersion": STORAGE}
+
+
+LAYERS = {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size": 2}]}
+
+
+@pytest.mark.parametrize(
+    ("stored", "part"),
+    [
+        pytest.param(
+            new("ClusterQueue", {"concurrentAdmissionPolicy": {"migration": {"mode": "TryPreferredFlavors"}}}),
+            "spec.concurrentAdmissionPolicy",
+            id="concurrent admission",
+        ),
+        pytest.param(
+            new("Workload", {"preemptionGates": [{"name": "g"}]}), "spec.preemptionGates", id="gates of preemption"
+        ),
+        pytest.param(
+            new("Workload", {}, {"preemptionGates": [{"name": "g", "position": "Open"}]}),
+            "status.preemptionGates",
+            id="positions of gates",
+        ),
+        pytest.param(
+            new("Workload", {"podSets": [{**make.pod_set("a"), "topologyRequest": LAYERS}, make.pod_set("b")]}),
+            "spec.podSets.topologyRequest.podsetSliceRequiredTopologyConstraints",
+            id="layers of slices",
+        ),
+        pytest.param(
+            new("Workload", {}, admitted({"levels": ["block", "host"], "slices": SLICES * 2})),
+            "status.admission.podSetAssignments.topologyAssignment",
+            id="slices cut in another way",
+        ),
+        pytest.param(
+            new("MultiKueueConfig", {"clusters": ["a"], "quotaManagement": "Manual"}),
+            "spec.quotaManagement",
+            id="quotas",
+        ),
+    ],
+)
+def test_what_the_old_version_cannot_hold_is_kept_and_comes_back(stored: Obj, part: str) -> None:
+    before = from_storage(stored, OLD)
+    assert list(kept(before, NEW_ONLY)) == [part]
+    assert to_storage(before) == stored
+
+
+def test_an_original_gives_way_to_what_was_changed_since() -> None:
+    stored = to_storage(
+        old("ClusterQueue", {"admissionChecks": ["a"], "flavorFungibility": {"whenCanBorrow": "Borrow"}})
+    )
+    strategy = {"admissionChecks": [{"name": "b"}]}
+    changed = from_storage(edited(stored, {"spec.admissionChecksStrategy": strategy}), OLD)
+    assert changed["spec"] == {"admissionChecksStrategy": strategy, "flavorFungibility": {"whenCanBorrow": "Borrow"}}
+
+
+def test_an_original_of_a_part_that_is_gone_does_not_come_back() -> None:
+    stored = new("Workload", {"podSets": [{**make.pod_set("a"), "topologyRequest": LAYERS}]}, {"preemptionGates": []})
+    before = from_storage(stored, OLD)
+    after = to_storage(edited(before, {"spec.podSets[0].topologyRequest": GONE, "status": GONE}))
+    assert after == new("Workload", {"podSets": [make.pod_set("a")]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("{", id="no JSON"),
+        pytest.param("[]", id="no mapping"),
+        pytest.param('{"spec.clusterSource": 5}', id="no part"),
+        pytest.param('{"spec.clusterSource": {"clusterSource": 5}}', id="no source"),
+        pytest.param('{"spec.clusterSource": {"clusterSource": {"kubeConfig": "x"}}}', id="another source"),
+    ],
+)
+def test_a_spoilt_annotation_keeps_nothing(text: str) -> None:
+    before = old("MultiKueueCluster", {"kubeConfig": {"location": "s"}}, None, **{NEW_ONLY: text, "a": "b"})
+    after = to_storage(before)
+    assert after["spec"] == {"clusterSource": {"kubeConfig": {"location": "s"}}}
+    assert after["metadata"]["annotations"] == {"a": "b"}
+
+
+def test_domains_that_do_not_fit_their_levels_stay_for_validation_to_refuse() -> None:
+    status = admitted({"levels": ["block"], "domains": DOMAINS})
+    assert to_storage(old("Workload", {}, status))["status"] == status
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"priorityClassSource": ""}, id="no source of no class"),
+        pytest.param({"priorityClassName": "", "priorityClassSource": ""}, id="no class at all"),
+    ],
+)
+def test_a_workload_without_class_has_none(spec: Obj) -> None:
+    assert to_storage(old("Workload", spec))["spec"] == {}
+
+
+def test_the_delay_every_check_has_is_not_worth_keeping() -> None:
+    stored = to_storage(old("AdmissionCheck", {"controllerName": "c", "retryDelayMinutes": 15}))
+    assert stored == new("AdmissionCheck", {"controllerName": "c"})
+
+
+@pytest.mark.parametrize("obj", [make.workload(), make.job(), make.namespace()], ids=lambda obj: obj["kind"])
+def test_what_has_the_version_already_comes_back_itself(obj: Obj) -> None:
+    assert to_storage(obj) is obj
+    assert from_storage(obj, obj["apiVersion"]) is obj
+
+
+def test_there_are_no_other_versions() -> None:
+    with pytest.raises(ValueError, match="batch/v1 Job has no version"):
+        from_storage(make.job(), OLD)
+    with pytest.raises(ValueError, match="Workload has no version"):
+        from_storage(make.workload(), "kueue.x-k8s.io/v1")
+
+
+def test_conversion_leaves_the_given_object_alone() -> None:
+    before = old("ClusterQueue", {"cohort": "all", "admissionChecks": ["a"]}, None, a="b")
+    text = repr(before)
+    from_storage(to_storage(before), OLD)
+    assert repr(before) == text

@@ -1,0 +1,175 @@
+"""What objects get when they are made."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.defaults import suspend_if_managed, with_defaults
+from batchyard.api.validation import validate
+from edits import GONE, edited
+
+IN_USE = "kueue.x-k8s.io/resource-in-use"
+TEMPLATE = make.pod_template(restartPolicy="Never")
+JOB: dict[str, Any] = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "j"},
+    "spec": {"template": TEMPLATE},
+}
+POLICY = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "A"}, {"type": "B", "status": "False"}]}]}
+
+
+@pytest.mark.parametrize(
+    "obj", [pytest.param(make.cluster_queue(), id="queue"), pytest.param(make.flavor(), id="flavor")]
+)
+def test_what_others_use_is_kept_from_vanishing(obj: dict[str, Any]) -> None:
+    assert with_defaults(obj)["metadata"]["finalizers"] == [IN_USE]
+    assert with_defaults(edited(obj, {"metadata.finalizers": ["a.io/b"]}))["metadata"]["finalizers"] == [
+        "a.io/b",
+        IN_USE,
+    ]
+
+
+def test_a_job_that_says_nothing_runs_one_pod_to_success() -> None:
+    assert with_defaults(JOB)["spec"] == {
+        "template": TEMPLATE,
+        "parallelism": 1,
+        "completions": 1,
+        "backoffLimit": 6,
+        "completionMode": "NonIndexed",
+        "suspend": False,
+        "podReplacementPolicy": "TerminatingOrFailed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({"parallelism": 3}, {"parallelism": 3, "completions": None}, id="a work queue"),
+        pytest.param({"completions": 3}, {"parallelism": 1, "completions": 3}, id="one after another"),
+        pytest.param({"backoffLimitPerIndex": 1}, {"backoffLimit": 2**31 - 1}, id="indexes that fail alone"),
+        pytest.param({"podFailurePolicy": POLICY}, {"podReplacementPolicy": "Failed"}, id="a failure policy"),
+        pytest.param({"suspend": True, "backoffLimit": 0}, {"suspend": True, "backoffLimit": 0}, id="what is said"),
+    ],
+)
+def test_defaults_of_a_job_depend_on_what_it_says(spec: dict[str, Any], expected: dict[str, Any]) -> None:
+    done = with_defaults(edited(JOB, {f"spec.{field}": value for field, value in spec.items()}))
+    assert {field: done["spec"].get(field) for field in expected} == expected
+
+
+def test_conditions_of_a_failure_policy_are_true_unless_said() -> None:
+    done = with_defaults(edited(JOB, {"spec.podFailurePolicy": POLICY}))
+    (rule,) = done["spec"]["podFailurePolicy"]["rules"]
+    assert rule["onPodConditions"] == [{"type": "A", "status": "True"}, {"type": "B", "status": "False"}]
+
+
+def test_a_job_without_labels_has_those_of_its_pods() -> None:
+    queue = {"kueue.x-k8s.io/queue-name": "lq"}
+    job = edited(JOB, {"spec.template.metadata": {"labels": queue}})
+    assert with_defaults(job)["metadata"]["labels"] == queue
+    assert with_defaults(edited(job, {"metadata.labels": {"a": "b"}}))["metadata"]["labels"] == {"a": "b"}
+
+
+def test_a_jobset_gets_its_policies_and_network() -> None:
+    spec = with_defaults(make.jobset())["spec"]
+    assert spec["successPolicy"] == {"operator": "All"}
+    assert spec["startupPolicy"] == {"startupPolicyOrder": "AnyOrder"}
+    assert spec["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
+    assert "failurePolicy" not in spec
+
+
+def test_jobs_of_a_jobset_are_indexed_and_restart_in_place() -> None:
+    (replicated,) = with_defaults(make.jobset())["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    assert (job["completionMode"], job["template"]["spec"]["restartPolicy"]) == ("Indexed", "OnFailure")
+
+
+@pytest.mark.parametrize(
+    ("edits", "path", "expected"),
+    [
+        pytest.param(
+            {"spec.failurePolicy": {"maxRestarts": 3}},
+            "failurePolicy",
+            {"maxRestarts": 3, "restartStrategy": "Recreate"},
+            id="how it restarts",
+        ),
+        pytest.param(
+            {"spec.failurePolicy": {"rules": [{"action": "FailJobSet"}, {"name": "mine", "action": "FailJobSet"}]}},
+            "failurePolicy",
+            {
+                "restartStrategy": "Recreate",
+                "rules": [
+                    {"name": "failurePolicyRule0", "action": "FailJobSet"},
+                    {"name": "mine", "action": "FailJobSet"},
+                ],
+            },
+            id="names of rules",
+        ),
+        pytest.param(
+            {"spec.network": {"enableDNSHostnames": False, "subdomain": "net"}},
+            "network",
+            {"enableDNSHostnames": False, "subdomain": "net", "publishNotReadyAddresses": True},
+            id="a network of its own",
+        ),
+        pytest.param(
+            {"spec.volumeClaimPolicies": [{"templates": []}]},
+            "volumeClaimPolicies",
+            [{"templates": [], "retentionPolicy": {"whenDeleted": "Delete"}}],
+            id="disks",
+        ),
+    ],
+)
+def test_what_a_jobset_says_is_completed(edits: dict[str, Any], path: str, expected: object) -> None:
+    assert with_defaults(edited(make.jobset(), edits))["spec"][path] == expected
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pytest.param(make.workload(), id="Workload"),
+        pytest.param(make.local_queue(), id="LocalQueue"),
+        pytest.param(with_defaults(make.cluster_queue()), id="ClusterQueue"),
+        pytest.param(with_defaults(make.flavor()), id="ResourceFlavor"),
+        pytest.param(with_defaults(JOB), id="Job"),
+        pytest.param(with_defaults(make.jobset()), id="JobSet"),
+    ],
+)
+def test_what_has_its_defaults_comes_back_itself(obj: dict[str, Any]) -> None:
+    assert with_defaults(obj) is obj
+
+
+@pytest.mark.parametrize("obj", [make.cluster_queue(), make.flavor(), JOB, make.jobset()], ids=lambda obj: obj["kind"])
+def test_defaults_leave_the_given_object_alone(obj: dict[str, Any]) -> None:
+    before = repr(obj)
+    with_defaults(obj)
+    suspend_if_managed(obj)
+    assert repr(obj) == before
+
+
+def test_defaults_make_objects_that_are_right() -> None:
+    assert validate(with_defaults(make.jobset())) == []
+    assert validate(with_defaults(JOB)) == []
+
+
+@pytest.mark.parametrize(
+    "obj", [pytest.param(make.job(suspend=False), id="Job"), pytest.param(make.jobset(), id="JobSet")]
+)
+def test_what_names_a_queue_begins_suspended(obj: dict[str, Any]) -> None:
+    running = edited(obj, {"spec.suspend": False})
+    suspended = suspend_if_managed(running)
+    unsaid = suspend_if_managed(edited(obj, {"spec.suspend": GONE}))
+    assert (suspended["spec"]["suspend"], unsaid["spec"]["suspend"]) == (True, True)
+    assert suspend_if_managed(suspended) is suspended
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pytest.param(make.job(queue=None, suspend=False), id="a Job in no queue"),
+        pytest.param(make.job(queue="", suspend=False), id="a Job in a queue without name"),
+        pytest.param(make.workload(), id="a Workload"),
+    ],
+)
+def test_all_else_begins_as_it_is(obj: dict[str, Any]) -> None:
+    assert suspend_if_managed(obj) is obj
