@@ -88,9 +88,14 @@ class JobPlayback:
 
 
 def runtime_of(obj: Obj) -> Duration | None:
-    """How long an object's work takes, from its annotation; None if it has none."""
+    """How long an object's work takes, from its annotation; None if it has none, or one that says nothing."""
     text = annotation(obj, RUNTIME_ANNOTATION)
-    return None if text is None else parse_duration(text)
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return None  # whoever reads manifests tells the user; a bad note must not stop the world
 
 
 def _job_runtime(job: Obj, reader: Reader) -> Duration:

@@ -47,6 +47,12 @@ def test_a_bare_workload_without_a_time_runs_for_ever() -> None:
     assert not lifecycle.is_finished(stage.workload())
 
 
+def test_a_time_that_is_none_counts_as_none() -> None:
+    stage = played(admitted("soon"))
+    stage.run(10**6)
+    assert not lifecycle.is_finished(stage.workload())
+
+
 def test_an_evicted_bare_workload_is_released_at_once_and_starts_over() -> None:
     stage = played(admitted("10s"))
     stage.kernel.call_at(make.at(6), lambda: None)
