@@ -32,7 +32,7 @@ class EndlessInstant(RuntimeError):  # noqa: N818 - says what happened
 class VirtualKernel:
     """A clock that jumps from one piece of work to the next."""
 
-    __slots__ = ("_arrivals", "_heap", "_line", "_now", "_steps_bound", "_work_max", "steps")
+    __slots__ = ("_arrivals", "_heap", "_line", "_now", "_steps_bound", "_work_max", "_working", "steps")
 
     def __init__(self, start: Instant = 0, *, work_per_instant_max: int = WORK_PER_INSTANT_MAX) -> None:
         self._now = start
@@ -41,6 +41,7 @@ class VirtualKernel:
         self._arrivals = 0
         self._work_max = work_per_instant_max
         self._steps_bound = work_per_instant_max  # `steps` may not pass it before the clock moves
+        self._working = False
         self.steps = 0
 
     def now(self) -> Instant:
@@ -71,7 +72,7 @@ class VirtualKernel:
 
     def step(self) -> bool:
         """Do the next piece of work, moving the clock to it; False if there is none."""
-        return self._work(None, 1) == 1
+        return self._work_alone(None, 1) == 1
 
     def run(self, until: Instant | None = None, *, steps_max: int | None = None) -> int:
         """Do all work due up to and including `until`, at most `steps_max` of it; how much was done.
@@ -79,12 +80,21 @@ class VirtualKernel:
         The clock stays at the last work done: it does not move on to `until`.
         """
         with rare_collections():
-            return self._work(until, steps_max)
+            return self._work_alone(until, steps_max)
 
     def validate(self) -> None:
         """Check what must hold between two pieces of work."""
         invariant(all(entry[0] > self._now for entry in self._heap), "what the heap holds is for later")
         invariant(self.steps <= self._steps_bound, "the work of an instant is bounded")
+
+    def _work_alone(self, until: Instant | None, steps_max: int | None) -> int:
+        """Do the work, as `run` says, but never from within work."""
+        invariant(not self._working, "work does not run the kernel that runs it")
+        self._working = True
+        try:
+            return self._work(until, steps_max)
+        finally:
+            self._working = False
 
     def _work(self, until: Instant | None, steps_max: int | None) -> int:
         """Do the work, as `run` says."""

@@ -1,0 +1,294 @@
+"""What every client promises: writes take effect, changes are told before results, and both only through the kernel."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.api.errors import ApiError, Conflict, InvalidObject, NotFound
+from batchyard.api.meta import Key, Obj, with_metadata, with_path, with_status
+from batchyard.client.local import LocalClient
+from batchyard.ports.client import (
+    Client,
+    Create,
+    Delete,
+    EventType,
+    Update,
+    UpdateStatus,
+    WatchEvent,
+    Write,
+    WriteResult,
+)
+from batchyard.sim.kernel import VirtualKernel
+from batchyard.store.memory import Store
+
+
+@dataclass
+class World:
+    """A client, how to let everything happen, and what it told in order."""
+
+    client: Client
+    run: Callable[[], object]
+    check: Callable[[], None]
+    told: list[object] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.client.subscribe(self.told.extend)
+
+    def submit(self, write: Write) -> None:
+        self.client.submit(write, self.told.append)
+
+    def write(self, write: Write) -> Obj:
+        """Write, let it happen, and return the object."""
+        results: list[WriteResult] = []
+        self.client.submit(write, results.append)
+        self.run()
+        (result,) = results
+        if result.error is not None:
+            raise result.error
+        assert result.obj is not None
+        return result.obj
+
+    def events(self) -> list[tuple[EventType, str]]:
+        return [(event.type, event.key.name) for event in self.told if isinstance(event, WatchEvent)]
+
+
+def local() -> World:
+    store, kernel = Store(detect_mutation=True), VirtualKernel(1_767_225_600_000_000)
+    client = LocalClient(store, kernel)
+
+    def check() -> None:
+        store.validate()
+        store.check_unchanged()
+
+    return World(client, kernel.run, check)
+
+
+CLIENTS = [pytest.param(local, id="local")]
+
+
+@pytest.fixture(params=CLIENTS)
+def world(request: pytest.FixtureRequest) -> World:
+    made: World = request.param()
+    return made
+
+
+def key(name: str) -> Key:
+    return Key("Job.batch", "team", name)
+
+
+def job(name: str = "a", **metadata: Any) -> Obj:
+    own = {"name": name, "namespace": "team", **metadata}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": own, "spec": {"suspend": True}}
+
+
+def metadata_of(obj: Obj, *fields: str) -> list[Any]:
+    return [obj["metadata"].get(name) for name in fields]
+
+
+def test_a_created_object_can_be_read_and_listed(world: World) -> None:
+    stored = world.write(Create(job()))
+    assert world.client.get(key("a")) == stored
+    assert list(world.client.list("Job.batch")) == [stored]
+    assert list(world.client.list("Job.batch", "other")) == []
+    assert world.client.get(key("b")) is None
+
+
+def test_a_created_object_has_what_the_server_gives(world: World) -> None:
+    stored = world.write(Create(job()))
+    uid, created, generation = metadata_of(stored, "uid", "creationTimestamp", "generation")
+    assert len(uid) == 36
+    assert created == "2026-01-01T00:00:00Z"
+    assert generation == 1
+    assert stored["metadata"]["resourceVersion"]
+
+
+def test_creating_what_is_there_is_a_conflict(world: World) -> None:
+    world.write(Create(job()))
+    with pytest.raises(Conflict, match="already exists"):
+        world.write(Create(job()))
+
+
+def test_creating_the_nameless_is_invalid(world: World) -> None:
+    with pytest.raises(InvalidObject):
+        world.write(Create(job("")))
+
+
+@pytest.mark.parametrize("write", [Update(job()), UpdateStatus(job()), Delete(key("a"))])
+def test_writing_what_is_not_there_is_not_found(world: World, write: Write) -> None:
+    with pytest.raises(NotFound):
+        world.write(write)
+    assert world.events() == []
+
+
+@pytest.mark.parametrize("verb", [Update, UpdateStatus])
+def test_writing_what_somebody_else_changed_is_a_conflict(
+    world: World, verb: type[Update] | type[UpdateStatus]
+) -> None:
+    read = world.write(Create(job()))
+    world.write(Update(with_path(read, ("spec", "suspend"), False)))
+    with pytest.raises(Conflict):
+        world.write(verb(with_status(with_path(read, ("spec", "suspend"), None), {"active": 1})))
+
+
+def test_without_a_resource_version_the_last_writer_wins(world: World) -> None:
+    world.write(Create(job()))
+    world.write(Update(with_path(job(), ("spec", "parallelism"), 1)))
+    stored = world.write(Update(with_path(job(), ("spec", "parallelism"), 2)))
+    assert stored["spec"] == {"suspend": True, "parallelism": 2}
+    assert stored["metadata"]["generation"] == 3
+
+
+def test_status_and_the_rest_are_written_apart(world: World) -> None:
+    world.write(Create(job()))
+    world.write(UpdateStatus(with_status(with_path(job(), ("spec", "suspend"), False), {"active": 1})))
+    stored = world.write(Update(with_status(with_path(job(), ("spec", "parallelism"), 3), {"active": 2})))
+    assert stored["spec"] == {"suspend": True, "parallelism": 3}
+    assert stored["status"] == {"active": 1}
+    assert stored["metadata"]["generation"] == 2
+
+
+def test_a_write_that_changes_nothing_succeeds_in_silence(world: World) -> None:
+    stored = world.write(Create(job()))
+    world.told.clear()
+    assert world.write(Update(stored)) == stored
+    assert world.write(UpdateStatus(stored)) == stored
+    assert world.told == []
+
+
+def test_a_deleted_object_is_gone(world: World) -> None:
+    stored = world.write(Create(job()))
+    assert world.write(Delete(key("a"))) == stored
+    assert world.client.get(key("a")) is None
+    assert world.events() == [(EventType.ADDED, "a"), (EventType.DELETED, "a")]
+
+
+def test_finalizers_hold_a_deletion_up_until_the_last_is_removed(world: World) -> None:
+    world.write(Create(job(finalizers=["one", "two"])))
+    marked = world.write(Delete(key("a")))
+    assert marked["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
+    assert world.write(Delete(key("a"))) == marked
+    still = world.write(Update(with_metadata(marked, finalizers=["two"])))
+    assert world.client.get(key("a")) == still
+    world.write(Update(with_metadata(still, finalizers=None)))
+    assert world.client.get(key("a")) is None
+    kinds = [kind for kind, _ in world.events()]
+    assert kinds == [EventType.ADDED, EventType.MODIFIED, EventType.MODIFIED, EventType.DELETED]
+
+
+def test_nothing_is_told_from_within_a_call(world: World) -> None:
+    world.submit(Create(job()))
+    assert world.told == []
+    assert not world.client.settled()
+    world.run()
+    assert len(world.told) == 2
+    assert world.client.settled()
+
+
+def test_every_change_is_told_before_the_result_of_its_write(world: World) -> None:
+    for name in ("a", "b"):
+        world.submit(Create(job(name)))
+    world.run()
+    told = [event.key.name if isinstance(event, WatchEvent) else "result" for event in world.told]
+    assert told.index("a") < told.index("b")
+    assert told.index("b") < len(told) - 1
+    assert told.count("result") == 2
+    assert told[-1] == "result"
+
+
+def test_results_come_in_the_order_of_the_writes(world: World) -> None:
+    for write in (Create(job("b")), Create(job("b")), Create(job("a"))):
+        world.submit(write)
+    world.run()
+    results = [result for result in world.told if isinstance(result, WriteResult)]
+    assert [result.error is None for result in results] == [True, False, True]
+    assert [result.obj and result.obj["metadata"]["name"] for result in results] == ["b", None, "a"]
+
+
+def test_a_write_from_within_a_result_comes_later(world: World) -> None:
+    order: list[str] = []
+
+    def done(result: WriteResult) -> None:
+        order.append("first")
+        world.client.submit(Create(job("b")), lambda result: order.append("second"))
+        order.append("submitted")
+
+    world.client.submit(Create(job("a")), done)
+    world.run()
+    assert order == ["first", "submitted", "second"]
+
+
+def test_owned_objects_are_found_by_the_uid_of_their_owner(world: World) -> None:
+    owner = world.write(Create(job("owner")))
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "owner", "uid": owner["metadata"]["uid"]}
+    for name in ("z", "y"):
+        world.write(Create(job(name, ownerReferences=[reference])))
+    assert metadata_of(world.client.owned_by(reference["uid"])[0], "name") == ["y"]
+    assert len(world.client.owned_by(reference["uid"])) == 2
+    assert list(world.client.owned_by("nobody")) == []
+    world.write(Delete(key("owner")))
+    assert list(world.client.list("Job.batch")) == []
+
+
+STEPS = st.tuples(st.sampled_from("cusdo"), st.sampled_from("abcd"), st.sampled_from("abcd"), st.integers(0, 2))
+
+
+def step_write(world: World, step: tuple[str, str, str, int]) -> Write:
+    """A write drawn at random: some are refused."""
+    verb, name, other, number = step
+    owner = world.client.get(key(other))
+    uid = owner["metadata"]["uid"] if owner else "nobody"
+    references = [{"apiVersion": "batch/v1", "kind": "Job", "name": other, "uid": uid}] if number else []
+    match verb:
+        case "c":
+            return Create(job(name, ownerReferences=references, finalizers=["f"] * (number == 2)))
+        case "u":
+            return Update(with_path(job(name, finalizers=["f"] * (number == 1)), ("spec", "parallelism"), number))
+        case "s":
+            return UpdateStatus(with_status(job(name), {"active": number}))
+        case "o":
+            return Update(job(name, ownerReferences=references))
+        case _:
+            return Delete(key(name))
+
+
+@pytest.mark.parametrize("make", CLIENTS)
+@given(st.lists(st.tuples(STEPS, st.booleans()), max_size=60))
+def test_any_writes_leave_a_consistent_world(
+    make: Callable[[], World], steps: list[tuple[tuple[str, str, str, int], bool]]
+) -> None:
+    world = make()
+    for step, is_run in steps:
+        world.submit(step_write(world, step))
+        if is_run:
+            world.run()
+    world.run()
+    world.check()
+    results = [result for result in world.told if isinstance(result, WriteResult)]
+    assert len(results) == len(steps)
+    assert all(result.error is None or isinstance(result.error, ApiError) for result in results)
+    assert_told_all(world)
+    assert_owners_are_indexed(world)
+
+
+def assert_told_all(world: World) -> None:
+    """The events, replayed, give the present objects."""
+    replayed: dict[Key, Obj] = {}
+    for event in world.told:
+        if isinstance(event, WatchEvent):
+            assert event.old == replayed.get(event.key)
+            replayed[event.key] = event.obj
+            if event.type is EventType.DELETED:
+                del replayed[event.key]
+    assert [replayed[at] for at in sorted(replayed)] == list(world.client.list("Job.batch"))
+
+
+def assert_owners_are_indexed(world: World) -> None:
+    """`owned_by` finds what looking through everything finds."""
+    objects = world.client.list("Job.batch")
+    for uid in [obj["metadata"]["uid"] for obj in objects] + ["nobody"]:
+        owned = [obj for obj in objects if uid in [o["uid"] for o in obj["metadata"].get("ownerReferences") or ()]]
+        assert list(world.client.owned_by(uid)) == owned

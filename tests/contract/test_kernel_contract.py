@@ -1,0 +1,91 @@
+"""What every kernel promises: work in order of (instant, arrival), never from within a call."""
+
+from collections.abc import Callable
+
+import pytest
+
+from batchyard.base.instant import Instant
+from batchyard.ports.kernel import Kernel
+from batchyard.sim.kernel import VirtualKernel
+
+Run = Callable[[], object]
+START: Instant = 1_000
+
+
+def virtual() -> tuple[Kernel, Run]:
+    kernel = VirtualKernel(START)
+    return kernel, kernel.run
+
+
+@pytest.fixture(params=[pytest.param(virtual, id="virtual")])
+def kernel_and_run(request: pytest.FixtureRequest) -> tuple[Kernel, Run]:
+    made: tuple[Kernel, Run] = request.param()
+    return made
+
+
+def test_work_is_done_in_order_of_instants(kernel_and_run: tuple[Kernel, Run]) -> None:
+    kernel, run = kernel_and_run
+    done: list[str] = []
+    kernel.call_at(START + 20, lambda: done.append("late"))
+    kernel.call_at(START + 10, lambda: done.append("early"))
+    run()
+    assert done == ["early", "late"]
+
+
+def test_equal_instants_are_done_in_order_of_arrival(kernel_and_run: tuple[Kernel, Run]) -> None:
+    kernel, run = kernel_and_run
+    done: list[int] = []
+    for number in range(50):
+        kernel.call_at(START + 10, lambda number=number: done.append(number))  # type: ignore[misc]
+    run()
+    assert done == list(range(50))
+
+
+def test_the_clock_shows_the_instant_asked_for(kernel_and_run: tuple[Kernel, Run]) -> None:
+    kernel, run = kernel_and_run
+    seen: list[Instant] = []
+    kernel.call_at(START + 10, lambda: seen.append(kernel.now()))
+    run()
+    assert seen[0] >= START + 10
+
+
+def test_work_is_never_done_from_within_the_call(kernel_and_run: tuple[Kernel, Run]) -> None:
+    kernel, run = kernel_and_run
+    done: list[str] = []
+
+    def outer() -> None:
+        kernel.call_soon(lambda: done.append("inner"))
+        kernel.call_at(kernel.now(), lambda: done.append("inner at now"))
+        done.append("outer")
+
+    kernel.call_soon(outer)
+    assert done == []
+    run()
+    assert done == ["outer", "inner", "inner at now"]
+
+
+def test_soon_comes_after_all_that_is_due_now(kernel_and_run: tuple[Kernel, Run]) -> None:
+    kernel, run = kernel_and_run
+    done: list[str] = []
+    kernel.call_at(START + 10, lambda: kernel.call_soon(lambda: done.append("soon")))
+    kernel.call_at(START + 10, lambda: done.append("due"))
+    run()
+    assert done == ["due", "soon"]
+
+
+def test_soon_comes_before_anything_later(kernel_and_run: tuple[Kernel, Run]) -> None:
+    kernel, run = kernel_and_run
+    done: list[str] = []
+    kernel.call_at(START + 11, lambda: done.append("later"))
+    kernel.call_at(START + 10, lambda: kernel.call_soon(lambda: done.append("soon")))
+    run()
+    assert done == ["soon", "later"]
+
+
+def test_the_past_means_now(kernel_and_run: tuple[Kernel, Run]) -> None:
+    kernel, run = kernel_and_run
+    seen: list[Instant] = []
+    kernel.call_at(START - 500, lambda: seen.append(kernel.now()))
+    run()
+    assert len(seen) == 1
+    assert seen[0] >= START

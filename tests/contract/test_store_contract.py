@@ -1,0 +1,121 @@
+"""What every store promises: revisions without a gap, optimistic concurrency, sorted lists, watches."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.api.errors import Conflict, NotFound
+from batchyard.api.meta import Key, Obj
+from batchyard.ports.client import EventType, WatchEvent
+from batchyard.store.memory import Store
+
+
+class AnyStore(Protocol):
+    @property
+    def revision(self) -> int: ...
+    def get(self, key: Key) -> Obj | None: ...
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]: ...
+    def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj: ...
+    def delete(self, key: Key, expect: int | None = None) -> Obj: ...
+    def listen(self, listener: Callable[[WatchEvent], None]) -> None: ...
+
+
+STORES = [pytest.param(Store, id="memory")]
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> AnyStore:
+    made: AnyStore = request.param()
+    return made
+
+
+def key(name: str, namespace: str = "team") -> Key:
+    return Key("ConfigMap", namespace, name)
+
+
+def thing(name: str = "a", namespace: str = "team", **fields: Any) -> Obj:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, **fields}
+
+
+def test_every_change_is_one_revision(store: AnyStore) -> None:
+    assert store.revision == 0
+    assert store.put(key("a"), thing())["metadata"]["resourceVersion"] == "1"
+    assert store.put(key("b"), thing("b"))["metadata"]["resourceVersion"] == "2"
+    store.delete(key("a"))
+    assert store.put(key("a"), thing())["metadata"]["resourceVersion"] == "4"
+    assert store.revision == 4
+
+
+def test_zero_expects_nothing_to_be_there(store: AnyStore) -> None:
+    store.put(key("a"), thing(), 0)
+    with pytest.raises(Conflict):
+        store.put(key("a"), thing(), 0)
+    store.delete(key("a"))
+    store.put(key("a"), thing(), 0)
+
+
+def test_a_writer_that_read_an_older_revision_is_refused(store: AnyStore) -> None:
+    store.put(key("a"), thing())
+    store.put(key("a"), thing(), 1)
+    with pytest.raises(Conflict):
+        store.put(key("a"), thing(), 1)
+    with pytest.raises(Conflict):
+        store.delete(key("a"), 1)
+    store.delete(key("a"), 2)
+
+
+def test_what_is_gone_cannot_be_replaced(store: AnyStore) -> None:
+    store.put(key("a"), thing())
+    store.delete(key("a"))
+    with pytest.raises(Conflict):
+        store.put(key("a"), thing(), 1)
+    with pytest.raises(NotFound):
+        store.delete(key("a"))
+
+
+def test_lists_are_sorted_and_may_be_of_one_namespace(store: AnyStore) -> None:
+    for namespace, name in (("b", "x"), ("a", "y"), ("a", "x")):
+        store.put(key(name, namespace), thing(name, namespace))
+    assert [obj["metadata"]["name"] for obj in store.list("ConfigMap")] == ["x", "y", "x"]
+    assert [obj["metadata"]["name"] for obj in store.list("ConfigMap", "a")] == ["x", "y"]
+    assert list(store.list("Secret")) == []
+
+
+def test_listeners_hear_of_what_was_and_what_is(store: AnyStore) -> None:
+    heard: list[WatchEvent] = []
+    store.listen(heard.append)
+    first = store.put(key("a"), thing())
+    second = store.put(key("a"), thing(data={}))
+    assert store.delete(key("a")) == second
+    assert heard == [
+        (EventType.ADDED, key("a"), first, None, 1),
+        (EventType.MODIFIED, key("a"), second, first, 2),
+        (EventType.DELETED, key("a"), second, second, 3),
+    ]
+
+
+@pytest.mark.parametrize("make", STORES)
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=60))
+def test_the_changes_tell_how_to_get_to_the_present(
+    make: Callable[[], AnyStore], writes: list[tuple[str, bool]]
+) -> None:
+    store = make()
+    replayed: dict[Key, Obj] = {}
+
+    def replay(event: WatchEvent) -> None:
+        assert event.old == replayed.get(event.key)
+        if event.type is EventType.DELETED:
+            del replayed[event.key]
+        else:
+            replayed[event.key] = event.obj
+
+    store.listen(replay)
+    for name, is_put in writes:
+        if is_put:
+            store.put(key(name), thing(name))
+        elif store.get(key(name)) is not None:
+            store.delete(key(name))
+    assert [replayed[at] for at in sorted(replayed)] == list(store.list("ConfigMap"))

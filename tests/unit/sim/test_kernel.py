@@ -1,0 +1,153 @@
+"""The virtual kernel: where its clock stands, and what bounds an instant."""
+
+import gc
+
+import pytest
+
+from batchyard.base.check import InvariantError
+from batchyard.base.instant import Instant
+from batchyard.sim.kernel import EndlessInstant, VirtualKernel
+
+
+def test_the_clock_moves_only_with_work() -> None:
+    kernel = VirtualKernel(100)
+    kernel.call_at(150, lambda: None)
+    kernel.call_at(300, lambda: None)
+    assert kernel.run(until=200) == 1
+    assert kernel.now() == 150
+    assert kernel.next_instant() == 300
+
+
+def test_until_includes_its_instant() -> None:
+    kernel = VirtualKernel()
+    done: list[Instant] = []
+    for when in (10, 20, 30):
+        kernel.call_at(when, lambda: done.append(kernel.now()))
+    kernel.run(until=20)
+    assert done == [10, 20]
+    assert kernel.pending() == 1
+
+
+def test_until_the_present_does_what_is_due_now() -> None:
+    kernel = VirtualKernel(10)
+    done: list[str] = []
+    kernel.call_soon(lambda: done.append("now"))
+    kernel.call_at(11, lambda: done.append("later"))
+    kernel.run(until=10)
+    assert done == ["now"]
+
+
+def test_until_a_past_instant_does_nothing() -> None:
+    kernel = VirtualKernel(10)
+    kernel.call_soon(lambda: None)
+    assert kernel.run(until=9) == 0
+    assert kernel.pending() == 1
+
+
+def test_a_step_does_one_piece_of_work() -> None:
+    kernel = VirtualKernel()
+    done: list[str] = []
+    kernel.call_soon(lambda: done.append("a"))
+    kernel.call_at(5, lambda: done.append("b"))
+    assert kernel.step()
+    assert done == ["a"]
+    assert kernel.step()
+    assert done == ["a", "b"]
+    assert not kernel.step()
+    assert kernel.steps == 2
+
+
+def test_a_run_can_be_cut_into_pieces() -> None:
+    kernel = VirtualKernel()
+    done: list[int] = []
+    for number in range(10):
+        kernel.call_at(number // 3, lambda number=number: done.append(number))  # type: ignore[misc]
+    while kernel.run(steps_max=4):
+        kernel.validate()
+    assert done == list(range(10))
+
+
+def test_no_steps_leave_the_clock_alone() -> None:
+    kernel = VirtualKernel()
+    kernel.call_at(5, lambda: None)
+    assert kernel.run(steps_max=0) == 0
+    assert kernel.now() == 0
+
+
+def test_an_endless_instant_is_refused_with_its_work() -> None:
+    kernel = VirtualKernel(7, work_per_instant_max=100)
+
+    def again() -> None:
+        kernel.call_soon(again)
+
+    kernel.call_soon(again)
+    with pytest.raises(EndlessInstant, match=r"more than 100 pieces of work at instant 7.*again"):
+        kernel.run()
+    assert kernel.steps == 100
+    with pytest.raises(EndlessInstant):
+        kernel.step()
+
+
+def test_the_bound_counts_each_instant_anew() -> None:
+    kernel = VirtualKernel(work_per_instant_max=3)
+    for when in range(1, 6):
+        for _ in range(3):
+            kernel.call_at(when, lambda: None)
+    kernel.run()
+    kernel.validate()
+    assert kernel.steps == 15
+
+
+def test_as_much_work_as_the_bound_allows_is_done() -> None:
+    kernel = VirtualKernel(work_per_instant_max=3)
+    for _ in range(3):
+        kernel.call_soon(lambda: None)
+    assert kernel.run(steps_max=3) == 3
+    kernel.call_soon(lambda: None)
+    with pytest.raises(EndlessInstant):
+        kernel.run()
+
+
+def test_an_exception_leaves_the_rest_of_the_work() -> None:
+    kernel = VirtualKernel()
+    done: list[str] = []
+
+    def broken() -> None:
+        raise RuntimeError("broken")
+
+    kernel.call_at(5, broken)
+    kernel.call_at(5, lambda: done.append("next"))
+    with pytest.raises(RuntimeError):
+        kernel.run()
+    kernel.validate()
+    kernel.run()
+    assert done == ["next"]
+
+
+def test_work_cannot_run_the_kernel_that_runs_it() -> None:
+    kernel = VirtualKernel()
+
+    def rerun() -> None:
+        kernel.run()
+
+    kernel.call_soon(rerun)
+    with pytest.raises(InvariantError, match="does not run the kernel"):
+        kernel.run()
+    assert kernel.run() == 0
+
+
+def test_nothing_to_do_has_no_next_instant() -> None:
+    kernel = VirtualKernel(3)
+    assert kernel.next_instant() is None
+    kernel.call_soon(lambda: None)
+    assert kernel.next_instant() == 3
+
+
+def test_a_run_gives_the_collector_back_as_it_was() -> None:
+    before = gc.get_threshold()
+    kernel = VirtualKernel()
+    during: list[tuple[int, int, int]] = []
+    kernel.call_soon(lambda: during.append(gc.get_threshold()))
+    kernel.run()
+    assert gc.get_threshold() == before
+    assert during[0][0] > before[0]

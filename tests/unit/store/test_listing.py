@@ -1,0 +1,73 @@
+"""Sorted lists that are brought up to date by what was touched."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.api.meta import Key, Obj
+from batchyard.store.listing import Listing
+
+
+def key(namespace: str, name: str) -> Key:
+    return Key("Pod", namespace, name)
+
+
+def put(listing: Listing, at: Key, obj: Obj | None) -> None:
+    if obj is None:
+        listing.objects.pop(at, None)
+    else:
+        listing.objects[at] = obj
+    if listing.is_listed:
+        listing.touch(at)
+
+
+def test_a_list_is_sorted_by_namespace_and_name() -> None:
+    listing = Listing()
+    for namespace, name in (("b", "a"), ("a", "z"), ("a", "b"), ("", "c")):
+        put(listing, key(namespace, name), {"at": f"{namespace}/{name}"})
+    assert [obj["at"] for obj in listing.in_order()] == ["/c", "a/b", "a/z", "b/a"]
+
+
+def test_a_list_of_a_namespace_has_no_others() -> None:
+    listing = Listing()
+    for namespace in ("a", "a-b", "a.b", "ab", "b"):
+        put(listing, key(namespace, "x"), {"at": namespace})
+    assert [obj["at"] for obj in listing.in_order("a")] == ["a"]
+    assert listing.in_order("0") == []
+    assert listing.in_order("c") == []
+
+
+def test_a_list_that_was_handed_out_does_not_change() -> None:
+    listing = Listing()
+    put(listing, key("a", "x"), {"v": 1})
+    handed_out = listing.in_order()
+    put(listing, key("a", "x"), {"v": 2})
+    put(listing, key("a", "y"), {"v": 3})
+    assert listing.in_order() == [{"v": 2}, {"v": 3}]
+    assert handed_out == [{"v": 1}]
+
+
+def test_an_unchanged_list_is_not_made_again() -> None:
+    listing = Listing()
+    put(listing, key("a", "x"), {})
+    assert listing.in_order() is listing.in_order()
+
+
+def test_many_changes_are_sorted_anew() -> None:
+    listing = Listing()
+    put(listing, key("a", "x"), {})
+    listing.in_order()
+    for number in range(100):
+        put(listing, key("a", f"{number}"), {"n": number})
+    assert not listing.is_listed
+    assert len(listing.in_order()) == 101
+    listing.validate()
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans(), st.booleans()), max_size=200))
+def test_a_list_is_what_sorting_anew_would_give(changes: list[tuple[str, int, bool, bool]]) -> None:
+    listing = Listing()
+    for number, (namespace, name, is_there, is_listed) in enumerate(changes):
+        put(listing, key(namespace, f"{name}"), {"n": number} if is_there else None)
+        if is_listed:
+            listing.validate()
+    listing.validate()
