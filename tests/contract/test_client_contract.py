@@ -213,7 +213,7 @@ def test_a_write_from_within_a_result_comes_later(world: World) -> None:
 
     def done(result: WriteResult) -> None:
         order.append("first")
-        world.client.submit(Create(job("b")), lambda result: order.append("second"))
+        world.client.submit(Create(job("b")), lambda _: order.append("second"))
         order.append("submitted")
 
     world.client.submit(Create(job("a")), done)

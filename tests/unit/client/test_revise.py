@@ -127,7 +127,7 @@ def test_a_writer_must_have_read_what_is_stored() -> None:
     revise.check_preconditions(KEY, stored(), {"metadata": {"name": "a"}})
     with pytest.raises(Conflict, match="has been modified"):
         revise.check_preconditions(KEY, stored(), stored(resourceVersion="4"))
-    with pytest.raises(Conflict, match="another object of that name"):
+    with pytest.raises(Conflict, match="made again"):
         revise.check_preconditions(KEY, stored(), {"metadata": {"name": "a", "uid": "u0"}})
 
 
