@@ -1,0 +1,443 @@
+"""The runner: who is looked at when, what is retried, and what is never done twice at once."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.api.errors import ApiError, Conflict, InvalidObject, NotFound
+from batchyard.api.meta import Key, Obj, with_path
+from batchyard.base.check import InvariantError
+from batchyard.base.instant import MILLISECOND, SECOND, Instant
+from batchyard.client.local import LocalClient
+from batchyard.controllers.controller import EventRecord, Outcome
+from batchyard.controllers.runner import Runner, backoff
+from batchyard.ports.client import (
+    Client,
+    Create,
+    Delete,
+    EventType,
+    Listener,
+    Reader,
+    Update,
+    WatchEvent,
+    Write,
+    WriteResult,
+)
+from batchyard.sim.kernel import VirtualKernel
+from batchyard.store.memory import Store
+
+START: Instant = 1_767_225_600_000_000
+A = Key("Job.batch", "team", "a")
+Look = Callable[[Key, Reader, Instant], Outcome]
+
+
+def nothing(key: Key, reader: Reader, now: Instant) -> Outcome:
+    """A look that wants nothing."""
+    return Outcome()
+
+
+@dataclass
+class Scripted:
+    """A controller whose looks are given by the test; it writes down when it looked at what."""
+
+    name: str = "scripted"
+    look: Look = nothing
+    rank: int = 0
+    kinds: tuple[str, ...] | None = None
+    also: tuple[Key, ...] = ()
+    looks: list[tuple[str, Instant]] = field(default_factory=list)
+    diary: list[str] = field(default_factory=list)
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        return () if event.type is EventType.DELETED else (event.key, *self.also)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        self.looks.append((key.name, now - START))
+        self.diary.append(self.name)
+        return self.look(key, reader, now)
+
+
+class Unreliable:
+    """A client that refuses the next writes with the errors of a list."""
+
+    def __init__(self, client: LocalClient, kernel: VirtualKernel, errors: list[ApiError]) -> None:
+        self._client = client
+        self._kernel = kernel
+        self.errors = errors
+        self.get, self.list, self.owned_by = client.get, client.list, client.owned_by
+
+    def subscribe(self, listener: Listener) -> None:
+        self._client.subscribe(listener)
+
+    def settled(self) -> bool:
+        return self._client.settled()
+
+    def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
+        if self.errors:
+            error = self.errors.pop(0)
+            self._kernel.call_soon(lambda: done(WriteResult(None, error)))
+        else:
+            self._client.submit(write, done)
+
+
+class Yard:
+    """A runner with its kernel and client, and the events recorded."""
+
+    def __init__(self, *controllers: Scripted, errors: Sequence[ApiError] = ()) -> None:
+        self.kernel = VirtualKernel(START, work_per_instant_max=10_000)
+        self.store = Store(detect_mutation=True)
+        local = LocalClient(self.store, self.kernel)
+        self.client: Client = Unreliable(local, self.kernel, list(errors)) if errors else local
+        self.local = local
+        self.recorded: list[tuple[Instant, str, str]] = []
+        self.runner = Runner(self.kernel, self.client, controllers, self._record)
+
+    def _record(self, now: Instant, controller: str, record: EventRecord) -> None:
+        self.recorded.append((now - START, controller, record.reason))
+
+    def submit(self, write: Write) -> None:
+        self.local.submit(write, must_succeed)
+
+    def run(self, write: Write | None = None, *, seconds: float | None = None) -> None:
+        if write is not None:
+            self.submit(write)
+        self.kernel.run(None if seconds is None else START + int(seconds * SECOND))
+        self.runner.validate()
+        self.store.check_unchanged()
+
+    def spec(self, name: str = "a") -> Any:
+        obj = self.client.get(key(name))
+        return None if obj is None else obj["spec"]
+
+
+def must_succeed(result: WriteResult) -> None:
+    assert result.error is None, result.error
+
+
+def key(name: str) -> Key:
+    return Key("Job.batch", "team", name)
+
+
+def job(name: str = "a", **spec: Any) -> Obj:
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "team"}, "spec": spec}
+
+
+def count_to(limit: int) -> Look:
+    """A look that counts in the object, one write at a time."""
+
+    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+        obj = reader.get(key)
+        assert obj is not None
+        count = obj["spec"].get("count", 0)
+        return Outcome([Update(with_path(obj, ("spec", "count"), count + 1))] if count < limit else [])
+
+    return look
+
+
+def always(*writes: Write, events: Sequence[EventRecord] = ()) -> Look:
+    """A look that wants the same every time."""
+
+    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+        return Outcome([*writes], [*events])
+
+    return look
+
+
+def waking(wanted: Mapping[int, int]) -> Look:
+    """A look that at some instants asks for another one, both counted from the start."""
+
+    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+        when = wanted.get(now - START)
+        return Outcome(requeue_at=None if when is None else START + when)
+
+    return look
+
+
+def record_of(reason: str) -> EventRecord:
+    return EventRecord(A, "Normal", reason, "")
+
+
+def test_a_change_leads_to_a_look_and_its_writes_to_the_next() -> None:
+    controller = Scripted(look=count_to(3))
+    yard = Yard(controller)
+    yard.run(Create(job()))
+    assert yard.spec() == {"count": 3}
+    assert controller.looks == [("a", 0)] * 4
+    assert yard.runner.is_idle()
+    assert yard.runner.reconciles == 4
+
+
+def test_many_changes_of_one_instant_are_one_look() -> None:
+    controller = Scripted()
+    yard = Yard(controller)
+    yard.submit(Create(job()))
+    for count in range(5):
+        yard.submit(Update(job(count=count)))
+    yard.run()
+    assert controller.looks == [("a", 0)]
+
+
+def test_keys_of_one_rank_are_taken_in_order_of_arrival() -> None:
+    diary: list[str] = []
+    first, second = Scripted("first", diary=diary), Scripted("second", diary=diary)
+    yard = Yard(first, second)
+    for name in ("b", "a"):
+        yard.submit(Create(job(name)))
+    yard.run()
+    assert diary == ["first", "second"] * 2
+    assert [name for name, _ in first.looks] == ["b", "a"]
+
+
+def test_controllers_hear_only_of_the_kinds_they_ask_for() -> None:
+    jobs, pods = Scripted("jobs", kinds=("Job.batch",)), Scripted("pods", kinds=("Pod",))
+    Yard(jobs, pods).run(Create(job()))
+    assert len(jobs.looks) == 1
+    assert pods.looks == []
+
+
+def test_a_key_is_not_looked_at_while_its_writes_are_under_way() -> None:
+    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+        assert yard.client.settled(), "its own write was not delivered yet"
+        yard.kernel.call_soon(lambda: yard.runner.enqueue("scripted", A))
+        return count_to(3)(key, reader, now) if len(controller.looks) < 10 else Outcome()
+
+    controller = Scripted(look=look, kinds=())
+    yard = Yard(controller)
+    yard.submit(Create(job()))
+    yard.kernel.call_at(START + 1, lambda: yard.runner.enqueue("scripted", A))
+    yard.kernel.run(steps_max=100)
+    assert yard.spec() == {"count": 3}
+
+
+def test_a_change_while_writes_are_under_way_is_looked_at_afterwards() -> None:
+    seen: list[int] = []
+
+    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+        obj = reader.get(key)
+        assert obj is not None
+        seen.append(obj["spec"].get("foreign", 0))
+        if len(seen) > 1:
+            return Outcome()
+        yard.kernel.call_soon(lambda: yard.submit(Update(job(foreign=1))))
+        return Outcome([Update(with_path(obj, ("spec", "own"), 1))])
+
+    yard = Yard(Scripted(look=look))
+    yard.run(Create(job()))
+    assert seen[-1] == 1
+
+
+def test_a_write_that_changes_nothing_leads_to_no_further_look() -> None:
+    controller = Scripted(look=always(Update(job())))
+    Yard(controller).run(Create(job()))
+    assert len(controller.looks) == 1
+
+
+def test_a_higher_rank_waits_until_all_has_settled() -> None:
+    diary: list[str] = []
+    high = Scripted("high", rank=10, diary=diary)
+    yard = Yard(high, Scripted("low", look=count_to(3), diary=diary))
+    yard.submit(Create(job("b")))
+    yard.run(Create(job("a")))
+    assert diary == ["low"] * 8 + ["high"] * 2
+
+
+def test_a_higher_rank_that_writes_lets_the_lower_ones_go_first() -> None:
+    diary: list[str] = []
+    low = Scripted("low", diary=diary)
+    yard = Yard(low, Scripted("high", look=count_to(1), rank=10, diary=diary))
+    yard.submit(Create(job("a")))
+    yard.run(Create(job("b")))
+    assert diary == ["low", "low", "high", "low", "high", "low", "high", "high"]
+
+
+def test_a_middle_rank_goes_before_a_higher_one() -> None:
+    diary: list[str] = []
+    ranks = {"low": 0, "middle": 5, "high": 10}
+    Yard(*[Scripted(name, rank=rank, diary=diary) for name, rank in reversed(ranks.items())]).run(Create(job()))
+    assert diary == ["low", "middle", "high"]
+
+
+def test_a_higher_rank_waits_for_the_results_of_others() -> None:
+    refused: list[WriteResult] = []
+    told_at_look: list[bool] = []
+
+    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+        told_at_look.append(yard.client.settled())
+        return Outcome()
+
+    yard = Yard(Scripted("low"), Scripted("high", look, rank=10))
+    yard.submit(Create(job()))
+    yard.kernel.call_soon(lambda: yard.local.submit(Create(job()), refused.append))
+    yard.run()
+    assert told_at_look == [True]
+    assert isinstance(refused[0].error, Conflict)
+
+
+def test_all_writes_of_an_outcome_are_done_in_order() -> None:
+    told: list[str] = []
+    yard = Yard(Scripted(look=always(Create(job("b")), Create(job("c")), Delete(key("b"))), kinds=()))
+    yard.client.subscribe(lambda events: told.extend(f"{e.type} {e.key.name}" for e in events))
+    yard.runner.enqueue("scripted", A)
+    yard.run()
+    assert told == ["ADDED b", "ADDED c", "DELETED b"]
+
+
+def test_events_are_recorded_when_the_writes_have_succeeded() -> None:
+    look = always(Update(job(done=1)), events=[record_of("Done"), record_of("Dusted")])
+    yard = Yard(Scripted(look=look, kinds=()), errors=[InvalidObject([])])
+    yard.runner.enqueue("scripted", A)
+    yard.run(Create(job()))
+    assert yard.recorded == [(MILLISECOND, "scripted", "Done"), (MILLISECOND, "scripted", "Dusted")]
+
+
+def test_events_without_writes_are_recorded_at_once() -> None:
+    yard = Yard(Scripted(look=always(events=[record_of("Seen")])))
+    yard.run(Create(job()))
+    assert yard.recorded == [(0, "scripted", "Seen")]
+
+
+@pytest.mark.parametrize("error", [Conflict("changed"), NotFound("gone")])
+def test_who_was_too_slow_looks_again_at_once(error: ApiError) -> None:
+    controller = Scripted(look=count_to(1))
+    yard = Yard(controller, errors=[error] * 3)
+    yard.run(Create(job()))
+    assert controller.looks == [("a", 0)] * 5
+    assert yard.spec() == {"count": 1}
+    assert yard.runner.failing() == []
+
+
+def test_looking_again_at_once_is_bounded() -> None:
+    controller = Scripted(look=count_to(1))
+    yard = Yard(controller, errors=[Conflict("always")] * 12)
+    yard.run(Create(job()))
+    assert controller.looks[10:13] == [("a", 0), ("a", backoff(11)), ("a", backoff(11) + backoff(12))]
+    assert yard.spec() == {"count": 1}
+
+
+def test_other_errors_are_retried_later_and_later() -> None:
+    controller = Scripted(look=count_to(1))
+    yard = Yard(controller, errors=[InvalidObject([])] * 4)
+    yard.run(Create(job()), seconds=0)
+    assert yard.runner.failing() == [("scripted", A, 1)]
+    assert yard.runner.is_idle()
+    yard.run()
+    waits = [0, 1, 3, 7, 15, 15]
+    assert controller.looks == [("a", wait * MILLISECOND) for wait in waits]
+    assert yard.runner.failing() == []
+
+
+def test_backoff_doubles_from_a_millisecond_to_half_a_minute() -> None:
+    assert [backoff(n) // MILLISECOND for n in (1, 2, 3, 11)] == [1, 2, 4, 1024]
+    assert backoff(15) == 16384 * MILLISECOND
+    assert backoff(16) == backoff(1_000) == 30 * SECOND
+
+
+def test_half_done_writes_do_not_hasten_a_retry() -> None:
+    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+        obj = reader.get(key)
+        assert obj is not None
+        flipped = with_path(obj, ("spec", "flip"), not obj["spec"].get("flip"))
+        return Outcome([Update(flipped), Create({**job(), "metadata": {"name": "", "namespace": "team"}})])
+
+    controller = Scripted(look=look)
+    yard = Yard(controller)
+    yard.run(Create(job()), seconds=60)
+    assert 5 < len(controller.looks) < 25
+
+
+def test_a_key_is_looked_at_when_it_asked_to_be() -> None:
+    controller = Scripted(look=waking({0: 50}))
+    Yard(controller).run(Create(job()))
+    assert controller.looks == [("a", 0), ("a", 50)]
+
+
+def test_a_look_that_asks_for_nothing_leaves_the_wake_up() -> None:
+    controller = Scripted(look=waking({0: 50}))
+    yard = Yard(controller)
+    yard.kernel.call_at(START + 20, lambda: yard.submit(Update(job(x=1))))
+    yard.run(Create(job()))
+    assert controller.looks == [("a", 0), ("a", 20), ("a", 50)]
+
+
+def test_the_earlier_of_two_wake_ups_wins() -> None:
+    controller = Scripted(look=waking({0: 50, 20: 30, 25: 90}))
+    yard = Yard(controller)
+    for when in (20, 25):
+        yard.kernel.call_at(START + when, lambda when=when: yard.submit(Update(job(x=when))))  # type: ignore[misc]
+    yard.run(Create(job()))
+    assert controller.looks == [("a", 0), ("a", 20), ("a", 25), ("a", 30)]
+
+
+def test_asking_for_a_look_now_goes_through_the_kernel() -> None:
+    left = [3]
+
+    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+        left[0] -= 1
+        return Outcome(requeue_at=now if left[0] else None)
+
+    controller = Scripted(look=look)
+    yard = Yard(controller)
+    yard.run(Create(job()))
+    assert controller.looks == [("a", 0)] * 3
+    assert yard.kernel.steps == 6
+
+
+def test_delayed_keys_can_be_flushed_as_if_their_time_had_come() -> None:
+    def batch(key: Key, reader: Reader, now: Instant) -> Outcome:
+        return Outcome() if now >= START + SECOND else Outcome(requeue_at=START + SECOND)
+
+    flushed, other = Scripted("flushed", look=batch), Scripted("other", look=batch)
+    yard = Yard(flushed, other)
+    yard.run(Create(job()), seconds=0.5)
+    yard.runner.flush_delayed(["flushed"])
+    yard.run(seconds=0.5)
+    assert flushed.looks == [("a", 0), ("a", SECOND)]
+    assert other.looks == [("a", 0)]
+    assert yard.kernel.now() == START
+    yard.run()
+    assert len(flushed.looks) == 2
+    assert len(other.looks) == 2
+
+
+def test_flushing_an_unknown_controller_is_a_defect() -> None:
+    with pytest.raises(InvariantError, match="'nobody'"):
+        Yard(Scripted()).runner.flush_delayed(["nobody"])
+
+
+def test_two_controllers_of_one_name_are_a_defect() -> None:
+    with pytest.raises(InvariantError, match="different names"):
+        Yard(Scripted(), Scripted())
+
+
+def test_a_defect_of_a_controller_passes_with_a_note_of_who_and_what() -> None:
+    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        Yard(Scripted(look=look)).run(Create(job()))
+    assert caught.value.__notes__ == [f'while scripted reconciled Job.batch "team/a" at instant {START}']
+
+
+def test_a_deleted_object_is_looked_at_if_somebody_asks() -> None:
+    controller = Scripted(kinds=("Job.batch",))
+    yard = Yard(controller)
+    yard.runner.enqueue("scripted", key("never"))
+    yard.run()
+    assert controller.looks == [("never", 0)]
+
+
+def test_events_do_not_depend_on_the_hash_seed() -> None:
+    root = Path(__file__).parents[3]
+    command = [sys.executable, str(root / "benchmarks" / "store_events.py"), "--jobs", "60", "--repeat", "0"]
+    printed = [
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True).stdout
+        for seed in ("0", "1", "4242")
+    ]
+    assert printed[0].startswith(b"digest ")
+    assert len(set(printed)) == 1
