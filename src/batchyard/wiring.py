@@ -4,18 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from batchyard.controllers.admission_index import AdmissionIndex
-from batchyard.controllers.controller import Controller
 from batchyard.controllers.in_use import InUse
 from batchyard.controllers.jobs.framework import JobController
 from batchyard.controllers.jobs.job import JobIntegration
 from batchyard.controllers.jobs.jobset import JobSetIntegration
 from batchyard.controllers.preemption_loops import PreemptionLoop
+from batchyard.controllers.priority_classes import PriorityClassValues
 from batchyard.controllers.queue_status import QueueStatus
 from batchyard.controllers.runner import EventSink, Runner
 from batchyard.controllers.scheduler import Scheduler
 from batchyard.controllers.workload import WorkloadLifecycle
 from batchyard.core.cycle import Policy
 from batchyard.ports.client import Client
+from batchyard.ports.controller import Controller
 from batchyard.ports.kernel import Kernel
 
 
@@ -52,6 +53,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
     controllers: list[Controller] = [
         Scheduler(index, settings.policy, ports.on_loop),  # first: it feeds the index that others read
         WorkloadLifecycle(),
+        PriorityClassValues(),
         JobController(JobIntegration()),
         JobController(JobSetIntegration()),
         *ports.runtime,

@@ -10,8 +10,8 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, with_metadata
 from batchyard.base.instant import Instant
 from batchyard.controllers.admission_index import AdmissionIndex
-from batchyard.controllers.controller import Outcome
 from batchyard.ports.client import Reader, Update, WatchEvent
+from batchyard.ports.controller import Outcome
 
 IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 

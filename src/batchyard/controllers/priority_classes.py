@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import Instant
-from batchyard.controllers.controller import Outcome
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.ports.client import EventType, Reader, Update, WatchEvent
+from batchyard.ports.controller import Outcome
 
 
 class PriorityClassValues:

@@ -15,13 +15,13 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.admission_index import AdmissionIndex
-from batchyard.controllers.controller import Outcome
 from batchyard.controllers.tally import Count
 from batchyard.core.fairshare import share_of
 from batchyard.core.quota import QuotaNode
 from batchyard.core.readiness import Readiness
 from batchyard.core.snapshot import ClusterQueue
 from batchyard.ports.client import Reader, UpdateStatus, WatchEvent, Write
+from batchyard.ports.controller import Outcome
 
 BATCH: Final = Key("Batch", "", "queue-status")
 BATCH_PERIOD: Final = SECOND

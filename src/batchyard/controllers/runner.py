@@ -21,9 +21,9 @@ from batchyard.api.errors import ApiError, Conflict, NotFound
 from batchyard.api.meta import Key
 from batchyard.base.check import invariant
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
-from batchyard.controllers.controller import Controller, EventRecord, Outcome
 from batchyard.controllers.workqueue import Lane, WorkQueue
 from batchyard.ports.client import Client, WatchEvent, WriteResult
+from batchyard.ports.controller import Controller, EventRecord, Outcome
 from batchyard.ports.kernel import Kernel
 
 EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]

@@ -14,7 +14,6 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.admission_index import KINDS, AdmissionIndex
-from batchyard.controllers.controller import EventRecord, Outcome
 from batchyard.controllers.preemption_loops import LoopWatch, PreemptionLoop
 from batchyard.core.assignment import Assignment, Attempt, PodSetAssignment, Possibility
 from batchyard.core.cycle import Cycle, Policy
@@ -24,6 +23,7 @@ from batchyard.core.lifecycle.workload import evict, reserve_quota, set_pending,
 from batchyard.core.preemption.request import Target
 from batchyard.core.reasons import preemption_message
 from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
+from batchyard.ports.controller import EventRecord, Outcome
 
 CYCLE: Final = Key("Cycle", "", "cycle")
 #: Why Workloads wait is written this often at most.

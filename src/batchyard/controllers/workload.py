@@ -13,7 +13,6 @@ from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, Obj, annotation, label, with_metadata, with_path
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND, Instant, seconds
-from batchyard.controllers.controller import EventRecord, Outcome
 from batchyard.controllers.workload_index import QueueIndex
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import waiting
@@ -21,6 +20,7 @@ from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.core.lifecycle.waiting import Queues
 from batchyard.core.reasons import PENDING_EVALUATION
 from batchyard.ports.client import EventType, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.ports.controller import EventRecord, Outcome
 
 JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
 RESOURCE_IN_USE_FINALIZER: Final = "kueue.x-k8s.io/resource-in-use"

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from batchyard.api.meta import Key
 from batchyard.base.check import invariant
 from batchyard.base.instant import Instant
-from batchyard.controllers.controller import Controller
+from batchyard.ports.controller import Controller
 
 
 class KeyState(Enum):

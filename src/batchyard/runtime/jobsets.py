@@ -13,8 +13,8 @@ from batchyard.api.conditions import is_true, with_condition
 from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Key, Obj, controller_of, key_of, label, with_path
 from batchyard.base.instant import Instant
-from batchyard.controllers.controller import EventRecord, Outcome
 from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.ports.controller import EventRecord, Outcome
 
 _DOMAIN: Final = "jobset.sigs.k8s.io"
 _REPLICATED_JOB: Final = f"{_DOMAIN}/replicatedjob-name"

@@ -13,10 +13,10 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, annotation, controller_of
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import MINUTE, Duration, Instant, parse_duration
-from batchyard.controllers.controller import Controller, EventRecord, Outcome
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
+from batchyard.ports.controller import Controller, EventRecord, Outcome
 from batchyard.runtime.jobsets import JobSetPlayback
 
 RUNTIME_ANNOTATION: Final = "batchyard.dev/runtime"

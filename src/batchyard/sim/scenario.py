@@ -15,6 +15,7 @@ from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
 from batchyard.base.instant import Duration, parse_duration
 
+RUNTIME: Final = "batchyard.dev/runtime"
 SUBMIT_AT: Final = "batchyard.dev/submit-at"
 DELETE_AT: Final = "batchyard.dev/delete-at"
 
@@ -62,6 +63,7 @@ def make_scenario(manifests: Manifests) -> Scenario:
             continue
         counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
         applied.setdefault(_moment(manifest, SUBMIT_AT, faults) or 0, []).append(obj)
+        _moment(manifest, RUNTIME, faults)
         end = _moment(manifest, DELETE_AT, faults)
         if end is not None:
             deleted.setdefault(end, []).append(key_of(obj))

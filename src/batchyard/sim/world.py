@@ -8,16 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from batchyard.api.errors import ApiError
+from batchyard.api.defaults import suspend_if_managed
+from batchyard.api.errors import ApiError, InvalidObject
 from batchyard.api.meta import Obj, key_of, with_metadata
 from batchyard.api.times import parse_time
+from batchyard.api.validation import validate_update
 from batchyard.base.instant import Duration, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controllers.controller import EventRecord
 from batchyard.controllers.preemption_loops import PreemptionLoop
 from batchyard.core.cycle import Policy
 from batchyard.ports.client import Create, Delete, Update, Write, WriteResult
-from batchyard.runtime.simulated import JobPlayback, WorkloadPlayback
+from batchyard.ports.controller import EventRecord
+from batchyard.runtime.simulated import simulated_runtime
 from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.kernel import VirtualKernel
 from batchyard.sim.scenario import Scenario, Step
@@ -69,7 +71,7 @@ class World:
         self.refused: list[tuple[Write, ApiError]] = []
         self._stop_on_loop = stop_on_loop
         self.log = EventLog(EPOCH, self.kernel.now, sink)
-        ports = Ports(self.kernel, self.client, [WorkloadPlayback(), JobPlayback()], self._record, self._on_loop)
+        ports = Ports(self.kernel, self.client, simulated_runtime(), self._record, self._on_loop)
         self.platform: Platform = build_platform(ports, Settings(Policy(fair_sharing=scenario.fair_sharing)))
         self.client.subscribe(self.log.observe)
         for step in scenario.steps:
@@ -80,8 +82,12 @@ class World:
         return self.kernel.now() - EPOCH
 
     def run_until(self, until: Duration | None) -> None:
-        """Go on up to a moment, that included; None: until nothing is left to happen."""
-        self.kernel.run(None if until is None else EPOCH + until)
+        """Go on up to a moment, that included, and let the clock show it; None: until nothing is left to happen."""
+        if until is None:
+            self.kernel.run()
+            return
+        self.kernel.call_at(EPOCH + until, _let_time_pass)
+        self.kernel.run(EPOCH + until)
 
     def settle(self) -> None:
         """Write what controllers have batched."""
@@ -92,6 +98,19 @@ class World:
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """All objects of a kind."""
         return self.client.list(kind, namespace)
+
+    def apply(self, obj: Obj) -> None:
+        """Create or update an object as a user does with kubectl apply."""
+        known = self.client.get(key_of(obj))
+        if known is None:
+            self.submit(Create(suspend_if_managed(obj)))
+            return
+        updated = _updated(known, obj)
+        faults = validate_update(updated, known)
+        if faults:
+            self.refused.append((Update(updated), InvalidObject(faults)))
+        else:
+            self.submit(Update(updated))
 
     def submit(self, write: Write) -> None:
         """Write as a user does; what the API refuses is kept in `refused`."""
@@ -112,6 +131,10 @@ class World:
         """Events are not kept yet; the log tells what happened."""
 
 
+def _let_time_pass() -> None:
+    """Nothing happens, but time has come to here."""
+
+
 class _Apply:
     """A step of the scenario as work for the kernel."""
 
@@ -124,9 +147,7 @@ class _Apply:
     def __call__(self) -> None:
         world = self._world
         for obj in self._step.apply:
-            key = key_of(obj)
-            known = world.client.get(key)
-            world.submit(Create(obj) if known is None else Update(_updated(known, obj)))
+            world.apply(obj)
         for key in self._step.delete:
             world.submit(Delete(key))
 

@@ -15,7 +15,6 @@ from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.check import InvariantError
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controllers.controller import EventRecord, Outcome
 from batchyard.controllers.runner import Runner, backoff
 from batchyard.ports.client import (
     Client,
@@ -29,6 +28,7 @@ from batchyard.ports.client import (
     Write,
     WriteResult,
 )
+from batchyard.ports.controller import EventRecord, Outcome
 from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 
@@ -63,12 +63,13 @@ class Scripted:
         return self.look(key, reader, now)
 
 
-class Unreliable:
-    """A client that refuses the next writes with the errors of a list."""
+class Distant:
+    """A client whose writes arrive after a while, and some of the first are refused."""
 
-    def __init__(self, client: LocalClient, kernel: VirtualKernel, errors: list[ApiError]) -> None:
+    def __init__(self, client: LocalClient, kernel: VirtualKernel, errors: list[ApiError], latency: int) -> None:
         self._client = client
         self._kernel = kernel
+        self._latency = latency
         self.errors = errors
         self.get, self.list, self.owned_by = client.get, client.list, client.owned_by
 
@@ -79,21 +80,23 @@ class Unreliable:
         return self._client.settled()
 
     def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
+        arrival = self._kernel.now() + self._latency
         if self.errors:
             error = self.errors.pop(0)
-            self._kernel.call_soon(lambda: done(WriteResult(None, error)))
+            self._kernel.call_at(arrival, lambda: done(WriteResult(None, error)))
         else:
-            self._client.submit(write, done)
+            self._kernel.call_at(arrival, lambda: self._client.submit(write, done))
 
 
 class Yard:
     """A runner with its kernel and client, and the events recorded."""
 
-    def __init__(self, *controllers: Scripted, errors: Sequence[ApiError] = ()) -> None:
+    def __init__(self, *controllers: Scripted, errors: Sequence[ApiError] = (), latency: int = 0) -> None:
         self.kernel = VirtualKernel(START, work_per_instant_max=10_000)
         self.store = Store(detect_mutation=True)
         local = LocalClient(self.store, self.kernel)
-        self.client: Client = Unreliable(local, self.kernel, list(errors)) if errors else local
+        is_near = not errors and not latency
+        self.client: Client = local if is_near else Distant(local, self.kernel, list(errors), latency)
         self.local = local
         self.recorded: list[tuple[Instant, str, str]] = []
         self.runner = Runner(self.kernel, self.client, controllers, self._record)
@@ -245,6 +248,13 @@ def test_a_higher_rank_waits_until_all_has_settled() -> None:
     yard.submit(Create(job("b")))
     yard.run(Create(job("a")))
     assert diary == ["low"] * 8 + ["high"] * 2
+
+
+def test_a_higher_rank_waits_for_writes_that_take_their_time() -> None:
+    low, high = Scripted("low", look=count_to(1)), Scripted("high", rank=10)
+    Yard(low, high, latency=5).run(Create(job()))
+    assert low.looks == [("a", 0), ("a", 5)]
+    assert high.looks == [("a", 5)]
 
 
 def test_a_higher_rank_that_writes_lets_the_lower_ones_go_first() -> None:

@@ -115,7 +115,7 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
 
 
 def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """What one pod requests in billionths: containers and sidecars together, or the largest init step, plus overhead."""
+    """What one pod requests, in billionths: containers with sidecars, or the largest init step; overhead on top."""
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
         _add(total, _container_requests(container))
@@ -133,9 +133,8 @@ def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
             largest[name] = max(nano, largest.get(name, nano))
     for name, nano in largest.items():
         total[name] = max(nano, total.get(name, nano))
-    for name, nano in _container_requests(spec).items():
-        if name in _PODS_HAVE_THEIR_OWN or name.startswith("hugepages-"):
-            total[name] = nano
+    whole_pod = _container_requests(spec)
+    total.update({n: v for n, v in whole_pod.items() if n in _PODS_HAVE_THEIR_OWN or n.startswith("hugepages-")})
     for name, value in (spec.get("overhead") or {}).items():
         total[name] = total.get(name, 0) + quantity.parse(value)
     return total

@@ -1,4 +1,4 @@
-"""The views of ClusterQueues, Cohorts and LocalQueues. Quantities are whole numbers; weights are as Kueue reads them."""
+"""The views of ClusterQueues, Cohorts and LocalQueues. Quantities are whole numbers, weights as Kueue reads them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -12,7 +12,6 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, annotation, key_of, label, with_metadata, with_path
 from batchyard.base.instant import Instant
-from batchyard.controllers.controller import EventRecord, Outcome
 from batchyard.controllers.jobs import workloads
 from batchyard.controllers.jobs.family import MANAGED_KINDS, QUEUE_LABEL, Family, ancestry
 from batchyard.controllers.jobs.integration import Integration
@@ -28,6 +27,7 @@ from batchyard.controllers.jobs.priority import (
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent
+from batchyard.ports.controller import EventRecord, Outcome
 
 
 class _Look(NamedTuple):
