@@ -21,9 +21,9 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.ids import fnv1a_64
 from batchyard.base.instant import HOUR, SECOND, Instant
 from batchyard.client.local import LocalClient
-from batchyard.controllers.controller import Outcome
 from batchyard.controllers.runner import Runner
 from batchyard.ports.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, WriteResult
+from batchyard.ports.controller import Outcome
 from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 
