@@ -122,22 +122,17 @@ class LocalClient:
         """Do a write and return the object as stored; for Delete, its last state."""
         if isinstance(write, Create):
             return self._create(write.obj)
-        key = write.key if isinstance(write, Delete) else key_of(write.obj)
-        stored = self._store.get(key)
-        if stored is None:
-            raise NotFound(f'{key.kind} "{key}" not found')
         if isinstance(write, Delete):
-            if not stored["metadata"].get("finalizers"):
-                return self._store.delete(key)
-            new = revise.marked_deleted(stored, self._kernel.now())
+            return self._delete(write.key)
+        key = key_of(write.obj)
+        stored = self._found(key)
+        revise.check_preconditions(key, stored, write.obj)
+        if isinstance(write, UpdateStatus):
+            new = revise.status_updated(stored, write.obj)
         else:
-            revise.check_preconditions(key, stored, write.obj)
-            if isinstance(write, UpdateStatus):
-                new = revise.status_updated(stored, write.obj)
-            else:
-                new = revise.updated(stored, write.obj)
-                if revise.is_released(new):
-                    return self._store.delete(key)
+            new = revise.updated(stored, write.obj)
+            if revise.is_released(new):
+                return self._store.delete(key)
         return stored if new is stored else self._store.put(key, new)
 
     def _create(self, obj: Obj) -> Obj:
@@ -154,6 +149,21 @@ class LocalClient:
             if self._store.get(key_of(named)) is None:
                 return self._store.put(key_of(named), revise.created(named, uid, self._kernel.now()), 0)
         raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
+
+    def _delete(self, key: Key) -> Obj:
+        """Remove an object, or mark it as deleted if it has finalizers."""
+        stored = self._found(key)
+        if not stored["metadata"].get("finalizers"):
+            return self._store.delete(key)
+        marked = revise.marked_deleted(stored, self._kernel.now())
+        return stored if marked is stored else self._store.put(key, marked)
+
+    def _found(self, key: Key) -> Obj:
+        """The stored object; NotFound if there is none."""
+        stored = self._store.get(key)
+        if stored is None:
+            raise NotFound(f'{key.kind} "{key}" not found')
+        return stored
 
     def _mint(self, key: Key) -> str:
         """A uid fixed by the seed, the key, the instant, and how often the key was made within it.
@@ -200,8 +210,7 @@ class LocalClient:
         gone, self._orphaned_by = self._orphaned_by, []
         for uid in gone:
             for key in tuple(self._owners.dependents(uid)):
-                obj = self._store.get(key)
-                assert obj is not None, "the index knows only what is stored"
+                obj = self._found(key)
                 owners = obj["metadata"]["ownerReferences"]
                 living = [owner for owner in owners if self._is_living(owner, key.namespace)]
                 self._apply(Update(with_metadata(obj, ownerReferences=living)) if living else Delete(key))

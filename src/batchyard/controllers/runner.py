@@ -26,6 +26,7 @@ from batchyard.ports.client import Client, WatchEvent, WriteResult
 from batchyard.ports.controller import Controller, EventRecord, Outcome
 from batchyard.ports.kernel import Kernel
 
+KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
 EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
 """Records an event: when, by which controller, what."""
 
@@ -60,7 +61,7 @@ class Runner:
         self._client = client
         self._sink = sink
         self._queue = WorkQueue(controllers)
-        self._lanes_by_kind: dict[str, Sequence[Lane]] = {}
+        self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, Callable[[Key], None]]]] = {}
         self._flights = 0
         self._draining_soon = False
         client.subscribe(self._on_events)
@@ -111,12 +112,11 @@ class Runner:
         lanes_by_kind = self._lanes_by_kind
         for event in events:
             kind = event.key.kind
-            lanes = lanes_by_kind.get(kind)
-            if lanes is None:
-                lanes = lanes_by_kind[kind] = self._queue.lanes_for(kind)
-            for lane in lanes:
-                for key in lane.controller.keys_for(event, now):
-                    lane.add(key)
+            if kind not in lanes_by_kind:
+                lanes_by_kind[kind] = [(lane.controller.keys_for, lane.add) for lane in self._queue.lanes_for(kind)]
+            for keys_for, add in lanes_by_kind[kind]:
+                for key in keys_for(event, now):
+                    add(key)
         self._drain_soon()
 
     def _drain_soon(self) -> None:
@@ -161,36 +161,32 @@ class Runner:
         if outcome.requeue_at is not None:
             self._wake_at(lane, key, outcome.requeue_at)
         if outcome.writes:
-            self._execute(lane, key, outcome)
-        else:
+            lane.depart(key)
+            self._flights += 1
+            land = _Flight(self, lane, key, outcome).land
+            for write in outcome.writes:
+                self._client.submit(write, land)
+        elif outcome.events or lane.failures:
             self._succeed(lane, key, outcome.events)
-
-    def _execute(self, lane: Lane, key: Key, outcome: Outcome) -> None:
-        """Submit the writes of an outcome."""
-        lane.depart(key)
-        self._flights += 1
-        flight = _Flight(self, lane, key, outcome)
-        submit, land = self._client.submit, flight.land
-        for write in outcome.writes:
-            submit(write, land)
 
     def _landed(self, flight: "_Flight") -> None:
         """Conclude an outcome all of whose writes have an answer."""
         self._flights -= 1
-        lane, key = flight.lane, flight.key
+        lane, key, events = flight.lane, flight.key, flight.outcome.events
         wanted = lane.land(key)
         if flight.error is not None:
             self._retry(lane, key, flight.error)
         else:
-            self._succeed(lane, key, flight.events)
+            if events or lane.failures:
+                self._succeed(lane, key, events)
             if wanted:
                 lane.add(key)
-        self._drain_soon()
+        if not self._draining_soon:
+            self._drain_soon()
 
     def _succeed(self, lane: Lane, key: Key, events: Sequence[EventRecord]) -> None:
         """Record the events and forget earlier failures."""
-        if lane.failures:
-            lane.failures.pop(key, None)
+        lane.failures.pop(key, None)
         for record in events:
             self._sink(self._kernel.now(), lane.controller.name, record)
 
@@ -219,14 +215,14 @@ class Runner:
 class _Flight:
     """The writes of one outcome, under way."""
 
-    __slots__ = ("error", "events", "key", "lane", "left", "runner")
+    __slots__ = ("error", "key", "lane", "left", "outcome", "runner")
 
     def __init__(self, runner: Runner, lane: Lane, key: Key, outcome: Outcome) -> None:
         self.runner = runner
         self.lane = lane
         self.key = key
+        self.outcome = outcome
         self.left = len(outcome.writes)
-        self.events: Sequence[EventRecord] = outcome.events
         self.error: ApiError | None = None  # the first
 
     def land(self, result: WriteResult) -> None:
