@@ -1,0 +1,99 @@
+"""Recorded scenarios with the decisions of upstream Kueue, and what it means that two logs agree.
+
+`cases.tar.xz` holds, by case, the scenario and the event log that upstream's own scheduler produced for it, in virtual
+time. Its README says what was recorded and what was left out.
+"""
+
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from batchyard.api.manifests import read_manifests
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import World
+
+ARCHIVE = Path(__file__).parent / "cases.tar.xz"
+SHARED = Path(__file__).parents[3] / "shared" / "oracle"
+
+Events: TypeAlias = Mapping[int, Counter[tuple[Any, ...]]]
+
+
+class Case(NamedTuple):
+    """A scenario and what upstream decided."""
+
+    scenario: str
+    expected: str
+
+
+@cache
+def packed_cases() -> dict[str, Case]:
+    """All recorded cases by name."""
+    texts: dict[str, str] = {}
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            texts[member.name] = file.read().decode() if file is not None else ""
+    return _cases(texts)
+
+
+def shared_cases() -> dict[str, Case]:
+    """The cases that lie beside this repository, if any do."""
+    return _cases({path.name: path.read_text("utf-8") for path in sorted(SHARED.glob("*")) if path.is_file()})
+
+
+def _cases(texts: Mapping[str, str]) -> dict[str, Case]:
+    names = [name.removesuffix(".yaml") for name in texts if name.endswith(".yaml")]
+    return {name: Case(texts[f"{name}.yaml"], texts[f"{name}.expected.jsonl"]) for name in sorted(names)}
+
+
+def difference(name: str, case: Case) -> str:
+    """Where our decisions first part from upstream's; '' if they agree."""
+    ours, theirs = _by_instant(run(name, case.scenario)), _by_instant(map(json.loads, case.expected.splitlines()))
+    for instant in sorted({**ours, **theirs}):
+        mine, recorded = ours.get(instant, Counter()), theirs.get(instant, Counter())
+        if mine != recorded:
+            return f"at {instant / 1000:g} s: upstream {[*(recorded - mine)]} ours {[*(mine - recorded)]}"
+    return ""
+
+
+def run(name: str, text: str) -> list[Mapping[str, Any]]:
+    """The event log of a scenario."""
+    scenario = make_scenario(read_manifests([(name, text)]))
+    log: list[Mapping[str, Any]] = []
+    world = World(scenario, sink=log.append)
+    world.run_until(scenario.horizon)
+    world.log.final(world.client)
+    return log
+
+
+def _by_instant(log: Iterable[Mapping[str, Any]]) -> Events:
+    """What happened at each millisecond; within one, the order is free."""
+    found: dict[int, Counter[tuple[Any, ...]]] = {}
+    for record in log:
+        what = _comparable(record)
+        if what is not None:
+            found.setdefault(round(record["time"] * 1000), Counter())[what] += 1
+    return found
+
+
+def _comparable(record: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The parts of a record that must agree; None if none must."""
+    kind = record["event"]
+    match kind:
+        case "QuotaReserved":
+            pod_sets = [(p["name"], p["count"], *sorted(p["flavors"].items())) for p in record["podSets"]]
+            return kind, record["workload"], record["clusterQueue"], *sorted(pod_sets)
+        case "Preempted":
+            return kind, record["workload"], record["reason"], record["by"]
+        case "Evicted":
+            return kind, record["workload"], record["reason"]
+        case "Finished":
+            return kind, record["workload"]
+        case "Final":
+            return kind, tuple(sorted(record["pending"])), tuple(sorted(record["admitted"]))
+        case _:
+            return None
