@@ -201,15 +201,21 @@ def _list_flaws(items: list[Any], field: Field) -> Flaws:
         if type(item) is Flaws:
             flaws += item.below(index)
     if len(items) < facts.get("minItems", 0):
-        wanted = f"must have at least {facts['minItems']} items"
-        flaws += flaw(f"Invalid value: {wanted}", "add what is missing") if items else flaw("Required value", wanted)
+        wanted = f"must have at least {_counted(facts['minItems'])}"
+        flaws += (
+            flaw(f"Invalid value: {wanted}", "add what is missing") if items else flaw("Required value", f"it {wanted}")
+        )
     if len(items) > facts.get("maxItems", len(items)):
         highest = facts["maxItems"]
-        problem = f"Too many: {len(items)}: must have at most {highest} items"
+        problem = f"Too many: {len(items)}: must have at most {_counted(highest)}"
         flaws += flaw(problem, f"remove {len(items) - highest}")
     if "keys" in facts or facts.get("set"):
         flaws += _duplicates(items, facts.get("keys"))
     return flaws
+
+
+def _counted(count: int) -> str:
+    return "1 item" if count == 1 else f"{count} items"
 
 
 def _duplicates(items: list[Any], keys: list[str] | None) -> Flaws:
@@ -257,10 +263,10 @@ def _map_flaws(value: Mapping[str, Any], odd: Mapping[Any, Any], field: Field) -
         if type(settled) is Flaws:
             flaws += settled.below(MapKey(name))
     if len(value) < facts.get("minProperties", 0):
-        flaws += flaw(f"Invalid value: must have at least {facts['minProperties']} items", "add what is missing")
+        flaws += flaw(f"Invalid value: must have at least {_counted(facts['minProperties'])}", "add what is missing")
     if len(value) > facts.get("maxProperties", len(value)):
         highest = facts["maxProperties"]
-        problem = f"Too many: {len(value)}: must have at most {highest} items"
+        problem = f"Too many: {len(value)}: must have at most {_counted(highest)}"
         flaws += flaw(problem, f"remove {len(value) - highest}")
     return flaws
 

@@ -1,0 +1,164 @@
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.api import quantity
+
+SUFFIXES: dict[str, int | Fraction] = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "Ki": 1024,
+    "Mi": 1024**2,
+    "Gi": 1024**3,
+    "m": Fraction(1, 1000),
+}
+NONSENSE = [
+    "",
+    " ",
+    "a",
+    "1 ",
+    " 1",
+    "1K",
+    "1kk",
+    "12e",
+    "e3",
+    "1e3Ki",
+    ".",
+    "+",
+    "--1",
+    "1.2.3",
+    "1_0",
+    "0x1",
+    "\u0661",
+    "1\n",
+]
+
+quantities = st.builds(
+    lambda sign, whole, fraction, suffix: f"{sign}{whole}{fraction}{suffix}",
+    st.sampled_from(["", "-", "+"]),
+    st.integers(0, 10**9),
+    st.sampled_from(["", ".5", ".25", ".001", "."]),
+    st.sampled_from(["", "n", "u", "m", "k", "M", "Ki", "Mi", "e3", "E-2"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("resource", "text", "whole"),
+    [
+        ("cpu", "500m", 500),
+        ("cpu", 2, 2000),
+        ("cpu", "0.1", 100),
+        ("cpu", 0.5, 500),
+        ("cpu", "1e3", 1_000_000),
+        ("cpu", "0.0001", 1),
+        ("memory", "10Gi", 10 * 1024**3),
+        ("memory", "0.5Gi", 512 * 1024**2),
+        ("memory", "1500m", 2),
+        ("nvidia.com/gpu", "4", 4),
+        ("memory", "-1.5", -1),
+    ],
+)
+def test_amounts_are_whole_and_rounded_up(resource: str, text: str | int | float, whole: int) -> None:
+    assert quantity.amount(resource, text) == whole
+
+
+@given(st.integers(0, 10**6), st.sampled_from(sorted(SUFFIXES)))
+def test_suffixes_multiply(number: int, suffix: str) -> None:
+    assert quantity.parse(f"{number}{suffix}") == number * SUFFIXES[suffix] * quantity.NANO
+
+
+@pytest.mark.parametrize("text", NONSENSE)
+def test_nonsense_is_refused_with_examples_of_what_is_right(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a quantity; write it as 500m"):
+        quantity.parse(text)
+
+
+def test_truth_values_are_no_quantities_even_after_numbers_equal_to_them() -> None:
+    quantity.parse(1)
+    with pytest.raises(ValueError, match="True is not a quantity"):
+        quantity.parse(True)
+
+
+def test_a_text_of_any_length_gives_a_short_message() -> None:
+    with pytest.raises(ValueError, match="is not a quantity") as caught:
+        quantity.parse("9" * 5000)
+    assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize("text", ["1e9999", "9223372036854775808", "12E", "-12E"])
+def test_no_quantity_is_beyond_64_bits(text: str) -> None:
+    assert abs(quantity.parse(text)) == quantity.INT64_MAX * quantity.NANO
+
+
+def test_the_smallest_part_is_rounded_up_away_from_zero() -> None:
+    assert quantity.parse("0.1n") == 1
+    assert quantity.parse("-0.1n") == -1
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("1000m", "1"),
+        ("1500m", "1500m"),
+        ("1.5", "1500m"),
+        ("2000", "2k"),
+        ("1024Mi", "1Gi"),
+        ("0.5Gi", "512Mi"),
+        ("1.5Ki", "1536"),
+        ("0.5Ki", "512"),
+        ("1E5", "100e3"),
+        ("1e-3", "1e-3"),
+        ("0e9", "0"),
+        (4, "4"),
+    ],
+)
+def test_the_canonical_form_keeps_the_family_of_suffixes(text: str | int, canonical: str) -> None:
+    assert quantity.canonical(text) == canonical
+
+
+@given(quantities)
+def test_the_canonical_form_has_the_same_value_and_is_its_own(text: str) -> None:
+    canonical = quantity.canonical(text)
+    assert quantity.parse(canonical) == quantity.parse(text)
+    assert quantity.canonical(canonical) == canonical
+
+
+@given(st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "hugepages-2Mi"]), st.integers(0, 10**15))
+def test_what_is_printed_is_read_back(resource: str, whole: int) -> None:
+    assert quantity.amount(resource, quantity.format_amount(resource, whole)) == whole
+
+
+@given(quantities, quantities)
+def test_amounts_keep_the_order_of_their_quantities(one: str, other: str) -> None:
+    if quantity.parse(one) <= quantity.parse(other):
+        assert quantity.amount("cpu", one) <= quantity.amount("cpu", other)
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory"])
+def test_the_largest_quota_is_no_bound(resource: str) -> None:
+    assert quantity.is_unlimited(quantity.quota_amount(resource, str(quantity.INT64_MAX)))
+    assert not quantity.is_unlimited(quantity.quota_amount(resource, "1e15"))
+    assert quantity.format_amount(resource, quantity.UNLIMITED) == "<unlimited>"
+
+
+def test_unlimited_stays_unlimited_when_real_amounts_are_added_or_taken() -> None:
+    assert quantity.is_unlimited(quantity.UNLIMITED - quantity.INT64_MAX)
+    assert quantity.is_unlimited(2 * quantity.UNLIMITED)
+
+
+@pytest.mark.parametrize(
+    ("resource", "whole", "text"),
+    [
+        ("cpu", 1500, "1500m"),
+        ("cpu", 2_000_000, "2k"),
+        ("memory", 1024**3, "1Gi"),
+        ("memory", 1000, "1k"),
+        ("gpu", 7, "7"),
+    ],
+)
+def test_amounts_are_printed_as_kubernetes_prints_them(resource: str, whole: int, text: str) -> None:
+    assert quantity.format_amount(resource, whole) == text

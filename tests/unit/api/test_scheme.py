@@ -1,0 +1,67 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batchyard.api import scheme
+from batchyard.api.meta import group_kind
+
+CRDS = Path(__file__).parents[4] / "shared" / "crds"
+IN_CRDS = [info for info in scheme.KINDS if info.group in {"kueue.x-k8s.io", "jobset.x-k8s.io"}]
+
+
+def crd_of(info: scheme.KindInfo) -> dict[str, Any]:
+    path = CRDS / f"{info.group}_{info.plural}.yaml"
+    if not path.exists():
+        pytest.skip("the CRDs are not in ../shared/crds")
+    spec: dict[str, Any] = yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)["spec"]
+    return spec
+
+
+def test_every_kind_is_found_in_every_version_it_is_served_in() -> None:
+    for info in scheme.KINDS:
+        for version in info.versions:
+            assert scheme.find_kind(info.api_version_for(version), info.kind) is info
+
+
+def test_constants_are_the_group_kinds_of_objects() -> None:
+    for info in scheme.KINDS:
+        assert group_kind({"apiVersion": info.api_version, "kind": info.kind}) == info.constant
+        assert scheme.kind_info(info.constant) is info
+
+
+def test_names_are_unique() -> None:
+    names = [name for info in scheme.KINDS for name in (info.plural, info.singular, *info.short_names)]
+    assert len(names) == len(dict.fromkeys(names))
+
+
+def test_what_is_not_served_is_not_found() -> None:
+    assert scheme.find_kind("kueue.x-k8s.io/v1alpha1", "Topology") is None
+    assert scheme.find_kind("batch/v1", "Jobs") is None
+    assert scheme.find_kind("", "") is None
+
+
+def test_a_version_belongs_to_its_group() -> None:
+    info = scheme.kind_info(scheme.WORKLOAD)
+    assert info.version_of("kueue.x-k8s.io/v1beta1") == "v1beta1"
+    assert info.version_of("example.com/v1beta1") is None
+    assert scheme.kind_info(scheme.NAMESPACE).version_of("v1") == "v1"
+
+
+@pytest.mark.parametrize("info", IN_CRDS, ids=lambda info: info.kind)
+def test_kinds_are_named_as_their_crds_name_them(info: scheme.KindInfo) -> None:
+    crd = crd_of(info)
+    assert crd["names"]["kind"] == info.kind
+    assert crd["names"]["singular"] == info.singular
+    assert tuple(crd["names"].get("shortNames", ())) == info.short_names
+    assert (crd["scope"] == "Namespaced") is info.namespaced
+
+
+@pytest.mark.parametrize("info", IN_CRDS, ids=lambda info: info.kind)
+def test_versions_are_those_of_the_crds(info: scheme.KindInfo) -> None:
+    versions = crd_of(info)["versions"]
+    assert tuple(version["name"] for version in versions if version["served"]) == info.versions
+    assert [version["name"] for version in versions if version["storage"]] == [info.storage_version]
+    assert tuple(version["name"] for version in versions if version.get("deprecated")) == info.deprecated_versions
+    assert all(("status" in version.get("subresources", {})) is info.has_status for version in versions)

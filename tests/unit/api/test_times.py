@@ -1,0 +1,56 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.instant import HOUR, MILLISECOND, MINUTE, SECOND
+
+YEAR_9999_END = 253_402_300_800 * SECOND - 1
+
+
+def test_whole_seconds_have_no_fraction() -> None:
+    assert format_time(0) == "1970-01-01T00:00:00Z"
+    assert format_time(1_767_225_600 * SECOND) == "2026-01-01T00:00:00Z"
+
+
+def test_a_fraction_is_kept_in_microseconds() -> None:
+    assert format_time(250 * MILLISECOND) == "1970-01-01T00:00:00.250000Z"
+    assert format_time(1) == "1970-01-01T00:00:00.000001Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("1970-01-01T00:00:01Z", SECOND),
+        ("1970-01-01T00:00:00.5Z", 500 * MILLISECOND),
+        ("1970-01-01T00:00:00.1234567Z", 123_456),
+        ("1970-01-01T01:00:00+01:00", 0),
+        ("1970-01-01T00:00:00-02:30", 2 * HOUR + 30 * MINUTE),
+        ("1969-12-31T23:59:59Z", -SECOND),
+    ],
+)
+def test_times_of_all_zones_are_read(text: str, instant: int) -> None:
+    assert parse_time(text) == instant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "now", "2026-01-01", "2026-01-01 00:00:00Z", "2026-01-01T00:00:00", "2026-02-30T00:00:00Z"),
+        *("2026-01-01T25:00:00Z", "2026-01-01T00:00:00+25:00", "٢٠٢٦-01-01T00:00:00Z", "2026-01-01T00:00:00Z\n"),
+    ],
+)
+def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="write it as 2026-01-01T00:00:00Z"):
+        parse_time(text)
+
+
+@given(st.integers(min_value=-(10**15), max_value=YEAR_9999_END))
+def test_what_is_written_is_read_back(instant: int) -> None:
+    assert parse_time(format_time(instant)) == instant
+
+
+@given(st.lists(st.integers(min_value=0, max_value=YEAR_9999_END // SECOND), min_size=2))
+def test_texts_of_whole_seconds_sort_as_their_instants(seconds: list[int]) -> None:
+    texts = [format_time(each * SECOND) for each in sorted(seconds)]
+    assert texts == sorted(texts)
