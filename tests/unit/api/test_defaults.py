@@ -64,6 +64,16 @@ def test_conditions_of_a_failure_policy_are_true_unless_said() -> None:
     assert rule["onPodConditions"] == [{"type": "A", "status": "True"}, {"type": "B", "status": "False"}]
 
 
+def test_a_failure_policy_that_says_all_stays() -> None:
+    rules = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]
+    said = {"rules": [*rules, {"action": "Ignore", "onPodConditions": [{"type": "A", "status": "True"}]}]}
+    mixed = {"rules": [*rules, *POLICY["rules"]]}
+    assert with_defaults(edited(JOB, {"spec.podFailurePolicy": said}))["spec"]["podFailurePolicy"] == said
+    assert (
+        with_defaults(edited(JOB, {"spec.podFailurePolicy": mixed}))["spec"]["podFailurePolicy"]["rules"][:1] == rules
+    )
+
+
 def test_a_job_without_labels_has_those_of_its_pods() -> None:
     queue = {"kueue.x-k8s.io/queue-name": "lq"}
     job = edited(JOB, {"spec.template.metadata": {"labels": queue}})

@@ -266,6 +266,20 @@ def test_bad_rules_of_failure_are_refused(rule: dict[str, Any], starts: list[str
     assert begins(validate(edited(JOB, {RULES: [rule]})), *(f"{RULES}[0]{start}" for start in starts))
 
 
+def test_a_rule_has_at_most_20_conditions() -> None:
+    rule = {"action": "Count", "onPodConditions": [{"type": "A"}] * 21}
+    start = f"{RULES}[0].onPodConditions: Too many: 21: must have at most 20 items"
+    assert begins(validate(edited(JOB, {RULES: [rule]})), start)
+
+
+def test_very_many_indexes_may_not_all_fail() -> None:
+    edits = {"spec.completions": 200_000, "spec.backoffLimitPerIndex": 1, "spec.maxFailedIndexes": 100_001}
+    starts = [
+        f"spec.maxFailedIndexes: Invalid value: 100001: must be less than or equal to {n}" for n in (100000, 10000)
+    ]
+    assert begins(validate(edited(INDEXED, edits)), *starts)
+
+
 def test_a_failure_policy_has_at_most_20_rules() -> None:
     rules = [{"action": "FailJob", "onExitCodes": CODES}] * 21
     assert begins(validate(edited(JOB, {RULES: rules})), f"{RULES}: Too many: 21: must have at most 20 items")
@@ -326,6 +340,16 @@ def test_what_must_stay_of_a_job_stays(old: dict[str, Any], edits: dict[str, Any
 def test_what_may_change_of_a_suspended_job(edits: dict[str, Any]) -> None:
     old = edited(JOB, {"spec.suspend": True})
     assert validate_update(edited(old, edits), old) == []
+
+
+def test_a_suspended_job_keeps_its_place_beside_other_pods() -> None:
+    term = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
+    old = edited(JOB, {"spec.suspend": True, "spec.template.spec.affinity": {"podAffinity": term}})
+    moved = edited(old, {"spec.template.spec.affinity.nodeAffinity": {}})
+    assert validate_update(moved, old) == []
+    assert begins(
+        validate_update(edited(moved, {"spec.template.spec.affinity.podAffinity": {}}), old), "spec.template: In"
+    )
 
 
 def test_a_job_is_told_where_to_run_as_it_is_suspended() -> None:

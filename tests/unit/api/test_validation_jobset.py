@@ -32,6 +32,10 @@ CLAIMED = edited(
         pytest.param(with_defaults(make.jobset()), id="of one Job"),
         pytest.param(edited(JOBSET, {f"{JOBS}[1].dependsOn": [{"name": "driver", "status": "Ready"}]}), id="in turn"),
         pytest.param(edited(JOBSET, {f"{JOBS}[1].replicas": 0}), id="of no replicas"),
+        pytest.param(
+            edited(JOBSET, {f"{JOBS}[1].template.spec.{f}": GONE for f in ("parallelism", "completions")}),
+            id="of one pod, not said",
+        ),
         pytest.param(edited(JOBSET, {"spec.network.subdomain": "net"}), id="in a subdomain"),
         pytest.param(edited(JOBSET, {"spec.managedBy": "a.io/b"}), id="managed elsewhere"),
         pytest.param(edited(JOBSET, {"spec.successPolicy.targetReplicatedJobs": ["worker"]}), id="one decides"),
@@ -251,6 +255,13 @@ CLAIMS = "spec.volumeClaimPolicies[0]"
 )
 def test_bad_claims_of_volumes_are_refused(edits: dict[str, Any], starts: list[str]) -> None:
     assert begins(validate(edited(CLAIMED, edits)), *starts)
+
+
+def test_a_claim_has_a_name() -> None:
+    policy = {"templates": [{"metadata": {"name": "A"}, "spec": {}}]}
+    mounts = [{"name": "A", "mountPath": "/disk"}]
+    obj = edited(JOBSET, {"spec.volumeClaimPolicies": [policy], f"{POD}.spec.containers[0].volumeMounts": mounts})
+    assert begins(validate(obj), f'{CLAIMS}.templates[0].metadata.name: Invalid value: "A": a lowercase RFC 1123')
 
 
 def test_a_claim_has_a_short_name() -> None:

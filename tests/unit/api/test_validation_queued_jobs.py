@@ -203,6 +203,12 @@ def test_an_annotation_that_was_taken_with_its_job_is_not_judged_anew() -> None:
     assert validate_update(edited(old, {"spec.parallelism": 2}), old) == []
 
 
+def test_a_new_annotation_is_judged() -> None:
+    old = edited(JOB, {"spec.suspend": True})
+    start = f"{NOTES}[{PREFIX}/job-min-parallelism]: Invalid value: 9: should be between 0 and 3"
+    assert begins(validate_update(edited(old, {note("job-min-parallelism"): "9"}), old), start)
+
+
 RACK = "cloud.example.com/rack"
 LAYERS = '[{"topology": "block", "size": 4}, {"topology": "rack", "size": 2}]'
 
