@@ -19,7 +19,7 @@ from typing import NamedTuple
 from batchyard.api.meta import Key, Obj, with_path, with_status
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.ids import fnv1a_64
-from batchyard.base.instant import HOUR, SECOND, Instant
+from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
 from batchyard.controllers.runner import Runner
 from batchyard.ports.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, WriteResult
@@ -28,6 +28,7 @@ from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 
 JOB, POD = "Job.batch", "Pod"
+ADDED, DELETED = EventType.ADDED, EventType.DELETED  # members are slow to look up by name
 START = parse_time("2026-01-01T00:00:00Z")
 ROOM = 1500  # Jobs that may run at once
 
@@ -60,7 +61,7 @@ class Kubelet:
     name, rank, kinds = "kubelet", 0, (POD,)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        return () if event.type is EventType.DELETED else (event.key,)
+        return () if event.type is DELETED else (event.key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         pod = reader.get(key)
@@ -88,7 +89,7 @@ class Gate:
         self.running: dict[Key, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        if event.type is EventType.ADDED:
+        if event.type is ADDED:
             self.pending[event.key] = None
         elif "completionTime" in event.obj.get("status", {}):
             self.running.pop(event.key, None)
@@ -163,7 +164,7 @@ def world_of(seed: int, jobs: int) -> World:
     client = LocalClient(store, kernel, seed)
     runner = Runner(kernel, client, [JobController(), Kubelet(), Gate()])
     for number in range(jobs):
-        arrival = START + fnv1a_64(f"{seed}/{number}/arrival") % (24 * HOUR)
+        arrival = START + fnv1a_64(f"{seed}/{number}/arrival") % 86_400 * SECOND
         write = Create(job_of(seed, number))
         kernel.call_at(arrival, lambda write=write: client.submit(write, must_succeed))  # type: ignore[misc]
     return World(kernel, store, client, runner)

@@ -82,6 +82,11 @@ def test_lists_are_sorted_and_may_be_of_one_namespace(store: AnyStore) -> None:
     assert [obj["metadata"]["name"] for obj in store.list("ConfigMap")] == ["x", "y", "x"]
     assert [obj["metadata"]["name"] for obj in store.list("ConfigMap", "a")] == ["x", "y"]
     assert list(store.list("Secret")) == []
+    store.put(key("y", "b"), thing("y", "b"))
+    store.put(key("y", "a"), thing("y", "a", data={"new": "1"}))
+    store.delete(key("x", "a"))
+    assert [obj["metadata"]["name"] for obj in store.list("ConfigMap")] == ["y", "x", "y"]
+    assert store.list("ConfigMap", "a")[0]["data"] == {"new": "1"}
 
 
 def test_listeners_hear_of_what_was_and_what_is(store: AnyStore) -> None:

@@ -322,6 +322,14 @@ def test_who_was_too_slow_looks_again_at_once(error: ApiError) -> None:
     assert yard.runner.failing() == []
 
 
+def test_the_first_error_of_an_outcome_decides() -> None:
+    controller = Scripted(look=always(Create(job("b")), Create(job("c"))), kinds=())
+    yard = Yard(controller, errors=[InvalidObject([]), Conflict("second")])
+    yard.runner.enqueue("scripted", A)
+    yard.run(seconds=MILLISECOND / SECOND)
+    assert controller.looks == [("a", 0), ("a", MILLISECOND)]
+
+
 def test_looking_again_at_once_is_bounded() -> None:
     controller = Scripted(look=count_to(1))
     yard = Yard(controller, errors=[Conflict("always")] * 12)
