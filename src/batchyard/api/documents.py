@@ -285,7 +285,9 @@ class _Builder:
         """Note what is wrong, with the path so far and the line."""
         mark = event.start_mark
         line = self.first_line + (mark.line if mark else 0)
-        self.faults.append(FieldError(path_text(self._path()) or f"line {line}", f"{problem} (line {line})", remedy))
+        path = path_text(self._path())
+        placed = (path, f"{problem} (line {line})") if path else (f"line {line}", problem)
+        self.faults.append(FieldError(*placed, remedy))
 
     def _path(self) -> tuple[Step, ...]:
         steps: list[Step] = []

@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         """`file:document kind/name: field.path: what is wrong; what would be right`, on one line."""
-        who = f" {self.kind or '?'}/{self.name or '?'}" if self.kind or self.name else ""
+        who = f" {_word(self.kind)}/{_word(self.name)}" if self.kind or self.name else ""
         return _on_one_line(f"{self.source}:{self.document}{who}: {self.error}")
 
 
@@ -140,6 +140,11 @@ def _name_of(obj: Any) -> str:
     if isinstance(name, int | float):
         return shown(name)
     return f"{prefix}*" if isinstance(prefix, str) and prefix else ""
+
+
+def _word(text: str) -> str:
+    """A kind or name that is one word; `?` for any other."""
+    return text if text and text.isprintable() and " " not in text else "?"
 
 
 def _on_one_line(text: str) -> str:

@@ -62,8 +62,9 @@ def plain_flaws(wanted: type, value: Any) -> Flaws:
     if wanted is bool:
         spelt = {"true": "true", "yes": "true", "false": "false", "no": "false"}.get(str(value).lower())
         return wrong_type(value, WORDS["bool"], f"write {spelt} without quotes" if spelt else "")
-    is_scalar = isinstance(value, bool | int | float)
-    return wrong_type(value, WORDS["string"], f'put it in quotes: "{shown(value)}"' if is_scalar else "")
+    text = shown(value)
+    is_scalar = isinstance(value, bool | int | float) and " " not in text
+    return wrong_type(value, WORDS["string"], f'put it in quotes: "{text}"' if is_scalar else "")
 
 
 def _anything(value: Any) -> Any:

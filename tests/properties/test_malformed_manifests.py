@@ -1,0 +1,324 @@
+"""A thousand spoilt manifests: each is read as what it still says, or told what is wrong with it.
+
+Every edit follows from its number, so that a failure is reproduced by its number alone.
+"""
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+import pytest
+import yaml
+
+from batchyard.api.decode import decode
+from batchyard.api.manifests import Manifests, read_manifests
+from batchyard.base.ids import fnv1a_64
+
+T = TypeVar("T")
+Place: TypeAlias = tuple[Any, Any]
+
+ROOT: Final = Path(__file__).parents[2]
+FOLDERS: Final = (
+    ROOT / "examples",
+    *(ROOT.parent / "shared" / name for name in ("refarch", "multislice", "dws", "hotswap")),
+)
+EDITS: Final = 1000
+BATCHES: Final = 10
+FAULT_LINE: Final = re.compile(r"\S+\.yaml:\d+( \S+/\S+)?: .+; .+")
+GOOD: Final = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: team-a, labels: {team: a}}
+spec:
+  namespaceSelector: {matchLabels: {team: a}}
+  cohortName: all
+  queueingStrategy: StrictFIFO
+  preemption: {withinClusterQueue: LowerPriority, reclaimWithinCohort: Any}
+  resourceGroups:
+  - coveredResources: [cpu, memory]
+    flavors:
+    - name: spot
+      resources:
+      - {name: cpu, nominalQuota: 8, borrowingLimit: 4}
+      - {name: memory, nominalQuota: 36Gi}
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata: {name: team-b}
+spec:
+  namespaceSelector: {}
+  cohort: all
+  admissionChecks: [capacity]
+  flavorFungibility: {whenCanBorrow: Borrow, whenCanPreempt: Preempt}
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu]
+    flavors: [{name: spot, resources: [{name: nvidia.com/gpu, nominalQuota: "16"}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: Workload
+metadata: {name: old, namespace: a}
+spec:
+  queueName: main
+  priority: 10
+  priorityClassName: high
+  priorityClassSource: scheduling.k8s.io/priorityclass
+  podSets:
+  - {name: main, count: 2, template: {spec: {containers: [{name: c, resources: {requests: {cpu: 500m}}}]}}}
+status:
+  admission:
+    clusterQueue: team-b
+    podSetAssignments:
+    - name: main
+      flavors: {cpu: spot}
+      resourceUsage: {cpu: "1"}
+      count: 2
+      topologyAssignment: {levels: [rack], domains: [{values: [r1], count: 2}]}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: train
+  labels: {kueue.x-k8s.io/queue-name: main}
+  annotations: {batchyard.dev/runtime: 10m}
+spec:
+  parallelism: 2
+  completions: 2
+  completionMode: Indexed
+  suspend: true
+  podFailurePolicy:
+    rules: [{action: Ignore, onPodConditions: [{type: DisruptionTarget, status: "True"}]}]
+  template:
+    metadata: {labels: {app: train}}
+    spec:
+      restartPolicy: Never
+      nodeSelector: {disk: ssd}
+      tolerations: [{key: spot, operator: Exists, effect: NoSchedule}]
+      containers:
+      - name: c
+        image: busybox
+        command: [sleep, "10"]
+        env: [{name: A, value: b}]
+        ports: [{containerPort: 80}]
+        resources: {requests: {cpu: 100m, memory: 1Gi}, limits: {cpu: 1}}
+---
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: set, labels: {kueue.x-k8s.io/queue-name: main}}
+spec:
+  failurePolicy: {maxRestarts: 3}
+  replicatedJobs:
+  - name: slice
+    replicas: 2
+    template:
+      spec:
+        parallelism: 4
+        completions: 4
+        template: {spec: {containers: [{name: c, image: busybox, resources: {limits: {google.com/tpu: 4}}}]}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ProvisioningRequestConfig
+metadata: {name: config}
+spec:
+  provisioningClassName: queued-provisioning.gke.io
+  managedResources: [nvidia.com/gpu]
+  retryStrategy: {backoffLimitCount: 2}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: svc}
+spec: {clusterIP: None, selector: {app: train}, ports: [{port: 80, targetPort: http}]}
+---
+apiVersion: sim.batchyard.dev/v1alpha1
+kind: Scenario
+metadata: {name: run}
+spec: {fairSharing: true, horizon: 1h}
+"""
+SPOILT: Final[Sequence[Any]] = (
+    *(None, True, 0, -1, 3.5, 2**31, 2**63, 10**30, "", " ", "x", "1O", "10GB", "0x", "-5", "1e400", "9" * 400),
+    *(
+        [],
+        {},
+        [None],
+        {"a": None},
+        [[]],
+        {"": ""},
+        "a\\nb",
+        "é" * 300,
+        "日本",
+        "\\u202e",
+        "\\ud800",
+        "\\0",
+        "{}",
+        "*",
+        "&a",
+    ),
+)
+NAMES: Final = (
+    "",
+    "x",
+    "Name",
+    "spec",
+    "metadata",
+    "items",
+    "kind",
+    "reclaimOutOfCohort",
+    "日本",
+    "a b",
+    "<<",
+    "1",
+    "-",
+)
+LINES: Final = (
+    "---",
+    "- - -",
+    "\tx: y",
+    "x: y: z",
+    "? [a]",
+    "<<: *a",
+    "&a [*a]",
+    "!!int x",
+    "'",
+    "}",
+    "\0",
+    "#",
+    "a: &b",
+    "%x",
+)
+
+
+class Chance:
+    """Draws that follow from a number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.draws = 0
+
+    def below(self, bound: int) -> int:
+        self.draws += 1
+        return fnv1a_64(f"{self.number}/{self.draws}") % bound
+
+    def of(self, choices: Sequence[T]) -> T:
+        return choices[self.below(len(choices))]
+
+
+@cache
+def good_manifests() -> tuple[str, ...]:
+    """All documents to spoil: those above, and those of the folders that are there."""
+    files = [path.read_text("utf-8") for folder in FOLDERS for path in sorted(folder.rglob("*.yaml"))]
+    documents = [part.strip() for text in (GOOD, *files) for part in re.split(r"^---\s*$", text, flags=re.MULTILINE)]
+    read = {text: read_manifests([("good.yaml", text)]) for text in documents if len(text) < 3000}
+    return tuple(text for text, manifests in read.items() if manifests.objects)
+
+
+def places(value: Any) -> Iterator[Place]:
+    """Every container and key in a document."""
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            yield value, key
+            yield from places(value[key])
+
+
+def spoil_field(text: str, chance: Chance) -> str:
+    """Delete, rename, retype or double one field or item."""
+    value = yaml.load(text, yaml.CSafeLoader)
+    holder, key = chance.of(list(places(value)))
+    act = chance.below(5)
+    if act == 0:
+        del holder[key]
+    elif act == 1 and isinstance(holder, dict):
+        name = chance.of((*NAMES, f"{key}s", str(key)[:-1], str(key).lower(), f"{key}\u00e9"))
+        holder[name] = holder.pop(key)
+    elif act == 2 and isinstance(holder, list):
+        holder.append(copy.deepcopy(holder[key]))
+    else:
+        holder[key] = copy.deepcopy(chance.of(SPOILT))
+    return written(value, chance)
+
+
+def written(value: Any, chance: Chance) -> str:
+    """A document as JSON, as YAML in blocks, or as YAML in braces."""
+    how = chance.below(3)
+    if how == 0:
+        return json.dumps(value)
+    return yaml.dump(value, Dumper=yaml.CSafeDumper, default_flow_style=how == 1, allow_unicode=True)
+
+
+def spoil_line(text: str, chance: Chance) -> str:
+    """Shift, drop, double, replace or precede one line."""
+    lines = text.split("\n")
+    number = chance.below(len(lines))
+    line = lines[number]
+    lines[number : number + 1] = chance.of(
+        (
+            [f" {line}"],
+            [line.removeprefix("  ")],
+            [f"\t{line}"],
+            [],
+            [line, line],
+            [chance.of(LINES)],
+            [chance.of(LINES), line],
+            [line.replace(":", "", 1)],
+            [line.replace(" ", "", 1)],
+        )
+    )
+    return "\n".join(lines)
+
+
+def spoil_character(text: str, chance: Chance) -> str:
+    """Replace, insert or swap one character, or cut the text there."""
+    at = chance.below(len(text))
+    new = chance.of("\0\t\x85\ufeff\ud800{}[]\"'&*!%@`:-,#\\é日x0 \n")
+    return chance.of(
+        (text[:at], text[:at] + new + text[at + 1 :], text[:at] + new + text[at:], text[:at] + text[at:][::-1])
+    )
+
+
+SPOILERS: Final[Sequence[Callable[[str, Chance], str]]] = (spoil_field, spoil_field, spoil_line, spoil_character)
+
+
+def spoilt(number: int) -> str:
+    """The spoilt manifest of a number."""
+    chance = Chance(number)
+    return chance.of(SPOILERS)(chance.of(good_manifests()), chance)
+
+
+def check(manifests: Manifests, number: int) -> None:
+    """Faults are said on one line each, with a remedy; what was accepted is accepted again as it is."""
+    for fault in manifests.faults:
+        assert FAULT_LINE.fullmatch(str(fault)), (number, str(fault))
+        assert str(fault).isprintable(), (number, str(fault))
+        assert fault.error.problem, number
+        assert fault.error.remedy, (number, str(fault))
+    for manifest in manifests.objects:
+        again = decode(manifest.obj)
+        assert again.faults == [], number
+        assert again.obj == manifest.obj, number
+
+
+def test_the_manifests_to_spoil_are_good() -> None:
+    manifests = read_manifests([("good.yaml", GOOD)])
+    assert [str(fault) for fault in manifests.faults] == []
+    assert len(manifests.objects) == len(re.findall("^kind:", GOOD, re.MULTILINE))
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_spoilt_manifests_are_read_or_told(batch: int) -> None:
+    for number in range(batch, EDITS, BATCHES):
+        check(read_manifests([("spoilt.yaml", spoilt(number))]), number)
+
+
+def test_most_edits_are_noticed_and_not_all_do_harm() -> None:
+    outcomes = [bool(read_manifests([("spoilt.yaml", spoilt(number))]).faults) for number in range(100)]
+    assert 50 <= sum(outcomes) <= 95
+
+
+def test_a_spoilt_document_does_not_hide_the_others() -> None:
+    for number in range(0, EDITS, 20):
+        text = f"{GOOD}\n---\n{spoilt(number)}"
+        manifests = read_manifests([("both.yaml", text)])
+        assert len(manifests.objects) >= 8, number
+        assert all(fault.document > 8 for fault in manifests.faults), number

@@ -1,0 +1,223 @@
+"""Texts as documents: split, read as Kubernetes reads them, bounded, and told what is wrong with them."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchyard.api.documents import ALIASED_VALUES_MAX, NESTING_MAX, Document, read_documents
+
+
+def values(text: str) -> list[Any]:
+    """The values of all documents, which are right."""
+    documents = list(read_documents(text))
+    assert [str(fault) for document in documents for fault in document.faults] == []
+    return [document.value for document in documents]
+
+
+def only(text: str) -> Document:
+    """The one document of a text."""
+    (document,) = read_documents(text)
+    return document
+
+
+def told(text: str) -> list[str]:
+    """The faults of the one document of a text."""
+    return [str(fault) for fault in only(text).faults]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a: 1\n---\nb: 2", "---\na: 1\n---\nb: 2\n", "a: 1\n--- # next\nb: 2\n---\n", "--- {a: 1}\n--- {b: 2}"),
+        *("\ufeffa: 1\r\n---\r\nb: 2\r\n", "---\n---\n\n# note\n---\na: 1\n---\n---\nb: 2\n---\n  \n"),
+        *('{"a": 1}\n---\n{"b": 2}', '{"a":1}\n{"b":2}\n', '\n{"a":1}\n\n{"b":2}'),
+        *("%YAML 1.1\n---\na: 1\n---\nb: 2", "a: 1\n...\n---\nb: 2"),
+    ],
+)
+def test_documents_are_split_and_empty_ones_skipped(text: str) -> None:
+    assert values(text) == [{"a": 1}, {"b": 2}]
+    assert [document.number for document in read_documents(text)] == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "---\n---", "# only a note", "null", "--- ~"])
+def test_nothing_is_no_document(text: str) -> None:
+    assert values(text) == []
+
+
+def test_a_separator_within_a_line_or_an_indented_text_separates_nothing() -> None:
+    assert values("a: |\n  ---\n  x\nb: a---b\nc: ---d") == [{"a": "---\nx\n", "b": "a---b", "c": "---d"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        ("2026-01-01", "2026-01-01"),
+        ("1:30", "1:30"),
+        ("10Gi", "10Gi"),
+        ("$REGION", "$REGION"),
+        ("1e3", 1000),
+        ("1.0", 1),
+        ("0.5", 0.5),
+        (".5", 0.5),
+        ("1e-1", 0.1),
+        ("1_000", 1000),
+        ("0x1F", 31),
+        ("010", 8),
+        ("0o17", 15),
+        ("-0b11", -3),
+        ("+7", 7),
+        ("08", 8),
+        ("1.2.3", "1.2.3"),
+        ("-x", "-x"),
+        ("yes", True),
+        ("Off", False),
+        ("y", "y"),
+        ("~", None),
+        ("", None),
+        ("'1'", "1"),
+        ('"true"', "true"),
+        ("!!str 1", "1"),
+        ("!!int '1'", 1),
+        ("!!float 1", 1),
+        ("!!binary aGk=", "hi"),
+        ("! 1", "1"),
+    ],
+)
+def test_scalars_are_what_they_are_to_kubernetes(text: str, value: object) -> None:
+    (document,) = values(f"a: {text}")
+    assert document == {"a": value}
+    assert type(document["a"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (".inf", 'a: .inf is no number that JSON can hold (line 1); write a number, or ".inf" in quotes'),
+        ("1e400", "a: 1e400 is too large for a number (line 1); put it in quotes if it is a text"),
+        ("9" * 500, "a: a number of 500 digits is too large (line 1); put it in quotes if it is a text"),
+        ("!!int x", "a: 'x' is no int (line 1); leave out the tag, or change the value"),
+        ("!mine x", "a: the tag !mine means nothing here (line 1); leave the tag out"),
+        ("!mine {}", "a: the tag !mine means nothing here (line 1); leave the tag out"),
+        ("!!binary /w==", "a: a !!binary value is not base64 of a text (line 1); leave the tag out"),
+        ("*b", "a: there is no anchor &b before *b (line 1); define it, or use quotes"),
+        ("&b [*b]", "a[0]: there is no anchor &b before *b (line 1); define it, or use quotes"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_scalars_that_json_cannot_hold_are_told(text: str, fault: str) -> None:
+    assert told(f"a: {text}") == [fault]
+
+
+def test_a_field_that_is_there_twice_is_told_with_its_line() -> None:
+    text = "spec:\n  groups:\n  - name: x\n    size: 1\n    name: y\n"
+    assert told(text) == ['spec.groups[0]: the field "name" is there twice (line 5); remove one of them']
+
+
+def test_a_field_twice_in_json_is_told_too() -> None:
+    assert told('{"a": {"b": 1,\n "b": 2}}') == ['a: the field "b" is there twice (line 2); remove one of them']
+    assert values('{"a": "\\u0061", "b": 1E2}') == [{"a": "a", "b": 100.0}]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("1: a", 'line 1: the name 1 is not a string; put it in quotes: "1"'),
+        ("yes: a", 'line 1: the name true is not a string; put it in quotes: "true"'),
+        ("? [a]\n: b", "line 1: a list is no name of a field; put texts in brackets in quotes"),
+        ("? {a: b}\n: c", "line 1: a mapping is no name of a field; put texts in braces in quotes"),
+        ("{{name}}: c", "line 1: a mapping is no name of a field; put texts in braces in quotes"),
+    ],
+)
+def test_names_of_fields_are_texts(text: str, fault: str) -> None:
+    assert told(text)[0] == fault
+
+
+def test_all_faults_of_a_text_are_told_and_the_rest_is_read() -> None:
+    document = only("a: 1\na: 2\nb: .nan\nc: 3")
+    assert [fault.path for fault in document.faults] == ["line 2", "b"]
+    assert document.value["c"] == 3
+
+
+def test_anchors_and_merges_are_resolved() -> None:
+    text = "base: &b {x: 1, y: 2}\nall: [*b, *b]\nown: {<<: *b, y: 3}\nboth: {<<: [{z: 9}, *b], z: 0}"
+    assert values(text) == [
+        {
+            "base": {"x": 1, "y": 2},
+            "all": [{"x": 1, "y": 2}, {"x": 1, "y": 2}],
+            "own": {"x": 1, "y": 3},
+            "both": {"x": 1, "y": 2, "z": 0},
+        }
+    ]
+    assert told("a: {<<: 1}") == [
+        "a.<<: << merges mappings only (line 1); write << : *anchor, the anchor being on a mapping"
+    ]
+
+
+def test_a_billion_laughs_are_refused() -> None:
+    lines = ["l0: &l0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]"]
+    lines += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
+    (fault,) = told("\n".join(lines))
+    assert f"anchors multiply to more than {ALIASED_VALUES_MAX} values" in fault
+
+
+@pytest.mark.parametrize("opening", ["[", "- ", '{"a":', "{a: "])
+def test_deep_nesting_is_refused(opening: str) -> None:
+    (fault,) = told(opening * 100_000)
+    assert f"nested more than {NESTING_MAX} deep" in fault or "did not find expected" in fault
+    assert len(fault) < 200
+
+
+def test_whole_json_that_is_nested_too_deep_is_refused() -> None:
+    (fault,) = told('{"a":' * (NESTING_MAX + 1) + "1" + "}" * (NESTING_MAX + 1))
+    assert f"nested more than {NESTING_MAX} deep" in fault
+    assert values('{"a": "' + "{" * 200 + '"}') == [{"a": "{" * 200}]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "remedy"),
+    [
+        ("a: 1\nb: c: d", "line 2", "check the indentation, and put texts that hold ': ' in quotes"),
+        ("a:\n\tb: 1", "line 2", "put texts that start with one of @ ` % in quotes, and indent with spaces, not tabs"),
+        ("a: 'x\nb: 1", "line 2", "close the quotes"),
+        ("a: [1, 2\nb: 3", "line 2", "close the bracket, or put a comma between the values"),
+        ("- a\nb: c", "line 2", "indent all items of the list alike, and its fields below them"),
+        ("a: b\nc\nd: e", "line 3", "write `name: value`, with a space after the colon"),
+        ('{"a": 1', "line 1", "close the bracket, or put a comma between the values"),
+        ("a: \0", "line 1", "save the file as plain UTF-8 text"),
+        ("a: \ud800", "", "save the file as plain UTF-8 text"),
+        ("a: b\n...\nc: d", "line 3", "put a line with --- between documents"),
+    ],
+)
+def test_syntax_errors_have_a_line_and_a_remedy(text: str, place: str, remedy: str) -> None:
+    (fault,) = only(text).faults
+    assert (fault.path, fault.remedy) == (place, remedy)
+
+
+def test_lines_are_those_of_the_whole_text() -> None:
+    documents = list(read_documents("a: 1\n---\n# note\nb: 2\n---\nc: d: e\n---\nf: 3\n"))
+    assert [document.value for document in documents] == [{"a": 1}, {"b": 2}, None, {"f": 3}]
+    assert documents[2].faults[0].path == "line 6"
+    assert only("%YAML 1.1\n---\na: b: c").faults[0].path == "line 3"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e9, 1e9) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.text(), json_values, min_size=1, max_size=4))
+def test_json_is_read_as_json_says(value: dict[str, Any]) -> None:
+    assert values(json.dumps(value, indent=1)) == [value]
+
+
+@given(st.text())
+def test_no_text_fails_to_be_read_or_told(text: str) -> None:
+    for document in read_documents(text):
+        assert document.value is not None or document.faults

@@ -1,0 +1,167 @@
+"""Files of objects: every fault in its place, lists taken apart, and the manifests that people have."""
+
+from pathlib import Path
+
+import pytest
+
+from batchyard.api.errors import FieldError
+from batchyard.api.manifests import Manifests, read_manifests
+
+SHARED = Path(__file__).parents[4] / "shared"
+FOLDERS = ("refarch", "multislice", "hotswap", "dws", "oracle")
+NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n"
+PRINTED = """
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata:
+  name: tpu
+spec:
+  resourceGroups:
+  - flavors:
+    - name: v6e
+      resources: [{name: google.com/tpu, nominalQuota: 32}]
+  preemption:
+    reclaimWithinCohort: Never
+    reclaimOutOfCohort: {enable: true}
+"""
+AS_PRINTED = [
+    "spec.resourceGroups[0].coveredResources: Required value; set it to a list of strings",
+    "spec.preemption.reclaimOutOfCohort: unknown field; did you mean reclaimWithinCohort?",
+]
+
+
+def read(*texts: str) -> Manifests:
+    """Texts read as the files a.yaml, b.yaml and so on."""
+    return read_manifests((f"{chr(ord('a') + i)}.yaml", text) for i, text in enumerate(texts))
+
+
+def told(*texts: str) -> list[str]:
+    """The faults of texts, as lines."""
+    return [str(fault) for fault in read(*texts).faults]
+
+
+def names(manifests: Manifests) -> list[str]:
+    """The names of all sound objects, in order."""
+    return [manifest.obj["metadata"]["name"] for manifest in manifests.objects]
+
+
+def test_objects_come_in_order_with_their_source_and_document() -> None:
+    manifests = read(NAMESPACE % "x" + "---\n---\n" + NAMESPACE % "y", NAMESPACE % "z")
+    assert names(manifests) == ["x", "y", "z"]
+    assert [(m.source, m.document) for m in manifests.objects] == [("a.yaml", 1), ("a.yaml", 2), ("b.yaml", 1)]
+
+
+def test_a_fault_names_file_document_object_field_and_remedy() -> None:
+    assert told(NAMESPACE % "x" + "---" + PRINTED) == [f"a.yaml:2 ClusterQueue/tpu: {fault}" for fault in AS_PRINTED]
+
+
+def test_a_fault_of_an_object_found_later_is_in_its_place_too() -> None:
+    fault = read(NAMESPACE % "x").objects[0].fault(FieldError("metadata.name", "is taken", "choose another"))
+    assert str(fault) == "a.yaml:1 Namespace/x: metadata.name: is taken; choose another"
+
+
+def test_faults_of_all_files_are_told_at_once_and_hide_no_sound_object() -> None:
+    manifests = read("kind: [", NAMESPACE % "x" + "---\n" + "kind: Namespace\n", NAMESPACE % "Y")
+    assert names(manifests) == ["x"]
+    assert [(fault.source, fault.document) for fault in manifests.faults] == [
+        ("a.yaml", 1),
+        ("b.yaml", 2),
+        ("c.yaml", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "kind: Job\nmetadata:\n  labels: {a: b}\n  name: x\n  spec: a: b",
+            "a.yaml:1 Job/x: line 5: mapping values are not allowed in this context; check the indentation",
+        ),
+        ("- a", "a.yaml:1: a list is no object; write fields: apiVersion, kind, metadata, spec"),
+        ("hello", 'a.yaml:1: "hello" is no object; write fields: apiVersion, kind, metadata, spec'),
+        (
+            "apiVersion: v1\nmetadata: {name: x}",
+            "a.yaml:1 ?/x: kind: Required value; set it to the kind of the object, such as Job",
+        ),
+        (
+            "apiVersion: v1\nkind: Namespace",
+            "a.yaml:1 Namespace/?: metadata: Required value; give the object metadata with a name",
+        ),
+        (
+            NAMESPACE % '"a\\nb"',
+            "a.yaml:1 Namespace/?: metadata.name: Invalid value",
+        ),
+        (
+            "apiVersion: v1\nkind: Namespace\nmetadata: {generateName: a-, x: 1}",
+            "a.yaml:1 Namespace/a-*: metadata.x: unknown field",
+        ),
+        (
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: 3}",
+            'a.yaml:1 Deployment/web: kind: the kind "Deployment" of "apps/v1" is not known; remove the document',
+        ),
+    ],
+    ids=["syntax", "list", "text", "no kind", "no metadata", "line break in the name", "generateName", "unknown kind"],
+)
+def test_every_fault_is_one_line_that_says_whose_it_is(text: str, line: str) -> None:
+    (fault,) = told(text)
+    assert fault.startswith(line)
+    assert fault.isprintable()
+
+
+def test_a_field_there_twice_is_told_with_the_other_faults_and_the_object_is_not_taken() -> None:
+    manifests = read("apiVersion: v1\nkind: Namespace\nmetadata: {name: x, name: Y}\n")
+    assert manifests.objects == []
+    assert [fault.error.path for fault in manifests.faults] == ["metadata", "metadata.name"]
+
+
+def test_lists_are_read_as_the_objects_in_them() -> None:
+    items = "\n".join(f"- {{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}" for name in "xyz")
+    manifests = read(f"apiVersion: v1\nkind: List\nitems:\n{items}\n")
+    assert names(manifests) == ["x", "y", "z"]
+    assert [manifest.document for manifest in manifests.objects] == [1, 1, 1]
+
+
+def test_a_list_of_one_kind_gives_its_items_their_kind() -> None:
+    manifests = read("apiVersion: v1\nkind: NamespaceList\nitems: [{metadata: {name: x}}, {metadata: {name: y}}]")
+    assert [manifest.obj["kind"] for manifest in manifests.objects] == ["Namespace", "Namespace"]
+
+
+def test_a_fault_in_a_list_has_the_path_of_its_item() -> None:
+    (fault,) = told(
+        "apiVersion: v1\nkind: NamespaceList\nitems: [{metadata: {name: x}}, {metadata: {name: y}, zzz: 1}]"
+    )
+    assert fault.startswith("a.yaml:1 Namespace/y: items[1].zzz: unknown field; known here: apiVersion")
+    assert told("apiVersion: v1\nkind: List\nitems: [3]") == [
+        "a.yaml:1: items[0]: 3 is no object; write fields: apiVersion, kind, metadata, spec"
+    ]
+
+
+def test_json_files_are_read_too() -> None:
+    assert names(read('{"apiVersion": "v1",\n "kind": "Namespace",\n "metadata": {"name": "x"}}\n')) == ["x"]
+
+
+def test_warnings_name_their_document() -> None:
+    manifests = read("apiVersion: kueue.x-k8s.io/v1beta1\nkind: ResourceFlavor\nmetadata: {name: spot}")
+    assert names(manifests) == ["spot"]
+    assert manifests.warnings == ["a.yaml:1 ResourceFlavor/spot: This version is deprecated. Use v1beta2 instead."]
+
+
+def shared_folder(name: str) -> Manifests:
+    """All YAML of a folder beside the repository."""
+    paths = sorted((SHARED / name).rglob("*.yaml"))
+    if not paths:
+        pytest.skip(f"../shared/{name} is not there")
+    return read_manifests((str(path.relative_to(SHARED)), path.read_text("utf-8")) for path in paths)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_manifests_people_have_are_read_without_faults(folder: str) -> None:
+    manifests = shared_folder(folder)
+    assert manifests.objects
+    known = ("hotswap/kueue-as-printed.yaml", "refarch/guide.yaml")  # one is wrong by intent, one is no manifest
+    assert [str(fault) for fault in manifests.faults if fault.source not in known] == []
+
+
+def test_the_queue_as_printed_has_its_two_faults() -> None:
+    faults = [fault for fault in shared_folder("hotswap").faults if fault.source.endswith("as-printed.yaml")]
+    assert [str(fault.error) for fault in faults] == AS_PRINTED
