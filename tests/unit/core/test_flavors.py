@@ -1,0 +1,198 @@
+"""Which flavor each resource of each pod set gets."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.meta import Obj
+from yard import Yard, cohort, flavors_of, group, queue, quota, workload
+
+EXCEEDS = (
+    "insufficient quota for {0} in flavor {1}, previously considered podsets requests ({2})"
+    " + current podset request ({3}) > maximum capacity ({4})"
+)
+
+
+def two_flavors(**fields: Any) -> Yard:
+    """Flavors `one` and `two`, 4 cpu each."""
+    return Yard(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 4})], **fields))
+
+
+def pods(name: str, count: int = 1, **requests: Any) -> Obj:
+    return make.pod_set(name, count, requests=requests)
+
+
+def admitted(yard: Yard, obj: Obj) -> str:
+    return flavors_of(yard.admission(obj))
+
+
+def test_the_first_flavor_that_fits_is_taken() -> None:
+    yard = two_flavors()
+    assert admitted(yard, workload(cpu=4)) == "main 1 cpu=one"
+    yard.hold("x", 1, flavor="one")
+    assert admitted(yard, workload(cpu=4)) == "main 1 cpu=two"
+
+
+def test_all_resources_of_a_group_come_from_one_flavor() -> None:
+    yard = Yard(queue("cq", groups=[group(one={"cpu": 9, "memory": "1Gi"}, two={"cpu": 2, "memory": "8Gi"})]))
+    obj = workload(pod_sets=[pods("main", cpu="2", memory="4Gi")])
+    assert admitted(yard, obj) == "main 1 cpu=two memory=two"
+
+
+def test_groups_are_searched_each_on_its_own() -> None:
+    yard = Yard(queue("cq", groups=[group(one={"cpu": 1}, two={"cpu": 4}), group(v100={"gpu": 2}, a100={"gpu": 8})]))
+    assert admitted(yard, workload(pod_sets=[pods("main", cpu="3", gpu=4)])) == "main 1 cpu=two gpu=a100"
+
+
+def test_one_group_without_room_leaves_all_without() -> None:
+    yard = Yard(queue("cq", groups=[group(one={"cpu": 4}), group(v100={"gpu": 2})]))
+    assert yard.decide(workload(pod_sets=[pods("main", cpu="3", gpu=4)])) == [
+        "wl waits (ExceedsMaxQuota): couldn't assign flavors to pod set main: " + EXCEEDS.format("gpu", "v100", 0, 4, 2)
+    ]
+
+
+def test_a_resource_no_group_covers_is_unavailable() -> None:
+    yard = two_flavors()
+    assert yard.decide(workload(pod_sets=[pods("main", cpu="1", gpu=1)])) == [
+        "wl waits (NoMatchingFlavor): couldn't assign flavors to pod set main: resource gpu unavailable in ClusterQueue"
+    ]
+
+
+def test_a_request_of_nothing_needs_no_group() -> None:
+    assert admitted(two_flavors(), workload(pod_sets=[pods("main", cpu="1", gpu=0)])) == "main 1 cpu=one"
+
+
+def test_a_request_of_nothing_gets_a_flavor_where_there_is_a_group() -> None:
+    yard = Yard(queue("cq", groups=[group(one={"cpu": 4}), group(v100={"gpu": 0})]))
+    assert admitted(yard, workload(pod_sets=[pods("main", cpu="1", gpu=0)])) == "main 1 cpu=one gpu=v100"
+
+
+def test_pods_that_request_nothing_are_admitted_at_once() -> None:
+    obj = workload(pod_sets=[pods("main", 3, cpu="0")])
+    assert admitted(Yard(queue("cq", 0)), obj) == "main 3 cpu=spot"
+
+
+def test_pods_are_counted_where_they_have_quota() -> None:
+    yard = Yard(queue("cq", groups=[group(one={"cpu": 9, "pods": 2}, two={"cpu": 9, "pods": 5})]))
+    decision = yard.admission(workload(pod_sets=[pods("main", 3, cpu="1")]))
+    assert flavors_of(decision) == "main 3 cpu=two pods=two"
+    assert dict(decision.assignment.pod_sets[0].requests) == {"cpu": 3000, "pods": 3}
+
+
+def test_a_request_for_pods_is_replaced_by_their_count() -> None:
+    yard = Yard(queue("cq", groups=[group(one={"pods": 2})]))
+    assert admitted(yard, workload(pod_sets=[pods("main", 2, pods=7)])) == "main 2 pods=one"
+
+
+def test_a_pod_set_takes_the_pods_of_all_its_replicas() -> None:
+    yard = two_flavors()
+    assert admitted(yard, workload(pod_sets=[pods("main", 2, cpu="2")])) == "main 2 cpu=one"
+    assert yard.wait(workload(pod_sets=[pods("main", 3, cpu="2")])).why.reason == "ExceedsMaxQuota"
+
+
+def test_a_pod_set_sees_what_those_before_it_take() -> None:
+    obj = workload(pod_sets=[pods("driver", cpu="3"), pods("worker", cpu="3")])
+    assert admitted(two_flavors(), obj) == "driver 1 cpu=one; worker 1 cpu=two"
+
+
+def test_a_pod_set_that_finds_no_room_ends_the_search() -> None:
+    sets = [pods("driver", cpu="3"), pods("worker", cpu="5"), pods("observer", cpu="9")]
+    decision = two_flavors().wait(workload(pod_sets=sets))
+    facts = [EXCEEDS.format("cpu", "one", 3, 5, 4), EXCEEDS.format("cpu", "two", 0, 5, 4)]
+    assert decision.why.message == f"couldn't assign flavors to pod set worker: {', '.join(facts)}"
+
+
+def test_messages_of_several_pod_sets_are_joined() -> None:
+    yard = two_flavors()
+    for flavor in ("one", "two"):
+        yard.hold(f"x-{flavor}", 3, flavor=flavor)
+    yard.put(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 4})], preemption={"withinClusterQueue": "Never"}))
+    decision = yard.wait(workload(pod_sets=[pods("driver", cpu="2"), pods("worker", cpu="2")]))
+    short = "insufficient unused quota for cpu in flavor {0}, {1} more needed"
+    assert decision.why.message == (
+        f"couldn't assign flavors to pod set driver: {short.format('one', 1)}, {short.format('two', 1)}; "
+        f"couldn't assign flavors to pod set worker: {short.format('one', 3)}, {short.format('two', 1)}"
+    )
+
+
+def test_amounts_in_messages_are_as_quantities_are_written() -> None:
+    yard = Yard(queue("cq", groups=[group(one={"cpu": "1500m", "memory": "2Gi", "gpu": 1})]))
+    decision = yard.wait(workload(pod_sets=[pods("main", cpu="1600m", memory="3Gi", gpu=1)]))
+    assert decision.why.message.partition(": ")[2] == ", ".join(
+        [EXCEEDS.format("cpu", "one", 0, "1600m", "1500m"), EXCEEDS.format("memory", "one", 0, "3Gi", "2Gi")]
+    )
+
+
+def test_pod_sets_of_one_group_get_the_same_flavor() -> None:
+    sets = [
+        {**pods(name, cpu=cpu), "topologyRequest": {"podSetGroupName": "together"}}
+        for name, cpu in (("leader", "1"), ("worker", "4"))
+    ]
+    yard = Yard(queue("cq", groups=[group(one={"cpu": 4}, two={"cpu": 9})]))
+    assert admitted(yard, workload(pod_sets=sets)) == "leader 1 cpu=two; worker 1 cpu=two"
+
+
+def test_a_group_of_pod_sets_takes_each_resource_from_who_asks_for_it() -> None:
+    together = {"topologyRequest": {"podSetGroupName": "together"}}
+    sets = [{**pods("leader", cpu="1"), **together}, {**pods("worker", cpu="1", gpu=2), **together}]
+    yard = Yard(queue("cq", groups=[group(one={"cpu": 4, "gpu": 2})]))
+    assert admitted(yard, workload(pod_sets=sets)) == "leader 1 cpu=one; worker 1 cpu=one gpu=one"
+
+
+def test_reclaimable_pods_are_not_counted() -> None:
+    status = {"reclaimablePods": [{"name": "main", "count": 2}]}
+    obj = workload(pod_sets=[pods("main", 4, cpu="2")], status=status)
+    assert admitted(two_flavors(), obj) == "main 2 cpu=one"
+
+
+@pytest.mark.parametrize(
+    ("held", "own", "waits"),
+    [
+        pytest.param(0, 10, "ExceedsMaxQuota", id="more than there is in the whole cohort"),
+        pytest.param(4, 6, "WaitingForQuota", id="lent out"),
+    ],
+)
+def test_the_cohorts_capacity_is_the_limit(held: int, own: int, waits: str) -> None:
+    yard = Yard(cohort("all", 1), queue("cq", 4, cohort="all"), queue("other", 4, cohort="all"))
+    if held:
+        yard.hold("x", held, "other")
+    assert yard.wait(workload(cpu=own)).why.reason == waits
+
+
+def test_a_borrowing_limit_is_part_of_the_capacity() -> None:
+    yard = Yard(queue("cq", quota(4, borrowing=2), cohort="all"), queue("other", 4, cohort="all"))
+    assert yard.wait(workload(cpu=7)).why.message.endswith(EXCEEDS.format("cpu", "spot", 0, 7, 6))
+
+
+def test_what_is_missing_is_counted_from_what_is_free() -> None:
+    yard = Yard(queue("cq", 4, cohort="all"), queue("other", 4, cohort="all"))
+    yard.hold("x", 6, "other")
+    assert yard.wait(workload(cpu=5)).why.message.endswith(
+        "insufficient unused quota for cpu in flavor spot, 3 more needed"
+    )
+
+
+def test_debts_are_not_counted_in_what_is_missing() -> None:
+    yard = Yard(queue("cq", 4))
+    yard.hold("x", 4)
+    yard.put(queue("cq", 2))
+    assert yard.wait(workload(cpu=2)).why.message.endswith(", 2 more needed")
+
+
+def test_reasons_of_alternatives_are_as_mild_as_the_mildest() -> None:
+    yard = Yard(queue("cq", groups=[group(small={"cpu": 1}, large={"cpu": 4})]))
+    yard.hold("x", 4, flavor="large")
+    yard.put(
+        queue("cq", groups=[group(small={"cpu": 1}, large={"cpu": 4})], cohort="all"),
+        queue("lender", groups=[group(large={"cpu": 4})], cohort="all"),
+    )
+    yard.hold("y", 1, "lender", flavor="large")
+    assert yard.wait(workload(cpu=5)).why.reason == "WaitingForQuota"
+
+
+def test_reasons_of_resource_groups_are_as_severe_as_the_most_severe() -> None:
+    groups = [group(large={"cpu": 4}), group(v100={"gpu": 2})]
+    yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=groups, cohort="all"))
+    yard.hold("x", 0, "lender", usage={("large", "cpu"): 5000, ("v100", "gpu"): 1})
+    assert yard.wait(workload(pod_sets=[pods("main", cpu="5", gpu=5)])).why.reason == "ExceedsMaxQuota"

@@ -1,0 +1,180 @@
+"""Which flavors pods may use at all: taints, node selectors, node affinity."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.meta import Obj
+from yard import Yard, flavors_of, group, queue, workload
+
+SPOT_TAINT = {"key": "spot", "value": "true", "effect": "NoSchedule"}
+
+
+def yard_with(*flavors: Obj) -> Yard:
+    """One ClusterQueue with these flavors, 4 cpu each."""
+    amounts = {flavor["metadata"]["name"]: {"cpu": 4} for flavor in flavors}
+    return Yard(queue("cq", groups=[group(**amounts)]), *flavors)
+
+
+def pod(name: str = "main", **spec: Any) -> Obj:
+    """A pod set of one pod with this pod spec."""
+    return {"name": name, "count": 1, "template": make.pod_template({"cpu": "1"}, None, **spec)}
+
+
+def outcome(yard: Yard, *pod_sets: Obj) -> str:
+    return yard.decide(workload(pod_sets=pod_sets))[0]
+
+
+def affinity(*terms: list[tuple[str, str, list[str]]]) -> Obj:
+    """Required node affinity: terms of (key, operator, values)."""
+    required = {
+        "nodeSelectorTerms": [
+            {"matchExpressions": [{"key": k, "operator": o, "values": v} for k, o, v in term]} for term in terms
+        ]
+    }
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def refused(*facts: str) -> str:
+    return f"wl waits (NoMatchingFlavor): couldn't assign flavors to pod set main: {', '.join(facts)}"
+
+
+def test_a_taint_keeps_pods_away() -> None:
+    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
+    assert outcome(yard, pod()) == "wl: main 1 cpu=plain"
+
+
+def test_a_taint_is_named_as_upstream_prints_it() -> None:
+    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]))
+    assert outcome(yard, pod()) == refused("untolerated taint {spot true NoSchedule <nil>} in flavor tainted")
+
+
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_both_hard_effects_keep_pods_away(effect: str) -> None:
+    yard = yard_with(make.flavor("tainted", nodeTaints=[{**SPOT_TAINT, "effect": effect}]))
+    assert outcome(yard, pod()).startswith("wl waits")
+
+
+def test_a_preference_keeps_nobody_away() -> None:
+    yard = yard_with(make.flavor("tainted", nodeTaints=[{**SPOT_TAINT, "effect": "PreferNoSchedule"}]))
+    assert outcome(yard, pod()) == "wl: main 1 cpu=tainted"
+
+
+@pytest.mark.parametrize(
+    ("toleration", "is_tolerated"),
+    [
+        pytest.param({"key": "spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}, True, id="exact"),
+        pytest.param({"key": "spot", "value": "true"}, True, id="Equal is the default, any effect"),
+        pytest.param({"key": "spot", "operator": "Exists"}, True, id="any value"),
+        pytest.param({"operator": "Exists"}, True, id="everything"),
+        pytest.param({"key": "spot", "value": "false"}, False, id="another value"),
+        pytest.param({"key": "other", "operator": "Exists"}, False, id="another key"),
+        pytest.param({"key": "spot", "operator": "Exists", "effect": "NoExecute"}, False, id="another effect"),
+    ],
+)
+def test_a_toleration_covers_the_taint_it_matches(toleration: Obj, *, is_tolerated: bool) -> None:
+    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]))
+    assert outcome(yard, pod(tolerations=[toleration])).startswith("wl: ") is is_tolerated
+
+
+def test_a_flavor_brings_tolerations_along() -> None:
+    own = make.flavor("tainted", nodeTaints=[SPOT_TAINT], tolerations=[{"key": "spot", "operator": "Exists"}])
+    assert outcome(yard_with(own), pod()) == "wl: main 1 cpu=tainted"
+
+
+def test_every_taint_has_to_be_tolerated() -> None:
+    second = {"key": "gpu", "value": "", "effect": "NoSchedule"}
+    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT, second]))
+    tolerant = pod(tolerations=[{"key": "spot", "operator": "Exists"}])
+    assert outcome(yard, tolerant) == refused("untolerated taint {gpu  NoSchedule <nil>} in flavor tainted")
+
+
+def test_a_node_selector_picks_the_flavor() -> None:
+    yard = yard_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
+    assert outcome(yard, pod(nodeSelector={"zone": "b"})) == "wl: main 1 cpu=b"
+    assert outcome(yard, pod(nodeSelector={"zone": "c"})) == refused(
+        "flavor a doesn't match node affinity", "flavor b doesn't match node affinity"
+    )
+
+
+def test_only_labels_of_the_flavor_itself_count() -> None:
+    yard = yard_with(make.flavor("plain"), make.flavor("b", labels={"zone": "b"}))
+    assert outcome(yard, pod(nodeSelector={"zone": "b"})) == "wl: main 1 cpu=plain"
+    assert outcome(yard, pod(nodeSelector={"kernel": "new"})) == "wl: main 1 cpu=plain"
+
+
+@pytest.mark.parametrize(
+    ("terms", "flavor"),
+    [
+        pytest.param([[("zone", "In", ["b", "c"])]], "b", id="In"),
+        pytest.param([[("zone", "NotIn", ["a"])]], "b", id="NotIn"),
+        pytest.param([[("zone", "DoesNotExist", [])]], "", id="DoesNotExist"),
+        pytest.param([[("zone", "Exists", [])]], "a", id="Exists"),
+        pytest.param([[("size", "Gt", ["4"])]], "b", id="Gt"),
+        pytest.param([[("size", "Lt", ["4"])]], "a", id="Lt"),
+        pytest.param([[("zone", "In", ["c"])], [("size", "In", ["8"])]], "b", id="terms are alternatives"),
+        pytest.param([[("zone", "In", ["a"]), ("size", "In", ["8"])]], "", id="expressions all hold"),
+        pytest.param([[("zone", "In", ["b"]), ("rack", "In", ["7"])]], "b", id="foreign keys are left out"),
+        pytest.param([[("zone", "In", ["c"])], [("rack", "In", ["7"])]], "a", id="a term of foreign keys holds"),
+    ],
+)
+def test_required_affinity_picks_the_flavor(terms: list[Any], flavor: str) -> None:
+    yard = yard_with(
+        make.flavor("a", labels={"zone": "a", "size": "2"}), make.flavor("b", labels={"zone": "b", "size": "8"})
+    )
+    expected = f"wl: main 1 cpu={flavor}" if flavor else "wl waits (NoMatchingFlavor)"
+    assert outcome(yard, pod(affinity=affinity(*terms))).startswith(expected)
+
+
+def test_selector_and_affinity_both_hold() -> None:
+    yard = yard_with(make.flavor("a", labels={"zone": "a", "size": "2"}), make.flavor("b", labels={"zone": "a"}))
+    both = pod(nodeSelector={"zone": "a"}, affinity=affinity([("size", "NotIn", ["2"])]))
+    assert outcome(yard, both) == "wl: main 1 cpu=b"
+
+
+def test_preferred_affinity_decides_nothing() -> None:
+    yard = yard_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
+    preference = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": preference}]}
+    assert outcome(yard, pod(affinity={"nodeAffinity": preferred})) == "wl: main 1 cpu=a"
+
+
+def test_pod_sets_of_one_group_must_all_match() -> None:
+    yard = yard_with(make.flavor("a", labels={"zone": "a"}), make.flavor("b", labels={"zone": "b"}))
+    together = {"topologyRequest": {"podSetGroupName": "together"}}
+    sets = [{**pod("leader"), **together}, {**pod("worker", nodeSelector={"zone": "b"}), **together}]
+    assert outcome(yard, *sets) == "wl: leader 1 cpu=b; worker 1 cpu=b"
+
+
+def test_a_flavor_that_is_gone_is_not_found() -> None:
+    yard = yard_with(make.flavor("a"), make.flavor("b"))
+    yard.snapshot.remove_flavor("a")
+    assert outcome(yard, pod()) == "wl: main 1 cpu=b"
+    yard.snapshot.remove_flavor("b")
+    assert outcome(yard, pod()) == refused("flavor a not found", "flavor b not found")
+
+
+def test_a_flavor_that_changes_is_looked_at_again() -> None:
+    yard = yard_with(make.flavor("a"))
+    asks = pod(nodeSelector={"zone": "b"})
+    assert outcome(yard, asks) == "wl: main 1 cpu=a"
+    yard.put(make.flavor("a", labels={"zone": "a"}))
+    assert outcome(yard, asks) == refused("flavor a doesn't match node affinity")
+
+
+def test_what_rules_a_flavor_out_is_told_beside_what_is_short() -> None:
+    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
+    yard.hold("x", 4, flavor="plain")
+    assert outcome(yard, pod()) == (
+        "wl waits (WaitingForQuota): couldn't assign flavors to pod set main: insufficient unused quota for cpu in"
+        " flavor plain, 1 more needed, untolerated taint {spot true NoSchedule <nil>} in flavor tainted"
+    )
+
+
+def test_an_admission_tells_the_flavors_passed_over() -> None:
+    yard = yard_with(make.flavor("tainted", nodeTaints=[SPOT_TAINT]), make.flavor("plain"))
+    decision = yard.admission(workload(pod_sets=[pod()]))
+    assert flavors_of(decision) == "main 1 cpu=plain"
+    (attempt,) = decision.assignment.pod_sets[0].attempts
+    assert (attempt.flavor, attempt.no_fit_reason) == ("tainted", "NoMatchingFlavor")

@@ -1,0 +1,254 @@
+"""The arithmetic of quota over trees of one to four levels. Amounts are thousandths of cpu; those below are whole."""
+
+import pytest
+
+from batchyard.api.meta import Obj
+from batchyard.core.quota import (
+    change_usage,
+    fits_in_quota,
+    is_borrowing_with,
+    is_within_nominal,
+    local_available,
+    lowest_fitting_height,
+)
+from yard import Yard, cohort, queue, quota
+
+CPU = 1000
+
+
+def flat(*members: Obj) -> Yard:
+    return Yard(*members)
+
+
+def deep() -> Yard:
+    """Root (1) > left (2) > team (3) > a (4), b (5); root > right (6) > c (7); every quota in brackets."""
+    return Yard(
+        cohort("root", 1),
+        cohort("left", 2, parent="root"),
+        cohort("team", 3, parent="left"),
+        cohort("right", 6, parent="root"),
+        queue("a", 4, cohort="team"),
+        queue("b", 5, cohort="team"),
+        queue("c", 7, cohort="right"),
+    )
+
+
+def spot_cpu(yard: Yard) -> int:
+    return yard.snapshot.id_of("spot", "cpu")
+
+
+def potential(yard: Yard, name: str) -> int:
+    return yard.node(name).potential[spot_cpu(yard)] // CPU
+
+
+def test_a_queue_alone_has_its_quota() -> None:
+    yard = flat(queue("a", 4))
+    assert (yard.free("a"), potential(yard, "a")) == (4 * CPU, 4)
+    yard.hold("x", 3, "a")
+    assert yard.free("a") == 1 * CPU
+
+
+def test_a_queue_alone_cannot_borrow_whatever_its_limits() -> None:
+    yard = flat(queue("a", quota(4, borrowing=10, lending=0)))
+    assert (yard.free("a"), potential(yard, "a")) == (4 * CPU, 4)
+
+
+def test_members_of_a_cohort_share_all_their_quota() -> None:
+    yard = flat(queue("a", 4, cohort="all"), queue("b", 5, cohort="all"))
+    yard.hold("x", 6, "a")
+    assert (yard.free("a"), yard.free("b"), yard.free("all")) == (3 * CPU, 3 * CPU, 3 * CPU)
+
+
+def test_a_cohort_adds_quota_of_its_own() -> None:
+    yard = flat(cohort("all", 10), queue("a", 4, cohort="all"), queue("b", cohort="all"))
+    assert potential(yard, "b") == 14
+    yard.hold("x", 12, "b")
+    assert yard.free("a") == 2 * CPU
+
+
+def test_a_borrowing_limit_caps_what_a_queue_may_use() -> None:
+    yard = flat(queue("a", quota(4, borrowing=2), cohort="all"), queue("b", 5, cohort="all"))
+    assert potential(yard, "a") == 6
+    yard.hold("x", 5, "a")
+    assert (yard.free("a"), yard.free("b")) == (1 * CPU, 4 * CPU)
+
+
+def test_a_borrowing_limit_of_nothing_leaves_the_own_quota() -> None:
+    yard = flat(queue("a", quota(4, borrowing=0), cohort="all"), queue("b", 5, cohort="all"))
+    yard.hold("x", 8, "b")
+    assert yard.free("a") == 1 * CPU
+
+
+def test_a_borrowing_limit_gives_no_more_than_there_is() -> None:
+    yard = flat(queue("a", quota(4, borrowing=50), cohort="all"), queue("b", 5, cohort="all"))
+    assert (yard.free("a"), potential(yard, "a")) == (9 * CPU, 9)
+
+
+def test_what_is_not_lent_stays_at_home() -> None:
+    yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
+    assert (potential(yard, "a"), potential(yard, "b"), yard.free("all")) == (9, 6, 6 * CPU)
+    yard.hold("x", 6, "b")
+    assert (yard.free("a"), local_available(yard.node("a"), spot_cpu(yard))) == (3 * CPU, 3 * CPU)
+
+
+def test_usage_counts_in_the_cohort_only_beyond_what_stays_at_home() -> None:
+    yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
+    yard.hold("small", 3, "a")
+    assert yard.used("all") == 0
+    yard.hold("large", 2, "a")
+    assert (yard.used("a"), yard.used("all")) == (5 * CPU, 2 * CPU)
+    yard.snapshot.release("team/small")
+    assert (yard.used("a"), yard.used("all")) == (2 * CPU, 0)
+
+
+def test_a_lending_limit_above_the_quota_holds_nothing_back() -> None:
+    yard = flat(queue("a", quota(4, lending=9), cohort="all"), queue("b", 5, cohort="all"))
+    assert potential(yard, "b") == 9
+
+
+def test_both_limits_apply_together() -> None:
+    yard = flat(queue("a", quota(4, borrowing=1, lending=1), cohort="all"), queue("b", 5, cohort="all"))
+    assert potential(yard, "a") == 5
+    yard.hold("x", 6, "b")
+    assert yard.free("a") == 3 * CPU
+    yard.hold("y", 3, "a")
+    assert yard.free("a") == 0
+
+
+def test_the_subtree_of_a_deep_tree_sums_up() -> None:
+    yard = deep()
+    fr = spot_cpu(yard)
+    assert {n: yard.node(n).subtree[fr] // CPU for n in ("root", "left", "team", "right", "a")} == {
+        "root": 28,
+        "left": 14,
+        "team": 12,
+        "right": 13,
+        "a": 4,
+    }
+    assert {n: yard.node(n).height for n in ("a", "team", "left", "right", "root")} == {
+        "a": 0,
+        "team": 1,
+        "left": 2,
+        "right": 1,
+        "root": 3,
+    }
+
+
+def test_everybody_may_use_all_of_a_tree_without_limits() -> None:
+    yard = deep()
+    assert {potential(yard, name) for name in ("a", "b", "c")} == {28}
+    yard.hold("x", 20, "c")
+    assert {yard.free(name) for name in ("a", "b", "c", "left", "root")} == {8 * CPU}
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        pytest.param({"borrowing": 1}, {"a": 15, "b": 15, "c": 28}, id="a subtree that may borrow little"),
+        pytest.param({"lending": 0}, {"a": 28, "b": 28, "c": 14}, id="a subtree that lends nothing"),
+        pytest.param({"borrowing": 0, "lending": 5}, {"a": 14, "b": 14, "c": 19}, id="one that only lends"),
+    ],
+)
+def test_limits_of_a_cohort_bear_on_all_below_it(limits: dict[str, int], expected: dict[str, int]) -> None:
+    yard = deep()
+    yard.put(cohort("left", quota(2, **limits), parent="root"))
+    assert {name: potential(yard, name) for name in expected} == expected
+
+
+def test_usage_climbs_as_far_as_it_is_not_held_back() -> None:
+    yard = deep()
+    yard.put(cohort("left", quota(2, lending=4), parent="root"))
+    yard.hold("x", 13, "a")
+    used = {name: yard.used(name) // CPU for name in ("a", "team", "left", "root", "right")}
+    assert used == {"a": 13, "team": 13, "left": 13, "root": 3, "right": 0}
+    yard.snapshot.release("team/x")
+    assert {yard.used(name) for name in used} == {0}
+
+
+def test_quota_taken_away_leaves_a_debt() -> None:
+    yard = flat(queue("a", 4, cohort="all"), queue("b", 5, cohort="all"))
+    yard.hold("x", 9, "a")
+    yard.put(queue("b", 2, cohort="all"))
+    assert (yard.free("a"), yard.free("b"), yard.free("all")) == (-3 * CPU, -3 * CPU, -3 * CPU)
+
+
+def test_a_debt_beyond_a_borrowing_limit_is_the_queues_own() -> None:
+    yard = flat(queue("a", 4, cohort="all"), queue("b", 5, cohort="all"))
+    yard.hold("x", 7, "a")
+    yard.put(queue("a", quota(4, borrowing=1), cohort="all"))
+    assert (yard.free("a"), yard.free("b")) == (-2 * CPU, 2 * CPU)
+
+
+def test_a_queue_that_moves_takes_its_usage_along() -> None:
+    yard = flat(queue("a", 4, cohort="old"), queue("b", 5, cohort="new"))
+    yard.hold("x", 3, "a")
+    yard.put(queue("a", 4, cohort="new"))
+    assert (yard.used("new"), yard.free("b"), "old" in yard.snapshot.cohorts) == (3 * CPU, 6 * CPU, False)
+
+
+def test_borrowing_begins_above_the_subtrees_quota() -> None:
+    yard = deep()
+    fr = spot_cpu(yard)
+    yard.hold("x", 4, "a")
+    node, team = yard.node("a"), yard.node("team")
+    assert (is_borrowing_with(node, fr, 0), is_borrowing_with(node, fr, 1)) == (False, True)
+    assert (is_borrowing_with(team, fr, 8 * CPU), is_borrowing_with(team, fr, 8 * CPU + 1)) == (False, True)
+    assert is_within_nominal(node, (fr,))
+    yard.hold("y", 1, "a")
+    assert not is_within_nominal(node, (fr,))
+    assert is_within_nominal(node, ())
+
+
+def test_what_does_not_fit_at_home_is_asked_of_the_parent() -> None:
+    yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
+    fr = spot_cpu(yard)
+    assert fits_in_quota(yard.node("a"), ((fr, 4 * CPU),)) == (True, ((fr, 1 * CPU),))
+    assert fits_in_quota(yard.node("a"), ((fr, 5 * CPU),)) == (False, ((fr, 2 * CPU),))
+    yard.hold("x", 2, "a")
+    assert fits_in_quota(yard.node("a"), ((fr, 1 * CPU),)) == (True, ((fr, 0),))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [(4, (0, True)), (5, (1, True)), (12, (1, True)), (13, (2, True)), (14, (2, True)), (15, (3, False))],
+)
+def test_quota_is_found_as_low_in_the_tree_as_can_be(cpu: int, expected: tuple[int, bool]) -> None:
+    yard = deep()
+    assert lowest_fitting_height(yard.node("a"), spot_cpu(yard), cpu * CPU) == expected
+
+
+def test_where_nothing_fits_the_whole_tree_counts() -> None:
+    yard = deep()
+    assert lowest_fitting_height(yard.node("c"), spot_cpu(yard), 50 * CPU) == (3, False)
+
+
+def test_a_queue_alone_finds_quota_at_home_or_nowhere() -> None:
+    yard = flat(queue("a", 4))
+    assert lowest_fitting_height(yard.node("a"), spot_cpu(yard), 9 * CPU) == (0, False)
+
+
+def test_what_is_held_back_below_need_not_be_found_above() -> None:
+    yard = Yard(
+        cohort("root", 2),
+        cohort("team", quota(3, lending=1), parent="root"),
+        queue("a", quota(4, lending=0), cohort="team"),
+        queue("b", 1, cohort="team"),
+    )
+    fr = spot_cpu(yard)
+    assert lowest_fitting_height(yard.node("a"), fr, 8 * CPU) == (1, True)
+    yard.hold("x", 2, "b")
+    assert lowest_fitting_height(yard.node("a"), fr, 8 * CPU) == (2, False)
+
+
+def test_usage_may_be_given_back_in_other_portions() -> None:
+    yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
+    fr = spot_cpu(yard)
+    for delta in (2, 3, -1, -3, 4, -5):
+        change_usage(yard.node("a"), fr, delta * CPU)
+        assert yard.used("all") == max(0, yard.used("a") - 3 * CPU)
+    assert yard.used("a") == 0
+
+
+def test_a_cohort_without_children_has_no_height() -> None:
+    yard = Yard(cohort("empty", 3), cohort("parent", 1, parent="top"))
+    assert (yard.node("empty").height, yard.node("top").height) == (0, 1)

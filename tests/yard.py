@@ -1,0 +1,192 @@
+"""A yard of queues for tests of decisions: objects go in, cycles are run, decisions come out as short lines."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import make
+from batchyard.api.meta import Obj, with_metadata
+from batchyard.api.views.flavor import flavor_view
+from batchyard.api.views.queues import ResourceGroup, cluster_queue_view, cohort_view
+from batchyard.api.views.workload import workload_view
+from batchyard.core.assignment import LastAssignment
+from batchyard.core.cycle import Cycle, Policy
+from batchyard.core.decisions import Admit, Decision, Head, Preempt, Wait
+from batchyard.core.quota import QuotaNode, available
+from batchyard.core.snapshot import Admitted, Snapshot
+
+
+def quota(nominal: Any, borrowing: Any = None, lending: Any = None) -> dict[str, Any]:
+    """A quota with its limits."""
+    limits = {"nominalQuota": nominal, "borrowingLimit": borrowing, "lendingLimit": lending}
+    return {field: value for field, value in limits.items() if value is not None}
+
+
+def group(**flavors: Mapping[str, Any]) -> Obj:
+    """A resource group: by flavor, the quota of each resource."""
+    resources = list(dict.fromkeys(resource for amounts in flavors.values() for resource in amounts))
+    return {
+        "coveredResources": resources,
+        "flavors": [
+            {
+                "name": flavor,
+                "resources": [
+                    {"name": r, **(q if isinstance(q, dict) else {"nominalQuota": q})} for r, q in amounts.items()
+                ],
+            }
+            for flavor, amounts in flavors.items()
+        ],
+    }
+
+
+def queue(name: str, cpu: Any = None, *, cohort: str = "", **spec: Any) -> Obj:
+    """A ClusterQueue, with so much cpu of flavor `spot` unless groups are given."""
+    groups = spec.pop("groups", None) or [group(spot={"cpu": 0 if cpu is None else cpu})]
+    if cohort:
+        spec["cohortName"] = cohort
+    if "weight" in spec:
+        spec["fairSharing"] = {"weight": spec.pop("weight")}
+    return make.cluster_queue(name, resourceGroups=groups, **spec)
+
+
+def cohort(name: str, cpu: Any = None, *, parent: str = "", **spec: Any) -> Obj:
+    """A Cohort, with so much cpu of flavor `spot` if any."""
+    groups = spec.pop("groups", None) or ([] if cpu is None else [group(spot={"cpu": cpu})])
+    if "weight" in spec:
+        spec["fairSharing"] = {"weight": spec.pop("weight")}
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Cohort",
+        "metadata": make.metadata(name, None),
+        "spec": {"resourceGroups": groups, **({"parentName": parent} if parent else {}), **spec},
+    }
+
+
+def preemption(within: str = "Never", reclaim: str = "Never", borrow: Mapping[str, Any] | None = None) -> Obj:
+    """The preemption rules of a ClusterQueue; `borrow` is borrowWithinCohort."""
+    rules: dict[str, Any] = {"withinClusterQueue": within, "reclaimWithinCohort": reclaim}
+    return {**rules, **({"borrowWithinCohort": dict(borrow)} if borrow else {})}
+
+
+def workload(name: str = "wl", cpu: Any = 1, *, queue: str = "cq", created: float = 0, **fields: Any) -> Obj:
+    """A Workload whose LocalQueue is named as its ClusterQueue; one pod of so much cpu unless pod sets are given."""
+    pod_sets = fields.pop("pod_sets", None) or [make.pod_set(requests={"cpu": str(cpu)})]
+    obj = make.workload(name, queue=queue, pod_sets=pod_sets, **fields)
+    return with_metadata(obj, creationTimestamp=make.stamp(created))
+
+
+class Yard:
+    """See the module. A flavor that a queue names exists, without labels or taints, unless it is put."""
+
+    def __init__(self, *objects: Obj, fair_sharing: bool = False) -> None:
+        self.snapshot = Snapshot()
+        self.namespaces: dict[str, Mapping[str, str]] = {"team": {"kubernetes.io/metadata.name": "team"}}
+        self.policy = Policy(fair_sharing=fair_sharing)
+        self.number = 0
+        self.put(*objects)
+
+    def put(self, *objects: Obj) -> None:
+        """Add or change ClusterQueues, Cohorts and ResourceFlavors."""
+        for obj in objects:
+            if obj["kind"] == "ResourceFlavor":
+                self.snapshot.put_flavor(flavor_view(obj))
+            elif obj["kind"] == "Cohort":
+                cohort_as_seen = cohort_view(obj)
+                self._put_flavors(cohort_as_seen.groups)
+                self.snapshot.put_cohort(cohort_as_seen)
+            else:
+                queue_as_seen = cluster_queue_view(obj)
+                self._put_flavors(queue_as_seen.groups)
+                self.snapshot.put_queue(queue_as_seen)
+        self.snapshot.settle()
+
+    def hold(self, name: str, cpu: int, queue: str = "cq", **fields: Any) -> Admitted:
+        """Let a Workload hold whole cpus of a flavor, or the amounts of `usage` by (flavor, resource)."""
+        amounts = fields.pop("usage", {(fields.pop("flavor", "spot"), "cpu"): cpu * 1000})
+        usage = tuple((self.snapshot.id_of(*pair), amount) for pair, amount in amounts.items())
+        self.snapshot.settle()
+        held = Admitted(f"team/{name}", f"uid-{name}", self.snapshot.queues[queue], usage)
+        held.priority = fields.get("priority", 0)
+        held.queued = make.at(fields.get("created", 0))
+        held.reserved_at = make.at(fields.get("since", 0))
+        held.evicted = fields.get("evicted", False)
+        self.snapshot.hold(held)
+        return held
+
+    def node(self, name: str) -> QuotaNode:
+        """The place of a ClusterQueue or Cohort in the quota tree."""
+        queue = self.snapshot.queues.get(name)
+        return queue.node if queue is not None else self.snapshot.cohorts[name]
+
+    def free(self, name: str, flavor: str = "spot", resource: str = "cpu") -> int:
+        """What a node may still use, in thousandths of cpu."""
+        return available(self.node(name), self.snapshot.id_of(flavor, resource))
+
+    def used(self, name: str, flavor: str = "spot", resource: str = "cpu") -> int:
+        """What counts as used at a node, in thousandths of cpu."""
+        return self.node(name).usage[self.snapshot.id_of(flavor, resource)]
+
+    def cycle(self, *heads: Obj | Head) -> list[Decision]:
+        """The decisions of one cycle."""
+        self.number += 1
+        cycle = Cycle(self.snapshot, self.policy, self.namespaces, self.number)
+        return cycle.run([head_of(head) if isinstance(head, Mapping) else head for head in heads])
+
+    def decide(self, *heads: Obj | Head) -> list[str]:
+        """The decisions of one cycle as short lines."""
+        return [line(decision) for decision in self.cycle(*heads)]
+
+    def admission(self, head: Obj | Head) -> Admit:
+        """The decision about one head, which must be its admission."""
+        (decision,) = self.cycle(head)
+        assert isinstance(decision, Admit), line(decision)
+        return decision
+
+    def wait(self, head: Obj | Head) -> Wait:
+        """The decision about one head, which must be to wait."""
+        (decision,) = self.cycle(head)
+        assert isinstance(decision, Wait), line(decision)
+        return decision
+
+    def preemption(self, head: Obj | Head) -> Preempt:
+        """The decision about one head, which must be a preemption."""
+        (decision,) = self.cycle(head)
+        assert isinstance(decision, Preempt), line(decision)
+        return decision
+
+    def victims(self, head: Obj | Head) -> list[str]:
+        """Whom one head preempts, in order; none if it does not."""
+        (decision,) = self.cycle(head)
+        targets = decision.targets if isinstance(decision, Preempt) else ()
+        return [target.workload.key.removeprefix("team/") for target in targets]
+
+    def _put_flavors(self, groups: Sequence[ResourceGroup]) -> None:
+        for name in (flavor for one in groups for flavor in one.flavors):
+            if name not in self.snapshot.flavors:
+                self.snapshot.put_flavor(flavor_view(make.flavor(name)))
+
+
+def head_of(obj: Obj, last: LastAssignment | None = None) -> Head:
+    """A Workload as the head of the ClusterQueue its LocalQueue is named for."""
+    return Head(workload_view(obj), obj["spec"]["queueName"], last)
+
+
+def line(decision: Decision) -> str:
+    """A decision in short."""
+    name = decision.head.workload.name
+    match decision:
+        case Admit():
+            return f"{name}: {flavors_of(decision)}"
+        case Preempt():
+            targets = (f"{t.workload.key.removeprefix('team/')} ({t.reason})" for t in decision.targets)
+            return f"{name} preempts {', '.join(targets)}"
+        case Wait():
+            return f"{name} waits ({decision.why.reason}): {decision.why.message}"
+
+
+def flavors_of(admit: Admit) -> str:
+    """The pods and flavors of an admission: `main 3 cpu=spot`."""
+    pod_sets = []
+    for pod_set in admit.assignment.pod_sets:
+        chosen = [f"{resource}={choice.flavor}" for resource, choice in sorted(pod_set.choices.items())]
+        pod_sets.append(" ".join([pod_set.name, str(pod_set.count), *chosen]))
+    return "; ".join(pod_sets)
