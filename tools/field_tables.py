@@ -105,7 +105,6 @@ _FACTS: Final = {
     "maximum": "max",
     "minItems": "minItems",
     "minLength": "minLength",
-    "minProperties": "minProperties",
     "minimum": "min",
     "nullable": "nullable",
     "pattern": "pattern",

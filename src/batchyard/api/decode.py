@@ -14,7 +14,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.schema import settle
 from batchyard.api.schema.flaws import shown
 from batchyard.api.schema.nearest import nearest
-from batchyard.api.scheme import KINDS, KindInfo, find_kind
+from batchyard.api.scheme import KINDS, ServedKind, find_kind
 from batchyard.api.validation.metadata import metadata_faults
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -55,7 +55,7 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
     return Decoded(None if faults else stored, faults, warnings)
 
 
-def _kind_of(obj: Any) -> tuple[KindInfo, str] | list[FieldError]:
+def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:
     """The kind and version of an object, or why they are not known."""
     if not isinstance(obj, Mapping):
         return [FieldError("", f"{shown(obj)} is no object", "write fields: apiVersion, kind, metadata, spec")]
@@ -102,11 +102,11 @@ def _unknown_kind(api_version: str, kind: str) -> FieldError:
 
 
 @cache
-def _kinds_by_name() -> dict[str, KindInfo]:
+def _kinds_by_name() -> dict[str, ServedKind]:
     return {info.kind: info for info in KINDS}
 
 
-def _placed(info: KindInfo, obj: dict[str, Any], namespace: str, warnings: list[str]) -> dict[str, Any]:
+def _placed(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: list[str]) -> dict[str, Any]:
     """The object in a namespace if its kind has namespaces, else in none, as the API server places it."""
     metadata = obj["metadata"]
     given = metadata.get("namespace")

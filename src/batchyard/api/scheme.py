@@ -28,8 +28,8 @@ SCENARIO: Final = "Scenario.sim.batchyard.dev"
 
 
 @dataclass(frozen=True, slots=True)
-class KindInfo:
-    """One kind. `constant` is its key everywhere: `Kind.group`, or bare `Kind` in the core group."""
+class ServedKind:
+    """One kind that is served. `constant` is its key everywhere: `Kind.group`, or bare `Kind` in the core group."""
 
     constant: str
     kind: str
@@ -63,18 +63,18 @@ class KindInfo:
 
 def _built_in(
     constant: str, plural: str, *short_names: str, namespaced: bool = True, has_status: bool = False
-) -> KindInfo:
+) -> ServedKind:
     kind, _, group = constant.partition(".")
-    return KindInfo(constant, kind, group, ("v1",), "v1", plural, kind.lower(), short_names, namespaced, has_status)
+    return ServedKind(constant, kind, group, ("v1",), "v1", plural, kind.lower(), short_names, namespaced, has_status)
 
 
 def _kueue(
     constant: str, *short_names: str, namespaced: bool = False, has_status: bool = False, deprecated: bool = True
-) -> KindInfo:
+) -> ServedKind:
     kind, _, group = constant.partition(".")
     singular = kind.lower()
     plural = singular[:-1] + "ies" if singular.endswith("y") else singular + ("es" if singular.endswith("s") else "s")
-    return KindInfo(
+    return ServedKind(
         constant,
         kind,
         group,
@@ -90,8 +90,8 @@ def _kueue(
 
 
 #: All kinds, in the order in which manifests that depend on each other are best applied.
-KINDS: Final[tuple[KindInfo, ...]] = (
-    KindInfo(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
+KINDS: Final[tuple[ServedKind, ...]] = (
+    ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
     _built_in(NAMESPACE, "namespaces", "ns", namespaced=False, has_status=True),
     _built_in(PRIORITY_CLASS, "priorityclasses", "pc", namespaced=False),
     _built_in(CONFIG_MAP, "configmaps", "cm"),
@@ -111,7 +111,7 @@ KINDS: Final[tuple[KindInfo, ...]] = (
     _kueue(LOCAL_QUEUE, "queue", "queues", "lq", namespaced=True, has_status=True),
     _kueue(WORKLOAD, "kwl", "kueueworkload", "kueueworkloads", namespaced=True, has_status=True),
     _built_in(JOB, "jobs", has_status=True),
-    KindInfo(
+    ServedKind(
         JOB_SET,
         "JobSet",
         "jobset.x-k8s.io",
@@ -129,11 +129,11 @@ _BY_CONSTANT: Final = {info.constant: info for info in KINDS}
 _BY_NAME: Final = {(info.api_version_for(version), info.kind): info for info in KINDS for version in info.versions}
 
 
-def find_kind(api_version: str, kind: str) -> KindInfo | None:
+def find_kind(api_version: str, kind: str) -> ServedKind | None:
     """The kind of an object's `apiVersion` and `kind`, in any version served; None if there is none."""
     return _BY_NAME.get((api_version, kind))
 
 
-def kind_info(constant: str) -> KindInfo:
+def kind_info(constant: str) -> ServedKind:
     """The kind of a constant such as WORKLOAD; KeyError if there is none."""
     return _BY_CONSTANT[constant]

@@ -129,3 +129,13 @@ def test_objects_of_a_scenario_keep_their_uid_and_creation_time() -> None:
     given = {"metadata.uid": "u-1", "metadata.creationTimestamp": "2026-01-01T00:00:00Z"}
     metadata = held(edited(TASK, given))["metadata"]
     assert (metadata["uid"], metadata["creationTimestamp"]) == ("u-1", "2026-01-01T00:00:00Z")
+
+
+def test_what_only_the_storage_version_refuses_is_told() -> None:
+    check = {"apiVersion": f"{KUEUE}/v1beta1", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
+    assert told({**check, "spec": {"controllerName": ""}})[0].startswith("spec.controllerName: Invalid value")
+
+
+def test_an_empty_namespace_is_none() -> None:
+    assert "namespace" not in held(edited(OLD_QUEUE, {"metadata.namespace": ""}))["metadata"]
+    assert held(edited(TASK, {"metadata.namespace": ""}))["metadata"]["namespace"] == "default"

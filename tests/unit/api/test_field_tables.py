@@ -22,7 +22,6 @@ BOUNDS = {
     "maxLength": "maxLength",
     "minItems": "minItems",
     "maxItems": "maxItems",
-    "minProperties": "minProperties",
     "maxProperties": "maxProperties",
     "enum": "enum",
     "default": "default",

@@ -165,3 +165,14 @@ def test_the_manifests_people_have_are_read_without_faults(folder: str) -> None:
 def test_the_queue_as_printed_has_its_two_faults() -> None:
     faults = [fault for fault in shared_folder("hotswap").faults if fault.source.endswith("as-printed.yaml")]
     assert [str(fault.error) for fault in faults] == AS_PRINTED
+
+
+def test_what_does_not_print_is_escaped() -> None:
+    (fault,) = told('apiVersion: v1\nkind: Namespace\nmetadata: {name: x, "a\\nb": 1}')
+    assert fault.startswith("a.yaml:1 Namespace/x: metadata.a\\nb: unknown field")
+
+
+def test_items_alone_make_no_list() -> None:
+    assert told("apiVersion: v1\nkind: 3\nitems: []") == [
+        "a.yaml:1: kind: Invalid value: 3: must be a string; set it to the kind of the object, such as Job"
+    ]

@@ -7,6 +7,9 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject
 from batchyard.api.schema import settle, validate, with_defaults
+from batchyard.api.schema.flaws import path_text
+from batchyard.api.schema.tables import Field, Scope
+from batchyard.api.schema.visitors import Compiler
 from edits import GONE, edited
 
 CLUSTER_QUEUE = scheme.kind_info(scheme.CLUSTER_QUEUE)
@@ -59,7 +62,7 @@ STRATEGY = 'spec.queueingStrategy: Unsupported value: "{}": supported values: "S
 CPU = f"{GROUP}.flavors[0].resources[0]"
 
 
-def told(info: scheme.KindInfo, obj: dict[str, Any]) -> list[str]:
+def told(info: scheme.ServedKind, obj: dict[str, Any]) -> list[str]:
     """All faults as texts."""
     return [str(fault) for fault in validate(info, obj)]
 
@@ -67,7 +70,7 @@ def told(info: scheme.KindInfo, obj: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("info", "obj"), [(CLUSTER_QUEUE, QUEUE), (JOB, TASK), (WORKLOAD, WAITING)], ids=["ClusterQueue", "Job", "Workload"]
 )
-def test_what_is_sound_and_complete_comes_back_as_it_is(info: scheme.KindInfo, obj: dict[str, Any]) -> None:
+def test_what_is_sound_and_complete_comes_back_as_it_is(info: scheme.ServedKind, obj: dict[str, Any]) -> None:
     assert validate(info, obj) == []
     assert with_defaults(info, obj) == obj
 
@@ -82,6 +85,7 @@ def test_what_is_sound_and_complete_comes_back_as_it_is(info: scheme.KindInfo, o
             {"spec.nominalQuota": 1},
             "spec.nominalQuota: unknown field; it belongs at " + CPU.replace("[0]", "[]") + ".nominalQuota",
         ),
+        ({"metadata.resourceVersoin": "1"}, "metadata.resourceVersoin: unknown field; did you mean resourceVersion?"),
         ({"spec.cohort": "a"}, "spec.cohort: unknown field; did you mean cohortName?"),
         ({f"{GROUP}.stopPolicy": "None"}, f"{GROUP}.stopPolicy: unknown field; it belongs at spec.stopPolicy"),
         (
@@ -363,3 +367,64 @@ def test_every_kind_accepts_its_smallest_object_in_every_version() -> None:
             obj = {"apiVersion": info.api_version_for(version), "kind": info.kind, "metadata": {"name": "a"}}
             paths = [fault.path for fault in settle(info, version, obj).faults]
             assert paths in ([], ["spec"], ["template"], ["value"]), info
+
+
+def test_a_text_may_need_characters() -> None:
+    check = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "c"}}
+    fault = 'spec.controllerName: Invalid value: "": must not be empty; fill it in'
+    assert told(scheme.kind_info(scheme.ADMISSION_CHECK), {**check, "spec": {"controllerName": ""}}) == [fault]
+
+
+def test_required_fields_are_described_whatever_they_are() -> None:
+    queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "q", "namespace": "a"}}
+    status = {"fairSharing": {"weightedShare": 1, "admissionFairSharingStatus": {}}}
+    assert [fault.remedy for fault in validate(scheme.kind_info(scheme.LOCAL_QUEUE), {**queue, "status": status})] == [
+        "set it to a mapping from names to quantities such as 500m, 2 or 10Gi",
+        "set it to a time such as 2026-01-01T00:00:00Z",
+    ]
+
+
+def test_an_unknown_type_is_an_error_of_the_caller() -> None:
+    with pytest.raises(KeyError, match="no type Pods in native"):
+        validate("Pods", {})
+
+
+def test_more_templates_than_are_remembered_are_checked_all_the_same() -> None:
+    for number in range(4100):
+        assert validate("PodTemplateSpec", {"spec": {**POD, "hostname": str(number)}}) == []
+
+
+class Tree(Scope):
+    """A scope of one type of its own: a node with children by name."""
+
+    def fields(self, type_name: str) -> dict[str, Field]:
+        return {
+            "children": Field("{Node}", False, {"maxProperties": 2}),
+            "extra": Field("any", False, {}),
+            "note": Field("string", False, {"nullable": True}),
+            "size": Field("int", False, {"default": 1}),
+        }
+
+
+def tree(value: dict[str, Any]) -> Any:
+    """What a tree comes to."""
+    return Compiler(
+        Tree("tree"), lambda scope: Compiler(scope, lambda _: pytest.fail("no other scope"))
+    ).object_visitor("Node")(value)
+
+
+def test_objects_in_mappings_are_completed_too() -> None:
+    assert tree({"children": {"a": {}, "b": {"size": 2}}}) == {
+        "children": {"a": {"size": 1}, "b": {"size": 2}},
+        "size": 1,
+    }
+
+
+def test_flaws_in_mappings_have_their_names() -> None:
+    flaws = tree({"children": {"a": {}, "b": {"size": "x"}, 3: {}}})
+    assert [path_text(flaw.path) for flaw in flaws] == ["children[b].size", "children[3]", "children"]
+
+
+def test_null_stays_where_it_means_something() -> None:
+    whole = {"note": None, "extra": {"any": [None]}, "size": 3}
+    assert tree(whole) == whole

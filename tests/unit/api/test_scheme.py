@@ -11,7 +11,7 @@ CRDS = Path(__file__).parents[4] / "shared" / "crds"
 IN_CRDS = [info for info in scheme.KINDS if info.group in {"kueue.x-k8s.io", "jobset.x-k8s.io"}]
 
 
-def crd_of(info: scheme.KindInfo) -> dict[str, Any]:
+def crd_of(info: scheme.ServedKind) -> dict[str, Any]:
     path = CRDS / f"{info.group}_{info.plural}.yaml"
     if not path.exists():
         pytest.skip("the CRDs are not in ../shared/crds")
@@ -50,7 +50,7 @@ def test_a_version_belongs_to_its_group() -> None:
 
 
 @pytest.mark.parametrize("info", IN_CRDS, ids=lambda info: info.kind)
-def test_kinds_are_named_as_their_crds_name_them(info: scheme.KindInfo) -> None:
+def test_kinds_are_named_as_their_crds_name_them(info: scheme.ServedKind) -> None:
     crd = crd_of(info)
     assert crd["names"]["kind"] == info.kind
     assert crd["names"]["singular"] == info.singular
@@ -59,7 +59,7 @@ def test_kinds_are_named_as_their_crds_name_them(info: scheme.KindInfo) -> None:
 
 
 @pytest.mark.parametrize("info", IN_CRDS, ids=lambda info: info.kind)
-def test_versions_are_those_of_the_crds(info: scheme.KindInfo) -> None:
+def test_versions_are_those_of_the_crds(info: scheme.ServedKind) -> None:
     versions = crd_of(info)["versions"]
     assert tuple(version["name"] for version in versions if version["served"]) == info.versions
     assert [version["name"] for version in versions if version["storage"]] == [info.storage_version]

@@ -19,7 +19,7 @@ from batchyard.api.schema.places import unknown_field_remedy
 from batchyard.api.schema.scalars import Visitor
 from batchyard.api.schema.tables import NATIVE, Scope, scope, scope_for
 from batchyard.api.schema.visitors import Compiler
-from batchyard.api.scheme import KindInfo, kind_info
+from batchyard.api.scheme import ServedKind, kind_info
 
 __all__ = ["Settled", "settle", "validate", "with_defaults"]
 
@@ -31,7 +31,7 @@ class Settled(NamedTuple):
     faults: list[FieldError]
 
 
-def settle(info: KindInfo, version: str, obj: Obj) -> Settled:
+def settle(info: ServedKind, version: str, obj: Obj) -> Settled:
     """Check an object of a version of a kind, drop its nulls and fill in the defaults of its schema, in one walk.
 
     The result is the object itself where nothing is to change, and shares all that stays. It may share pod templates
@@ -44,18 +44,18 @@ def settle(info: KindInfo, version: str, obj: Obj) -> Settled:
     return Settled(None, faults if obj.get("metadata") is not None else [*faults, _NO_METADATA])
 
 
-def validate(info_or_type: KindInfo | str, obj: Mapping[str, Any]) -> list[FieldError]:
+def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[FieldError]:
     """All structural faults of an object, by the version its `apiVersion` names (the storage version if none).
 
     Takes the name of a Kubernetes type as well, such as `PodTemplateSpec`, and then checks a value of that type.
     """
-    if isinstance(info_or_type, KindInfo):
+    if isinstance(info_or_type, ServedKind):
         return settle(info_or_type, _version(info_or_type, obj), obj).faults
     settled = _visitor(scope(NATIVE), info_or_type)(obj)
     return _faults(settled, scope(NATIVE), info_or_type) if type(settled) is Flaws else []
 
 
-def with_defaults(info: KindInfo, obj: Obj) -> dict[str, Any]:
+def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
     """The object with nulls dropped and structural defaults filled in; InvalidObject if its structure is not sound."""
     settled = settle(info, _version(info, obj), obj)
     if settled.obj is None:
@@ -66,7 +66,7 @@ def with_defaults(info: KindInfo, obj: Obj) -> dict[str, Any]:
 _NO_METADATA = FieldError("metadata", "Required value", "give the object metadata with a name")
 
 
-def _version(info: KindInfo, obj: Obj) -> str:
+def _version(info: ServedKind, obj: Obj) -> str:
     return info.version_of(str(obj.get("apiVersion"))) or info.storage_version
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from batchyard.api.schema.flaws import MapKey, Step
+from batchyard.api.schema.flaws import Step
 from batchyard.api.schema.nearest import nearest
 from batchyard.api.schema.tables import Field, Scope
 
@@ -25,7 +25,8 @@ def unknown_field_remedy(scope: Scope, kind: str, path: tuple[Step, ...], owner:
     farther off; all the names there are.
     """
     name = str(path[-1])
-    known = list(scope.scope_of(owner)[0].fields(scope.scope_of(owner)[1])) if owner else []
+    home, type_name = scope.scope_of(owner)
+    known = list(home.fields(type_name))
     close = nearest(name, known, share=0.2)
     if close:
         return f"did you mean {close}?"
@@ -37,8 +38,6 @@ def unknown_field_remedy(scope: Scope, kind: str, path: tuple[Step, ...], owner:
         return f"did you mean {similar}?"
     if place and steps <= _FAR_STEPS:
         return f"it belongs at {place}"
-    if not known:
-        return "remove it"
     return f"known here: {', '.join(known)}" if len(known) <= _LISTED_MAX else "remove it, or check its spelling"
 
 
@@ -83,6 +82,6 @@ def _place_of(path: tuple[Step, ...]) -> Place:
     for step in path[:-1]:
         if isinstance(step, int):
             place[-1] += "[]"
-        elif not isinstance(step, MapKey):
+        else:
             place.append(step)
     return tuple(place)

@@ -116,9 +116,9 @@ def _string_flaws(value: str, facts: Mapping[str, Any]) -> Iterator[Flaw]:
             yield _unsupported(value, allowed)
         return
     if len(value) < facts.get("minLength", 0):
-        yield Flaw(
-            (), f"Invalid value: {shown(value)}: must have at least {facts['minLength']} characters", "fill it in"
-        )
+        least = facts["minLength"]
+        wanted = f"must have at least {least} characters" if least > 1 else "must not be empty"
+        yield Flaw((), f"Invalid value: {shown(value)}: {wanted}", "fill it in")
     elif len(value) > facts.get("maxLength", len(value)):
         remedy = f"shorten it by {len(value) - facts['maxLength']}"
         yield Flaw((), f"Too long: may not be more than {facts['maxLength']} characters", remedy)

@@ -8,8 +8,8 @@ A table maps the name of a type to its fields, and a field to a type expression,
     native.ObjectMeta                            a type as Kubernetes itself has it, even within a CRD
     T!                                           required
 
-Facts: `default`, `enum`, `pattern`, `min`, `max`, `minLength`, `maxLength`, `minItems`, `maxItems`, `minProperties`,
-`maxProperties`, `nullable`; `keys` (the fields by which no two items of a list may be the same); `set` (no two items
+Facts: `default`, `enum`, `pattern`, `min`, `max`, `minLength`, `maxLength`, `minItems`, `maxItems`, `maxProperties`,
+`nullable`; `keys` (the fields by which no two items of a list may be the same); `set` (no two items
 are the same); `items` and `values` (facts of what a list or a mapping holds).
 
 A type is looked up in a scope: that of a CRD version (its table, then core.json) or that of the kinds of Kubernetes
@@ -24,10 +24,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from batchyard.api.scheme import KindInfo
+from batchyard.api.scheme import ServedKind
 
 NATIVE: Final = "native"
-_NATIVE_PREFIX: Final = "native."
+NATIVE_PREFIX: Final = "native."
 _SCALARS: Final = frozenset(
     {"string", "bool", "int", "int32", "int64", "quantity", "int-or-string", "time", "duration", "bytes", "any"}
 )
@@ -86,8 +86,8 @@ class Scope:
 
     def scope_of(self, type_name: str) -> "tuple[Scope, str]":
         """The scope that a name points to, and the name there."""
-        if type_name.startswith(_NATIVE_PREFIX):
-            return scope(NATIVE), type_name.removeprefix(_NATIVE_PREFIX)
+        if type_name.startswith(NATIVE_PREFIX):
+            return scope(NATIVE), type_name.removeprefix(NATIVE_PREFIX)
         return self, type_name
 
     def _read(self, type_name: str) -> Mapping[str, Field]:
@@ -112,7 +112,7 @@ def scope(name: str) -> Scope:
     return Scope(name)
 
 
-def scope_for(info: KindInfo, version: str) -> Scope:
+def scope_for(info: ServedKind, version: str) -> Scope:
     """The scope of a version of a kind."""
     group = info.group.partition(".")[0]
     is_native = not info.group or group in {"batch", "scheduling"}

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from batchyard.api.schema.flaws import Flaw, Flaws, MapKey, flaw, shown, wrong_type
 from batchyard.api.schema.scalars import WORDS, PlainVisitor, Visitor, plain_flaws, scalar_visitor
-from batchyard.api.schema.tables import Field, Scope
+from batchyard.api.schema.tables import NATIVE, NATIVE_PREFIX, Field, Scope
 
 _DROPPED: Final = object()
 #: Pod templates come again and again; a sound one is checked once and from then on shared.
@@ -70,7 +70,8 @@ class Compiler:
         required = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
         defaults = {name: field.facts["default"] for name, field in fields.items() if "default" in field.facts}
         nullable = frozenset(name for name, field in fields.items() if field.facts.get("nullable"))
-        return _object(visitors, _Completion(type_name, visitors, required, defaults, nullable))
+        qualified = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else type_name
+        return _object(visitors, _Completion(qualified, visitors, required, defaults, nullable))
 
     def _late(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
         """A visitor that puts the compiled one in its own place when first called."""
@@ -239,7 +240,7 @@ def _identity_text(item: Any, keys: list[str] | None) -> str:
 
 
 def _map(visit_value: Visitor, field: Field) -> Visitor:
-    lowest, highest = field.facts.get("minProperties", 0), field.facts.get("maxProperties", 1 << 62)
+    highest = field.facts.get("maxProperties", 1 << 62)
 
     def visit(value: Any) -> Any:
         if type(value) is not dict:
@@ -250,7 +251,7 @@ def _map(visit_value: Visitor, field: Field) -> Visitor:
             if settled is not child or type(name) is not str:
                 odd = odd or {}
                 odd[name] = settled if type(name) is str else wrong_type(name, "a string as its name")
-        if odd is None and lowest <= len(value) <= highest:
+        if odd is None and len(value) <= highest:
             return value
         return _map_flaws(value, odd or {}, field) or {**value, **(odd or {})}
 
@@ -262,8 +263,6 @@ def _map_flaws(value: Mapping[str, Any], odd: Mapping[Any, Any], field: Field) -
     for name, settled in odd.items():
         if type(settled) is Flaws:
             flaws += settled.below(MapKey(name))
-    if len(value) < facts.get("minProperties", 0):
-        flaws += flaw(f"Invalid value: must have at least {_counted(facts['minProperties'])}", "add what is missing")
     if len(value) > facts.get("maxProperties", len(value)):
         highest = facts["maxProperties"]
         problem = f"Too many: {len(value)}: must have at most {_counted(highest)}"
@@ -307,6 +306,6 @@ def describe(field: Field, scope: Scope) -> str:
 
 
 def _plural(words: str) -> str:
-    """`a string` as `strings`, `an object with name` as `objects with name`."""
+    """`a string` as `strings`, `a quantity such as 2` as `quantities such as 2`."""
     first, space, rest = words.removeprefix("an ").removeprefix("a ").partition(" ")
-    return words if words == first + space + rest else f"{first}s{space}{rest}"
+    return f"{first[:-1]}ies{space}{rest}" if first.endswith("y") else f"{first}s{space}{rest}"
