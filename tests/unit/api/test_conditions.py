@@ -1,3 +1,5 @@
+"""Conditions as apimachinery sets them, and what finds them."""
+
 from typing import Any
 
 from batchyard.api.conditions import (

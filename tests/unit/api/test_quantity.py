@@ -1,3 +1,5 @@
+"""Quantities: exact, rounded up, capped and printed as Kubernetes does."""
+
 from fractions import Fraction
 
 import pytest

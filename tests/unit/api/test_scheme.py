@@ -1,3 +1,5 @@
+"""The kinds that are served, against their CRDs."""
+
 from pathlib import Path
 from typing import Any
 

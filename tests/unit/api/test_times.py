@@ -1,3 +1,5 @@
+"""Instants as texts of RFC 3339, there and back."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
