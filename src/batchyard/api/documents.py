@@ -10,6 +10,7 @@ Nothing here can blow up: nesting is bounded, and so is what anchors multiply.
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -59,8 +60,7 @@ def read_documents(text: str) -> Iterator[Document]:
     """All documents of a text that are not empty."""
     number = 0
     for chunk, line in _chunks(text.removeprefix("\ufeff")):
-        for part, part_line in _json_lines(chunk, line) or ((chunk, line),):
-            value, faults = _read(part, part_line)
+        for part, value, faults in _parts(chunk, line):
             if value is not None or faults:
                 number += 1
                 yield Document(number, part, value, faults)
@@ -72,15 +72,16 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
     Directives (`%YAML 1.1`) stay with the document that they open.
     """
     start, line, directives = 0, 1, ""
-    for separator in [*_SEPARATOR.finditer(text), None]:
-        chunk = text[start : separator.start() if separator else len(text)]
+    for separator in chain(_SEPARATOR.finditer(text), (None,)):
+        end = separator.start() if separator else len(text)
+        chunk = text[start:end]
         if not _is_empty(chunk):
             yield directives + chunk, line - directives.count("\n")
             directives = ""
         elif "%" in chunk:
             directives = chunk + "---"
         line += chunk.count("\n")
-        start = separator.end() if separator else 0
+        start = end + 3
 
 
 def _is_empty(chunk: str) -> bool:
@@ -91,22 +92,31 @@ def _is_empty(chunk: str) -> bool:
     return all(not line or line.isspace() or line.lstrip()[0] in "#%" for line in chunk.splitlines())
 
 
+def _parts(chunk: str, first_line: int) -> Iterator[tuple[str, Any, Sequence[FieldError]]]:
+    """Text, value and faults of each document of a chunk: one, or one a line where every line is a JSON object."""
+    content = chunk.strip()
+    is_json = content.startswith("{")
+    value = _read_json(content) if is_json else None
+    if value is not None:
+        yield chunk, value, ()
+    elif is_json and "\n{" in content and (lines := _json_lines(chunk, first_line)):
+        for line, number in lines:
+            value = _read_json(line)
+            yield line, *((value, ()) if value is not None else _read_yaml(line, number))
+    else:
+        yield chunk, *_read_yaml(chunk, first_line)
+
+
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
     """The lines of a chunk in which every line is a JSON object, with their numbers; None if it is anything else."""
-    if "\n{" not in chunk.strip() or not chunk.lstrip().startswith("{"):
-        return None
     lines = [
         (line, number) for number, line in enumerate(chunk.splitlines(), first_line) if line and not line.isspace()
     ]
     return lines if all(line[0] == "{" and line.rstrip()[-1] == "}" for line, _ in lines) else None
 
 
-def _read(chunk: str, first_line: int) -> tuple[Any, Sequence[FieldError]]:
-    """The value of a document, and the faults of its text."""
-    if chunk.lstrip().startswith("{"):
-        value = _read_json(chunk)
-        if value is not None:
-            return value, ()
+def _read_yaml(chunk: str, first_line: int) -> tuple[Any, Sequence[FieldError]]:
+    """The value of a YAML document, and the faults of its text."""
     builder = _Builder(first_line)
     try:
         return builder.build(chunk), builder.faults
