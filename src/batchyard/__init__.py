@@ -1,1 +1,29 @@
-"""batchyard: a multi-tenant batch platform that decides who runs where and when, and says why."""
+"""batchyard: a multi-tenant batch platform that decides who runs where and when, and says why.
+
+    from batchyard import simulate
+
+`simulate` runs manifests in virtual time and returns a Result; InvalidScenario says what is wrong with them. Both are
+loaded when first used, so that the command line starts at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from batchyard.sim.result import Result
+    from batchyard.sim.scenario import InvalidScenario
+    from batchyard.sim.simulate import simulate
+
+__all__ = ["InvalidScenario", "Result", "simulate"]
+
+_HOMES = {
+    "InvalidScenario": "batchyard.sim.scenario",
+    "Result": "batchyard.sim.result",
+    "simulate": "batchyard.sim.simulate",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -5,7 +5,6 @@ The text is the same on a terminal and in a pipe: no colours, nothing cut to the
 
 import json
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 import yaml
@@ -14,6 +13,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.tables import format_table, table
 from batchyard.base.instant import Instant
+from batchyard.cli.options import Output
 
 #: Objects by kind, both in the order in which they are shown.
 Listing: TypeAlias = Mapping[str, Sequence[Obj]]
@@ -21,19 +21,11 @@ Listing: TypeAlias = Mapping[str, Sequence[Obj]]
 NOTHING_FOUND: Final = "No resources found\n"
 
 
-class Output(StrEnum):
-    """The forms of whatever is listed."""
-
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
-
-
-def render(listing: Listing, output: Output, *, now: Instant, wide: bool = False) -> str:
+def render(listing: Listing, output: Output, *, now: Instant) -> str:
     """The listed objects in one of the forms, the last line ended."""
     match output:
-        case Output.TABLE:
-            return render_tables(listing, now=now, wide=wide)
+        case Output.TABLE | Output.WIDE:
+            return render_tables(listing, now=now, wide=output is Output.WIDE)
         case Output.JSON:
             return render_json(_list_of(listing))
         case Output.YAML:

@@ -39,8 +39,8 @@ class EventLog:
         steps = [s._asdict() for s in loop.steps]
         self._emit("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": steps})
 
-    def final(self, reader: Reader) -> None:
-        """Who waits and who runs at the end."""
+    def final(self, reader: Reader, at: Instant | None = None) -> None:
+        """Who waits and who runs at the end, which is now if it is not said."""
         views = [workload_view(obj) for obj in reader.list(scheme.WORKLOAD)]
         open_views = [v for v in views if not v.finished]
         self._emit(
@@ -49,6 +49,7 @@ class EventLog:
                 "pending": [v.key for v in open_views if not v.quota_reserved],
                 "admitted": [v.key for v in open_views if v.quota_reserved],
             },
+            at,
         )
 
     def _observe(self, event: WatchEvent) -> None:
@@ -82,8 +83,9 @@ class EventLog:
         by = self._keys.get(uid, uid)
         self._emit("Preempted", {"workload": view.key, "reason": preempted["reason"], "by": by})
 
-    def _emit(self, event: str, fields: Mapping[str, Any]) -> None:
-        self._sink({"time": seconds(self._now() - self._start), "event": event, **fields})
+    def _emit(self, event: str, fields: Mapping[str, Any], at: Instant | None = None) -> None:
+        when = self._now() if at is None else at
+        self._sink({"time": seconds(when - self._start), "event": event, **fields})
 
 
 def _reservation(view: WorkloadView) -> dict[str, Any]:

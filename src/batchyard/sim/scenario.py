@@ -41,16 +41,27 @@ class Scenario:
     counts: dict[str, int] = field(default_factory=dict)
 
 
+class FileFault(NamedTuple):
+    """What is wrong with a file as a whole."""
+
+    source: str
+    error: FieldError
+
+    def __str__(self) -> str:
+        """`file: what is wrong; what would be right`."""
+        return f"{self.source}: {self.error}"
+
+
 class InvalidScenario(Exception):  # noqa: N818 - named like the API's Invalid
     """The manifests cannot be run; `faults` says why, all of it."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[Fault | FileFault]) -> None:
         super().__init__("\n".join(map(str, faults)))
         self.faults = faults
 
 
-def make_scenario(manifests: Manifests) -> Scenario:
-    """The scenario of a set of manifests; InvalidScenario with every fault at once."""
+def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Scenario:
+    """The scenario of a set of manifests; InvalidScenario with every fault at once, those of unread files included."""
     faults = list(manifests.faults)
     config: dict[str, Any] = {}
     applied: dict[Duration, list[Obj]] = {}
@@ -67,8 +78,8 @@ def make_scenario(manifests: Manifests) -> Scenario:
         end = _moment(manifest, DELETE_AT, faults)
         if end is not None:
             deleted.setdefault(end, []).append(key_of(obj))
-    if faults:
-        raise InvalidScenario(faults)
+    if faults or unread:
+        raise InvalidScenario([*unread, *faults])
     applied[0] = [*_namespaces(applied.values()), *applied.get(0, [])]
     moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
     steps = [Step(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]

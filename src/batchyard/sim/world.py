@@ -5,7 +5,7 @@ to happen. What controllers write in batches is written before the end, so that 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from batchyard.api.defaults import suspend_if_managed
@@ -23,6 +23,7 @@ from batchyard.runtime.simulated import simulated_runtime
 from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.kernel import VirtualKernel
 from batchyard.sim.scenario import Scenario, Step
+from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
@@ -36,15 +37,6 @@ class StoppedByLoop(Exception):  # noqa: N818 - says what happened
     def __init__(self, loop: PreemptionLoop) -> None:
         super().__init__(loop.message)
         self.loop = loop
-
-
-@dataclass(slots=True)
-class Happening:
-    """A Kubernetes Event as controllers record it."""
-
-    at: Instant
-    controller: str
-    record: EventRecord
 
 
 def ignore_record(record: Record) -> None:
@@ -71,9 +63,11 @@ class World:
         self.refused: list[tuple[Write, ApiError]] = []
         self._stop_on_loop = stop_on_loop
         self.log = EventLog(EPOCH, self.kernel.now, sink)
+        self.waits = Waits(self.client)
         ports = Ports(self.kernel, self.client, simulated_runtime(), self._record, self._on_loop)
         self.platform: Platform = build_platform(ports, Settings(Policy(fair_sharing=scenario.fair_sharing)))
-        self.client.subscribe(self.log.observe)
+        if sink is not ignore_record:  # nobody pays for a log that nobody reads
+            self.client.subscribe(self.log.observe)
         for step in scenario.steps:
             self.kernel.call_at(EPOCH + step.at, _Apply(self, step))
 
@@ -86,13 +80,17 @@ class World:
         if until is None:
             self.kernel.run()
             return
-        self.kernel.call_at(EPOCH + until, _let_time_pass)
+        self.kernel.call_at(EPOCH + until, let_time_pass)
         self.kernel.run(EPOCH + until)
 
     def settle(self) -> None:
-        """Write what controllers have batched."""
+        """Write what controllers have batched.
+
+        The scheduler is left alone while somebody waits for a time to pass: it would be told that it has.
+        """
         now = self.kernel.now()
-        self.platform.runner.flush_delayed(("scheduler", "queue-status"))
+        somebody_waits = self.platform.index.next_release() is not None
+        self.platform.runner.flush_delayed(("queue-status",) if somebody_waits else ("scheduler", "queue-status"))
         self.kernel.run(now)
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -125,14 +123,18 @@ class World:
         self.loops.append(loop)
         self.log.loop(loop)
         if self._stop_on_loop:
-            raise StoppedByLoop(loop)
+            self.kernel.call_soon(partial(_stop, loop))  # not from within a decision, which would be lost half-way
 
     def _record(self, at: Instant, controller: str, record: EventRecord) -> None:
-        """Events are not kept yet; the log tells what happened."""
+        self.waits.observe(at, record)
 
 
-def _let_time_pass() -> None:
+def let_time_pass() -> None:
     """Nothing happens, but time has come to here."""
+
+
+def _stop(loop: PreemptionLoop) -> None:
+    raise StoppedByLoop(loop)
 
 
 class _Apply:

@@ -1,0 +1,5 @@
+"""`python -m batchyard` is the command `batchyard`."""
+
+from batchyard.cli.main import main
+
+main()

@@ -1,0 +1,71 @@
+"""The commands and their options. A command's work is imported when it is called: help and usage errors are quick."""
+
+from typing import Annotated
+
+import typer
+
+from batchyard.base.instant import Duration, parse_duration
+from batchyard.cli.options import OnLoop, Output
+
+app = typer.Typer(
+    name="batchyard",
+    help="A multi-tenant batch platform: decides which workload runs where and when.",
+    epilog="Exit codes: 0 done, 1 the input or the run failed, 2 wrong usage.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _duration(text: str) -> Duration:
+    try:
+        return parse_duration(text)
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 - only here
+
+        typer.echo(f"batchyard {version('batchyard')}")
+        raise typer.Exit
+
+
+@app.callback()
+def batchyard(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A multi-tenant batch platform: decides which workload runs where and when."""
+
+
+@app.command()
+def simulate(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Manifests: files, folders (*.yaml, *.yml, *.json below), - for stdin."),
+    ],
+    until: Annotated[
+        Duration | None,
+        typer.Option(parser=_duration, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Fixes whatever is drawn, such as uids.")] = 0,
+    events: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the event log as JSON lines; - for stdout, instead of the tables."),
+    ] = None,
+    on_loop: Annotated[
+        OnLoop, typer.Option(help="When Workloads preempt each other for ever: leave them and go on, or end.")
+    ] = OnLoop.CONTINUE,
+    output: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the objects.")] = None,
+) -> None:
+    """Run manifests in virtual time; print the queues, Workloads and Jobs as they stand at the end."""
+    if events == "-" and output is not None:
+        raise typer.BadParameter("with --events - the event log takes standard output: leave out --output")
+    from batchyard.cli.simulate import Request, run  # noqa: PLC0415 - loads the platform
+
+    run(Request(paths, until, seed, events, on_loop, output or Output.TABLE))

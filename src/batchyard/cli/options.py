@@ -1,0 +1,19 @@
+"""The choices that options offer. Imports next to nothing, so that help and usage errors come at once."""
+
+from enum import StrEnum
+
+
+class Output(StrEnum):
+    """The forms of whatever is listed; `wide` is a table with all columns, as kubectl has it."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class OnLoop(StrEnum):
+    """What to do when Workloads preempt each other for ever."""
+
+    CONTINUE = "continue"
+    STOP = "stop"

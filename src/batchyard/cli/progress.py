@@ -1,0 +1,60 @@
+"""How far a run is, shown on standard error while it takes long and somebody watches.
+
+The bar moves by whichever is further: virtual time on its way to the horizon, or Workloads that have got quota.
+"""
+
+import sys
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from batchyard.base.instant import format_age
+from batchyard.sim.simulate import Simulation
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+#: Pieces of work between two looks at the clock: some hundredths of a second.
+_SLICE: Final = 2_000
+_PATIENCE_SECONDS: Final = 1.0
+
+
+def watched(simulation: Simulation) -> None:
+    """Run a simulation to its end, with a bar if it takes more than a moment and standard error is a terminal."""
+    if not sys.stderr.isatty():
+        simulation.advance()
+        return
+    begun = monotonic()
+    while monotonic() - begun < _PATIENCE_SECONDS:
+        if not simulation.advance(_SLICE):
+            return
+    with _bar() as bar:
+        task = bar.add_task("simulating", total=1.0)
+        while simulation.advance(_SLICE):
+            bar.update(task, completed=fraction_done(simulation), description=_description(simulation))
+
+
+def fraction_done(simulation: Simulation) -> float:
+    """How far the run is, between 0 and 1, as well as one can tell."""
+    waits, known = simulation.world.waits, _known(simulation)
+    by_workloads = (waits.admissions - waits.evictions) / known if known else 0.0
+    by_time = simulation.world.now() / simulation.horizon if simulation.horizon else 0.0
+    return max(0.0, min(0.99, max(by_workloads, by_time)))
+
+
+def _description(simulation: Simulation) -> str:
+    waits = simulation.world.waits
+    placed = waits.admissions - waits.evictions
+    return f"{format_age(simulation.world.now())} of virtual time, {placed:,} of {_known(simulation):,} placed"
+
+
+def _known(simulation: Simulation) -> int:
+    """How many things the scenario brings that want quota."""
+    return sum(simulation.scenario.counts.get(kind, 0) for kind in ("Workload", "Job", "JobSet"))
+
+
+def _bar() -> "Progress":
+    from rich.console import Console  # noqa: PLC0415 - a short run does without
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - as above
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,0 +1,152 @@
+"""`batchyard simulate`: reads the manifests, runs them, prints what came of it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from batchyard.api import scheme
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration
+from batchyard.cli import output
+from batchyard.cli.options import OnLoop, Output
+from batchyard.cli.progress import watched
+from batchyard.cli.tables import NOTHING_FOUND, render
+from batchyard.controllers.preemption_loops import PreemptionLoop
+from batchyard.sim.event_log import Record
+from batchyard.sim.kernel import EndlessInstant
+from batchyard.sim.result import Ending, Result
+from batchyard.sim.scenario import InvalidScenario, Scenario
+from batchyard.sim.simulate import VIRTUAL_TIME_MAX, Options, Simulation, read_scenario
+from batchyard.sim.simulate import OnLoop as WhenLooping
+from batchyard.sim.world import ignore_record
+
+#: More of one sort are counted, not shown.
+LINES_MAX: Final = 20
+_YEAR: Final = 365 * 24 * HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of the command."""
+
+    paths: Sequence[str]
+    until: Duration | None
+    seed: int
+    events: str | None
+    on_loop: OnLoop
+    output: Output
+
+
+def run(request: Request) -> None:
+    """Do it; exits with 1 where it fails."""
+    scenario = read(request.paths)
+    with _event_sink(request.events) as sink:
+        options = Options(request.until, request.seed, WhenLooping(request.on_loop), sink)
+        result = _simulated(scenario, options)
+    if request.events != "-":
+        output.write(shown(result, request.output))
+    for line in said_of(result):
+        output.tell(line)
+    if result.ending is Ending.LOOP:
+        raise SystemExit(1)
+
+
+def read(paths: Sequence[str]) -> Scenario:
+    """The scenario of the paths; says on standard error whatever is to be said of them."""
+    try:
+        scenario, warnings = read_scenario(paths)
+    except InvalidScenario as invalid:
+        faults = len(invalid.faults)
+        output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+    for line in _first(warnings, "warning"):
+        output.tell(line)
+    return scenario
+
+
+def shown(result: Result, form: Output) -> str:
+    """The objects in one of the forms; ClusterQueues always with all columns, since the numbers are in those."""
+    if form in (Output.JSON, Output.YAML):
+        return render(result.objects, form, now=result.now)
+    queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
+    others = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
+    tables = render(queues, Output.WIDE, now=result.now), render(others, form, now=result.now)
+    return "\n".join(table for table in tables if table != NOTHING_FOUND) or NOTHING_FOUND
+
+
+def said_of(result: Result) -> Iterator[str]:
+    """What is to be said of a run besides its objects: refusals, loops, and a summary."""
+    yield from _first([str(refusal) for refusal in result.refused], "refused")
+    yield from _first(list(_loops(result.loops)), "loop")
+    if result.loops:
+        ended = result.ending is Ending.LOOP
+        yield f"batchyard: {'the run was ended there' if ended else 'they were left as they were, and the run went on'}"
+    if result.ending is Ending.BOUND:
+        yield f"batchyard: the run was ended after {VIRTUAL_TIME_MAX // _YEAR} years of virtual time"
+    counts = result.counts
+    yield (
+        f"batchyard: {in_words(result.duration)} of virtual time; Workloads: {counts.finished} finished, "
+        f"{counts.admitted} admitted, {counts.pending} pending; {counts.preemptions} preemptions"
+    )
+
+
+def in_words(seconds: float) -> str:
+    """A duration as Go writes it: 1h2m3.5s."""
+    rest = round(seconds * SECOND)
+    hours, rest = divmod(rest, HOUR)
+    minutes, rest = divmod(rest, MINUTE)
+    parts = [f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{rest / SECOND:g}s" if rest else ""]
+    return "".join(parts) or "0s"
+
+
+def _simulated(scenario: Scenario, options: Options) -> Result:
+    simulation = Simulation(scenario, options)
+    try:
+        watched(simulation)
+    except EndlessInstant as endless:
+        output.fail(f"batchyard: {endless}")
+    return simulation.result()
+
+
+@contextmanager
+def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
+    """Where records of the event log go, one line of compact JSON each."""
+    if name is None:
+        yield ignore_record
+        return
+    if name == "-":
+        yield _line_writer(output.bytes_out())
+        output.write("")
+        return
+    try:
+        with Path(name).open("wb") as file:
+            yield _line_writer(file)
+    except OSError as wrong:
+        output.fail(f"{name}: the event log cannot be written: {wrong.strerror}; name another file with --events")
+
+
+def _line_writer(stream: BinaryIO) -> Callable[[Record], None]:
+    encode = msgspec.json.Encoder().encode
+
+    def write(record: Record) -> None:
+        stream.write(encode(record) + b"\n")
+
+    return write
+
+
+def _loops(loops: Sequence[PreemptionLoop]) -> Iterator[str]:
+    """Each loop once, however often it was found."""
+    times: dict[str, int] = {}
+    for loop in loops:
+        times[loop.message] = times.get(loop.message, 0) + 1
+    for message, count in times.items():
+        yield f"{message}{f' (found {count} times)' if count > 1 else ''}"
+
+
+def _first(lines: Sequence[str], sort: str) -> Iterator[str]:
+    """The first lines of a sort, and how many there are beyond."""
+    yield from (f"{sort}: {line}" for line in lines[:LINES_MAX])
+    if len(lines) > LINES_MAX:
+        yield f"{sort}: and {len(lines) - LINES_MAX} more"

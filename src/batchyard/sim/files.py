@@ -1,0 +1,77 @@
+"""The user's manifests as texts: files, whole folders, standard input. The only place where the simulator reads files.
+
+Everything that cannot be read is said at once, in the same form as the faults of what can.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from batchyard.api.errors import FieldError
+from batchyard.sim.scenario import FileFault
+
+SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+STANDARD_INPUT: Final = "-"
+_AS_TEXT: Final = "manifests are text: save it as UTF-8, or leave it out"
+
+#: A path, the text of manifests, or one object.
+Source: TypeAlias = str | Path | Mapping[str, Any]
+
+
+def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator[tuple[str, str]]:
+    """Every text with the name to show for it, read when asked for; what cannot be read is added to the faults."""
+    for number, source in enumerate(sources, 1):
+        if isinstance(source, Mapping):
+            yield f"<object {number}>", msgspec.json.encode(source).decode()
+        elif isinstance(source, str) and is_text(source):
+            yield f"<text {number}>", source
+        elif source == STANDARD_INPUT:
+            yield from _read("<stdin>", None, faults)
+        else:
+            for path in _files(Path(source), faults):
+                yield from _read(str(path), path, faults)
+
+
+def is_text(source: str) -> bool:
+    """Whether a string holds manifests, and is not the name of a file: it has several lines, or is JSON."""
+    return "\n" in source or source.lstrip().startswith("{")
+
+
+def files_below(folder: Path) -> list[Path]:
+    """The manifests in a folder and all folders in it, by path; hidden ones are left out."""
+    found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+
+
+def _files(path: Path, faults: list[FileFault]) -> list[Path]:
+    """The file, or all manifests of the folder."""
+    try:
+        if not path.is_dir():
+            return [path]
+        found = files_below(path)
+    except (OSError, ValueError) as wrong:
+        faults.append(_unreadable(str(path), wrong))
+        return []
+    if not found:
+        names = ", ".join(f"*{suffix}" for suffix in sorted(SUFFIXES))
+        faults.append(FileFault(str(path), FieldError("", f"no manifests in this folder ({names})", "name another")))
+    return found
+
+
+def _read(name: str, path: Path | None, faults: list[FileFault]) -> Iterator[tuple[str, str]]:
+    """The text of a file, or of standard input."""
+    try:
+        content = sys.stdin.buffer.read() if path is None else path.read_bytes()
+        yield name, content.decode()
+    except UnicodeDecodeError as wrong:
+        faults.append(FileFault(name, FieldError("", f"no text: byte {wrong.start} is not UTF-8", _AS_TEXT)))
+    except (OSError, ValueError) as wrong:
+        faults.append(_unreadable(name, wrong))
+
+
+def _unreadable(name: str, wrong: OSError | ValueError) -> FileFault:
+    problem = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
+    return FileFault(name, FieldError("", f"cannot be read: {problem}", "check the name and who may read it"))

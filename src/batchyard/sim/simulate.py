@@ -1,0 +1,199 @@
+"""Runs manifests in virtual time and returns what came of it.
+
+    from batchyard import simulate
+
+    result = simulate("examples/first-steps")
+    for workload in result.workloads:
+        print(workload.owner, workload.status, f"waited {workload.waited} s")
+
+`simulate` does it in one call. `Simulation` does the same in slices, for those who show how far it is.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.errors import ApiError
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Obj, key_of
+from batchyard.api.times import parse_time
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import HOUR, SECOND, Duration, Instant, parse_duration, seconds
+from batchyard.ports.client import Delete, Write
+from batchyard.sim.event_log import Record
+from batchyard.sim.events import Event, event_of
+from batchyard.sim.files import Source, read_sources
+from batchyard.sim.result import Counts, Ending, Refusal, Result, refusal_of
+from batchyard.sim.scenario import FileFault, Scenario, make_scenario
+from batchyard.sim.world import EPOCH, StoppedByLoop, World, ignore_record, let_time_pass
+
+#: No run goes on for longer, whatever keeps happening in it.
+VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
+
+KINDS_SHOWN: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.JOB_SET, scheme.JOB)
+
+
+class OnLoop(StrEnum):
+    """What to do when Workloads preempt each other for ever: leave them as they are and go on, or end the run."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run a scenario."""
+
+    #: Stop here, whatever the scenario says of its horizon.
+    until: Duration | None = None
+    #: Fixes the uids that are made, and with them what only uids decide.
+    seed: int = 0
+    on_loop: OnLoop = OnLoop.CONTINUE
+    #: Called with each record of the event log as it happens.
+    sink: Callable[[Record], None] = ignore_record
+
+
+def simulate(
+    *sources: Source,
+    until: str | float | None = None,
+    seed: int = 0,
+    on_loop: str = OnLoop.CONTINUE,
+    events: Callable[[Event], None] | None = None,
+    record: bool = True,
+) -> Result:
+    """Run manifests in virtual time.
+
+    Sources are files, folders (all manifests below), texts of manifests (of more than one line, or JSON), or objects
+    as dicts. `until` ends the run (`"2h"`, or seconds); without it the scenario's horizon does, or that nothing is
+    left to happen. `events` is called with each event as it happens; `record=False` keeps none in the result, which
+    spares time and memory in large runs.
+
+    Raises InvalidScenario with everything that is wrong with the sources.
+
+    >>> result = simulate("examples/first-steps")
+    >>> [(workload.owner, workload.status, workload.waited) for workload in result.workloads]
+    [('train-a', 'finished', 0), ('train-b', 'finished', 0), ('train-c', 'finished', 28)]
+    """
+    kept: list[Event] = []
+    sinks: list[Callable[[Event], None]] = [kept.append] if record else []
+    if events is not None:
+        sinks.append(events)
+    scenario, warnings = read_scenario(sources)
+    options = Options(_duration(until), seed, OnLoop(on_loop), _tell(sinks) if sinks else ignore_record)
+    simulation = Simulation(scenario, options)
+    simulation.advance()
+    return replace(simulation.result(), events=tuple(kept), warnings=tuple(warnings))
+
+
+def read_scenario(sources: Iterable[Source]) -> tuple[Scenario, Sequence[str]]:
+    """The scenario of files, folders, texts and objects, and what is to be said about it."""
+    unread: list[FileFault] = []
+    manifests = read_manifests(read_sources(sources, unread))
+    return make_scenario(manifests, unread), manifests.warnings
+
+
+class Simulation:
+    """One run of a scenario, in as many slices as one likes: the result does not depend on them."""
+
+    def __init__(self, scenario: Scenario, options: Options = Options()) -> None:
+        self.scenario = scenario
+        stop = options.on_loop is OnLoop.STOP
+        self.world = World(scenario, sink=options.sink, seed=options.seed, stop_on_loop=stop)
+        self.horizon = scenario.horizon if options.until is None else options.until
+        self._end = EPOCH + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
+        self._ending: Ending | None = None
+        if self.horizon is not None:
+            self.world.kernel.call_at(self._end, let_time_pass)
+
+    def advance(self, steps_max: int | None = None) -> bool:
+        """Go on, for so many pieces of work at most; whether there is more to do."""
+        if self._ending is not None:
+            return False
+        kernel = self.world.kernel
+        try:
+            done = kernel.run(self._end, steps_max=steps_max)
+        except StoppedByLoop:
+            self._ending = Ending.LOOP
+            return False
+        if steps_max is not None and done == steps_max:
+            return True
+        self._ending = self._why_ended()
+        return False
+
+    def result(self) -> Result:
+        """What it came to: settles what is still to be written, and ends the event log."""
+        assert self._ending is not None, "a run has a result once it has ended"
+        world = self.world
+        world.settle()
+        workloads = world.objects(scheme.WORKLOAD)
+        views = [workload_view(obj) for obj in workloads]
+        now = self._end_of_log(workloads)
+        world.log.final(world.client, now)
+        return Result(
+            scenario=self.scenario.name,
+            duration=seconds(now - EPOCH),
+            ending=self._ending,
+            events=(),
+            loops=tuple(world.loops),
+            refused=tuple(_refusal(write, error) for write, error in world.refused),
+            warnings=(),
+            counts=_counts(views, world),
+            objects={kind: world.objects(kind) for kind in KINDS_SHOWN},
+            now=now,
+            waits=world.waits,
+        )
+
+    def _why_ended(self) -> Ending:
+        if self.horizon is not None:
+            return Ending.HORIZON
+        return Ending.IDLE if self.world.kernel.next_instant() is None else Ending.BOUND
+
+    def _end_of_log(self, workloads: Sequence[Obj]) -> Instant:
+        """The horizon, or where a loop ended the run; else the last moment at which anything happened to a Workload.
+
+        Controllers write some of what they have to say a moment later; that is no part of what happened.
+        """
+        if self._ending in (Ending.HORIZON, Ending.LOOP):
+            return self.world.kernel.now()
+        last = max((EPOCH + step.at for step in self.scenario.steps), default=EPOCH)
+        return max((last, *map(_last_change, workloads)))
+
+
+def _tell(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
+    def tell(record: Record) -> None:
+        event = event_of(record)
+        for sink in sinks:
+            sink(event)
+
+    return tell
+
+
+def _duration(until: str | float | None) -> Duration | None:
+    if until is None:
+        return None
+    if isinstance(until, str):
+        return parse_duration(until)
+    if until < 0:
+        raise ValueError(f"until={until} lies before the start; give seconds from the start, or a text such as '2h'")
+    return round(until * SECOND)
+
+
+def _last_change(workload: Obj) -> Instant:
+    """When a Workload came, or last got or lost something; not when it was last told why it waits."""
+    status = workload.get("status") or {}
+    times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]
+    return max(map(parse_time, [*times, workload["metadata"]["creationTimestamp"]]))
+
+
+def _counts(views: Sequence[WorkloadView], world: World) -> Counts:
+    finished = sum(view.finished for view in views)
+    admitted = sum(view.quota_reserved and not view.finished for view in views)
+    waits = world.waits
+    return Counts(finished, admitted, len(views) - finished - admitted, waits.preemptions, waits.evictions)
+
+
+def _refusal(write: Write, error: ApiError) -> Refusal:
+    key = write.key if isinstance(write, Delete) else key_of(write.obj)
+    return refusal_of(type(write).__name__.lower(), key, error.reason, error)

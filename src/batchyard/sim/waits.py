@@ -1,0 +1,93 @@
+"""How long each Workload waited for quota and how often it was preempted, told from the events controllers record.
+
+Cheap enough to be kept in every run: a few additions for each admission and eviction.
+"""
+
+from dataclasses import dataclass
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.api.times import parse_time
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import Duration, Instant
+from batchyard.ports.client import Reader
+from batchyard.ports.controller import EventRecord
+
+
+@dataclass(slots=True)
+class _Story:
+    """One Workload: since when it waits (None: it does not), and what came before."""
+
+    since: Instant | None
+    waited: Duration = 0
+    preemptions: int = 0
+
+
+class Waits:
+    """See the module."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._stories: dict[Key, _Story] = {}
+        #: How often a Workload was admitted and was evicted, and how many of the evictions were preemptions.
+        self.admissions = 0
+        self.evictions = 0
+        self.preemptions = 0
+
+    def observe(self, at: Instant, record: EventRecord) -> None:
+        """Take note of an event."""
+        reason = record.reason
+        if reason == "QuotaReserved":
+            self._admitted(record.regarding, at)
+        elif reason == "Preempted":
+            self.preemptions += 1
+            self._evicted(record.regarding, at).preemptions += 1
+        elif reason.startswith("EvictedDueTo"):
+            self._evicted(record.regarding, at)
+
+    def waited(self, workload: Obj, now: Instant) -> Duration:
+        """How long a Workload has waited so far, from its creation on, all its times without quota together."""
+        story = self._stories.get(_key(workload))
+        if story is None:
+            story = _Story(_created(workload))
+        if story.since is None or _is_over(workload):
+            return story.waited
+        return story.waited + max(0, now - story.since)
+
+    def preempted(self, workload: Obj) -> int:
+        """How often a Workload was preempted."""
+        story = self._stories.get(_key(workload))
+        return 0 if story is None else story.preemptions
+
+    def _admitted(self, key: Key, at: Instant) -> None:
+        self.admissions += 1
+        story = self._stories.get(key)
+        if story is None or story.since is None:  # the first time, or another object of that name
+            workload = self._reader.get(key)
+            if workload is None:
+                return
+            story = self._stories[key] = _Story(_created(workload))
+        assert story.since is not None
+        story.waited += max(0, at - story.since)
+        story.since = None
+
+    def _evicted(self, key: Key, at: Instant) -> _Story:
+        self.evictions += 1
+        story = self._stories.setdefault(key, _Story(at))
+        story.since = at
+        return story
+
+
+def _key(workload: Obj) -> Key:
+    view = workload_view(workload)
+    return Key(scheme.WORKLOAD, view.namespace, view.name)
+
+
+def _created(workload: Obj) -> Instant:
+    return parse_time(workload["metadata"]["creationTimestamp"])
+
+
+def _is_over(workload: Obj) -> bool:
+    """It wants no quota any more."""
+    view = workload_view(workload)
+    return view.finished or not view.active
