@@ -13,7 +13,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.schema import settle
 from batchyard.api.schema.flaws import shown
-from batchyard.api.schema.nearest import nearest
+from batchyard.api.schema.nearest import STRICT_SHARE, nearest
 from batchyard.api.scheme import KINDS, ServedKind, find_kind
 from batchyard.api.validation.metadata import metadata_faults
 
@@ -93,7 +93,7 @@ def _unknown_kind(api_version: str, kind: str) -> FieldError:
     if info is not None:
         served = " or ".join(info.api_version_for(version) for version in reversed(info.versions))
         return FieldError("apiVersion", f"there is no kind {shown(kind)} in {shown(api_version)}", f"use {served}")
-    close = nearest(kind, _kinds_by_name())
+    close = nearest(kind, _kinds_by_name(), STRICT_SHARE)
     if close:
         remedy = f"did you mean {close} ({_kinds_by_name()[close].api_version})?"
     else:

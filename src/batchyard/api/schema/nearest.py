@@ -1,13 +1,17 @@
 """The name somebody meant: the known one that differs least from what was written."""
 
 from collections.abc import Iterable
+from typing import Final
+
+LOOSE_SHARE: Final = 0.5
+STRICT_SHARE: Final = 0.2
 
 
 def nearest(written: str, known: Iterable[str], share: float = 0.34) -> str | None:
-    """The known name with the fewest edits, if these are no more than a share of the longer name; else None.
+    """The known name with the fewest edits, if these are no more than a share of the longer name (or one); else None.
 
-    Case, `-` and `_` count for nothing; of equally near names, the first counts. A name that the other one starts
-    with (`cohort`, `cohortName`) is near too.
+    Case, `-` and `_` count for nothing; of equally near names, the first counts. With a share of a half or more, a
+    name that the other one starts with (`queue`, `queueingStrategy`) is just near enough.
     """
     plain, best, fewest = _plain(written), None, 1 << 30
     if not plain or len(plain) > 100:
@@ -16,9 +20,9 @@ def nearest(written: str, known: Iterable[str], share: float = 0.34) -> str | No
         other = _plain(name)
         longer = max(len(plain), len(other))
         edits = edit_distance(plain, other)
-        if len(plain) >= 4 <= len(other) and (plain.startswith(other) or other.startswith(plain)):
-            edits = min(edits, 2, int(longer * share))
-        if edits < fewest and edits <= longer * share:
+        if share >= LOOSE_SHARE and min(len(plain), len(other)) >= 4 and _starts_alike(plain, other):
+            edits = min(edits, int(longer * share))
+        if edits < fewest and (edits <= longer * share or (edits == 1 and longer >= 3)):
             best, fewest = name, edits
     return best
 
@@ -36,6 +40,10 @@ def edit_distance(one: str, other: str) -> int:
             row.append(edits)
         before_last, last = last, row
     return last[-1]
+
+
+def _starts_alike(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
 
 
 def _plain(name: str) -> str:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from batchyard.api.schema.flaws import Step
-from batchyard.api.schema.nearest import nearest
+from batchyard.api.schema.nearest import LOOSE_SHARE, STRICT_SHARE, nearest
 from batchyard.api.schema.tables import Field, Scope
 
 #: The fields from the root to an object; those of lists end in `[]`.
@@ -14,7 +14,6 @@ Place: TypeAlias = tuple[str, ...]
 _NEAR_STEPS: Final = 2
 _FAR_STEPS: Final = 4
 _LISTED_MAX: Final = 12
-_LOOSE_SHARE: Final = 0.5
 _DEEPEST: Final = 12
 
 
@@ -27,13 +26,13 @@ def unknown_field_remedy(scope: Scope, kind: str, path: tuple[Step, ...], owner:
     name = str(path[-1])
     home, type_name = scope.scope_of(owner)
     known = list(home.fields(type_name))
-    close = nearest(name, known, share=0.2)
+    close = nearest(name, known, STRICT_SHARE)
     if close:
         return f"did you mean {close}?"
     steps, place = _closest_place(scope, kind, _place_of(path), name)
     if place and steps <= _NEAR_STEPS:
         return f"it belongs at {place}"
-    similar = nearest(name, known, _LOOSE_SHARE)
+    similar = nearest(name, known, LOOSE_SHARE)
     if similar:
         return f"did you mean {similar}?"
     if place and steps <= _FAR_STEPS:

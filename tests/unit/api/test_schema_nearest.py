@@ -1,0 +1,53 @@
+"""The name somebody meant."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.api.schema.nearest import LOOSE_SHARE, STRICT_SHARE, edit_distance, nearest
+
+short_texts = st.text(alphabet="abcd", max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "edits"),
+    [("", "", 0), ("abc", "", 3), ("abc", "abd", 1), ("abc", "acb", 1), ("kitten", "sitting", 3), ("ab", "b", 1)],
+)
+def test_edits_are_counted(one: str, other: str, edits: int) -> None:
+    assert edit_distance(one, other) == edits
+
+
+@given(short_texts, short_texts)
+def test_the_way_back_is_as_long(one: str, other: str) -> None:
+    assert edit_distance(one, other) == edit_distance(other, one)
+    assert (edit_distance(one, other) == 0) is (one == other)
+    assert edit_distance(one, other) <= max(len(one), len(other))
+
+
+@pytest.mark.parametrize(
+    ("written", "share", "meant"),
+    [
+        ("preemtion", STRICT_SHARE, "preemption"),
+        ("queueing_strategy", STRICT_SHARE, "queueingStrategy"),
+        ("QueueingStrategy", STRICT_SHARE, "queueingStrategy"),
+        ("keu", STRICT_SHARE, "key"),
+        ("queue", STRICT_SHARE, None),
+        ("queue", LOOSE_SHARE, "queueingStrategy"),
+        ("reclaimOutOfCohort", LOOSE_SHARE, "reclaimWithinCohort"),
+        ("zzz", LOOSE_SHARE, None),
+        ("k", LOOSE_SHARE, None),
+        ("", LOOSE_SHARE, None),
+        ("-", LOOSE_SHARE, None),
+        ("x" * 1000, LOOSE_SHARE, None),
+    ],
+)
+def test_only_a_near_name_is_meant(written: str, share: float, meant: str | None) -> None:
+    assert nearest(written, ["preemption", "queueingStrategy", "reclaimWithinCohort", "key"], share) == meant
+
+
+def test_the_first_of_equally_near_names_is_meant() -> None:
+    assert nearest("nameC", ["nameA", "nameB"]) == "nameA"
+
+
+def test_a_name_with_fewer_edits_beats_one_that_starts_alike() -> None:
+    assert nearest("priorityClassName", ["priority", "priorityClassRef"], LOOSE_SHARE) == "priorityClassRef"
