@@ -211,12 +211,13 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(), json_values, min_size=1, max_size=4))
 def test_json_is_read_as_json_says(value: dict[str, Any]) -> None:
     assert values(json.dumps(value, indent=1)) == [value]
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_text_fails_to_be_read_or_told(text: str) -> None:
     for document in read_documents(text):

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.api import quantity
@@ -68,6 +68,7 @@ def test_amounts_are_whole_and_rounded_up(resource: str, text: str | int | float
     assert quantity.amount(resource, text) == whole
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(SUFFIXES)))
 def test_suffixes_multiply(number: int, suffix: str) -> None:
     assert quantity.parse(f"{number}{suffix}") == number * SUFFIXES[suffix] * quantity.NANO
@@ -122,6 +123,7 @@ def test_the_canonical_form_keeps_the_family_of_suffixes(text: str | int, canoni
     assert quantity.canonical(text) == canonical
 
 
+@settings(deadline=None)
 @given(quantities)
 def test_the_canonical_form_has_the_same_value_and_is_its_own(text: str) -> None:
     canonical = quantity.canonical(text)
@@ -129,11 +131,13 @@ def test_the_canonical_form_has_the_same_value_and_is_its_own(text: str) -> None
     assert quantity.canonical(canonical) == canonical
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "hugepages-2Mi"]), st.integers(0, 10**15))
 def test_what_is_printed_is_read_back(resource: str, whole: int) -> None:
     assert quantity.amount(resource, quantity.format_amount(resource, whole)) == whole
 
 
+@settings(deadline=None)
 @given(quantities, quantities)
 def test_amounts_keep_the_order_of_their_quantities(one: str, other: str) -> None:
     if quantity.parse(one) <= quantity.parse(other):

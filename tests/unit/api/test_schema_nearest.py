@@ -1,7 +1,7 @@
 """The name somebody meant."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.api.schema.nearest import LOOSE_SHARE, STRICT_SHARE, edit_distance, nearest
@@ -17,6 +17,7 @@ def test_edits_are_counted(one: str, other: str, edits: int) -> None:
     assert edit_distance(one, other) == edits
 
 
+@settings(deadline=None)
 @given(short_texts, short_texts)
 def test_the_way_back_is_as_long(one: str, other: str) -> None:
     assert edit_distance(one, other) == edit_distance(other, one)

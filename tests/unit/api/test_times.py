@@ -1,7 +1,7 @@
 """Instants as texts of RFC 3339, there and back."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.api.times import format_time, parse_time
@@ -47,11 +47,13 @@ def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
         parse_time(text)
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=-(10**15), max_value=YEAR_9999_END))
 def test_what_is_written_is_read_back(instant: int) -> None:
     assert parse_time(format_time(instant)) == instant
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(min_value=0, max_value=YEAR_9999_END // SECOND), min_size=2))
 def test_texts_of_whole_seconds_sort_as_their_instants(seconds: list[int]) -> None:
     texts = [format_time(each * SECOND) for each in sorted(seconds)]
