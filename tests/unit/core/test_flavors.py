@@ -196,3 +196,18 @@ def test_reasons_of_resource_groups_are_as_severe_as_the_most_severe() -> None:
     yard = Yard(queue("cq", groups=groups, cohort="all"), queue("lender", groups=groups, cohort="all"))
     yard.hold("x", 0, "lender", usage={("large", "cpu"): 5000, ("v100", "gpu"): 1})
     assert yard.wait(workload(pod_sets=[pods("main", cpu="5", gpu=5)])).why.reason == "ExceedsMaxQuota"
+
+
+def test_a_group_that_could_be_had_does_not_soften_the_reason_of_another() -> None:
+    groups = [group(large={"cpu": 4}), group(v100={"gpu": 2})]
+    yard = Yard(queue("cq", groups=groups, preemption={"withinClusterQueue": "LowerPriority"}))
+    yard.hold("x", 0, usage={("large", "cpu"): 4000, ("v100", "gpu"): 2}, priority=-1)
+    assert yard.wait(workload(pod_sets=[pods("main", cpu="5", gpu=1)])).why.reason == "ExceedsMaxQuota"
+    assert yard.wait(workload(pod_sets=[pods("main", cpu="4", gpu=5)])).why.reason == "ExceedsMaxQuota"
+
+
+def test_a_request_of_nothing_needs_no_victims() -> None:
+    groups = [group(large={"cpu": 4}), group(v100={"gpu": 0})]
+    yard = Yard(queue("cq", groups=groups, preemption={"withinClusterQueue": "LowerPriority"}))
+    yard.hold("x", 4, flavor="large", priority=-1)
+    assert yard.victims(workload(pod_sets=[pods("main", cpu="4", gpu=0)])) == ["x"]

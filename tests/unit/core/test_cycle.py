@@ -1,0 +1,340 @@
+"""What a cycle decides about each head, with what reason, and how decisions of one cycle bear on each other."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.meta import Obj
+from batchyard.core.decisions import Admit, Head, Preempt, Wait
+from batchyard.core.reasons import RequeueReason
+from yard import Yard, cohort, group, head_of, line, preemption, queue, quota, workload
+
+WILL_FIT = (
+    "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
+)
+NO_LONGER = "Workload no longer fits after processing another workload"
+SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor spot, {0} more needed"
+
+
+def head(name: str, cpu: int = 1, **fields: Any) -> Obj:
+    return workload(name, cpu, queue=fields.pop("queue", name[0]), **fields)
+
+
+# Heads that cannot even be considered.
+
+
+def told(yard: Yard, obj: Obj) -> tuple[str, str, RequeueReason]:
+    decision = yard.wait(obj)
+    return decision.why.reason, decision.why.message, decision.requeue
+
+
+def test_a_missing_cluster_queue_is_told() -> None:
+    expected = ("Misconfigured", "ClusterQueue cq not found", RequeueReason.GENERIC)
+    assert told(Yard(), workload()) == expected
+
+
+def test_an_inactive_cluster_queue_is_told() -> None:
+    yard = Yard(queue("cq", 4))
+    yard.snapshot.queues["cq"].active = False
+    assert told(yard, workload()) == ("Suspended", "ClusterQueue cq is inactive", RequeueReason.GENERIC)
+
+
+def test_a_cohort_cycle_makes_its_queues_inactive() -> None:
+    yard = Yard(cohort("x", 4, parent="y"), cohort("y", 4, parent="x"), queue("cq", 4, cohort="x"))
+    assert told(yard, workload())[:2] == ("Suspended", "ClusterQueue cq is inactive")
+    yard.put(cohort("y", 4))
+    assert yard.decide(workload(cpu=12)) == ["wl: main 1 cpu=spot"]
+
+
+def test_a_missing_namespace_is_told() -> None:
+    yard = Yard(queue("cq", 4))
+    yard.namespaces.clear()
+    message = 'workload namespace "team" does not exist: Namespace "team" not found'
+    assert told(yard, workload()) == ("Misconfigured", message, RequeueReason.GENERIC)
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        pytest.param({}, True, id="empty: all"),
+        pytest.param(None, False, id="absent: none"),
+        pytest.param({"matchLabels": {"kubernetes.io/metadata.name": "team"}}, True, id="by name"),
+        pytest.param({"matchLabels": {"tier": "gold"}}, False, id="by a label it has not"),
+        pytest.param({"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}, True, id="by absence"),
+    ],
+)
+def test_the_namespace_must_be_selected(selector: Obj | None, *, matches: bool) -> None:
+    yard = Yard(queue("cq", 4, namespaceSelector=selector))
+    if matches:
+        assert yard.decide(workload()) == ["wl: main 1 cpu=spot"]
+        return
+    message = "workload namespace doesn't match ClusterQueue selector"
+    assert told(yard, workload()) == ("Misconfigured", message, RequeueReason.NAMESPACE_MISMATCH)
+
+
+def limited(requests: Obj, limits: Obj, **spec: Any) -> Obj:
+    """A container with requests and limits."""
+    return {"name": "c", "image": "i", "resources": {"requests": requests, "limits": limits}, **spec}
+
+
+def test_requests_above_limits_are_told() -> None:
+    containers = [limited({"cpu": "2", "memory": "1Gi"}, {"cpu": "1", "memory": "512Mi"})]
+    pod_sets = [{"name": "main", "count": 1, "template": {"spec": {"containers": containers}}}]
+    message = (
+        "resources validation failed: spec.podSets[0].template.spec.containers[0]: Invalid value:"
+        ' ["cpu","memory"]: requests must not exceed its limits'
+    )
+    expected = ("Misconfigured", message, RequeueReason.GENERIC)
+    assert told(Yard(queue("cq", 4)), workload(pod_sets=pod_sets)) == expected
+
+
+def test_all_requests_above_limits_are_told_together() -> None:
+    above = limited({"cpu": "2"}, {"cpu": "1"})
+    spec = {"initContainers": [above], "containers": [limited({"cpu": "1"}, {"cpu": "1"}), above]}
+    pod_sets = [{"name": "main", "count": 1, "template": {"spec": spec}}]
+    message = told(Yard(queue("cq", 4)), workload(pod_sets=pod_sets))[1]
+    place = 'spec.podSets[0].template.spec.{0}: Invalid value: ["cpu"]: requests must not exceed its limits'
+    faults = ", ".join(place.format(p) for p in ("initContainers[0]", "containers[1]"))
+    assert message == f"resources validation failed: [{faults}]"
+
+
+def test_the_first_obstacle_is_told() -> None:
+    yard = Yard(queue("cq", 4, namespaceSelector=None))
+    yard.snapshot.queues["cq"].active = False
+    yard.namespaces.clear()
+    assert told(yard, workload())[0] == "Suspended"
+
+
+def test_what_was_tried_before_an_obstacle_is_kept() -> None:
+    yard = Yard(queue("cq", 4))
+    last = yard.wait(workload(cpu=9)).last
+    yard.snapshot.queues["cq"].active = False
+    assert yard.wait(head_of(workload(cpu=9), last)).last is last
+
+
+# What a head waits for, and how it goes back to its queue.
+
+
+@pytest.mark.parametrize(
+    ("cpu", "held", "rules", "reason", "requeue"),
+    [
+        pytest.param(9, 0, {}, "ExceedsMaxQuota", RequeueReason.NO_FIT, id="too large"),
+        pytest.param(4, 2, {}, "WaitingForQuota", RequeueReason.PREEMPTION_NO_CANDIDATES, id="nobody may go"),
+    ],
+)
+def test_a_wait_says_how_to_go_back(
+    cpu: int, held: int, rules: dict[str, Any], reason: str, requeue: RequeueReason
+) -> None:
+    yard = Yard(queue("cq", 4, **rules))
+    yard.hold("x", held)
+    decision = yard.wait(workload(cpu=cpu))
+    assert (decision.why.reason, decision.requeue) == (reason, requeue)
+
+
+def test_borrowing_that_nobody_makes_room_for_is_no_fit() -> None:
+    yard = Yard(queue("cq", 2, cohort="all"), queue("other", 4, cohort="all"))
+    yard.hold("x", 4, "other")
+    decision = yard.wait(workload(cpu=3))
+    assert (decision.why.reason, decision.requeue) == ("WaitingForQuota", RequeueReason.NO_FIT)
+
+
+def test_a_preemptor_goes_back_to_wait_for_its_victims() -> None:
+    yard = Yard(queue("cq", 4, preemption=preemption("LowerPriority")))
+    yard.hold("x", 4, priority=-1)
+    decision = yard.preemption(workload())
+    assert (decision.requeue, decision.last) == (RequeueReason.PENDING_PREEMPTION, None)
+
+
+def test_a_workload_without_pod_sets_fits_nowhere() -> None:
+    obj = make.workload("wl", queue="cq")
+    bare = {**obj, "spec": {**obj["spec"], "podSets": []}}
+    assert Yard(queue("cq", 4)).wait(bare).requeue is RequeueReason.NO_FIT
+
+
+def test_heads_may_be_none() -> None:
+    assert Yard(queue("cq", 4)).cycle() == []
+
+
+def test_a_cycle_leaves_the_snapshot_as_it_was() -> None:
+    yard = rivals()
+    before = {name: list(yard.node(name).usage) for name in ("a", "b", "all")}
+    assert len(yard.cycle(head("a", 3), head("b", 3))) == 2
+    assert {name: list(yard.node(name).usage) for name in before} == before
+    assert list(yard.snapshot.queues["v"].workloads) == ["team/x"]
+
+
+# Preemptions of one cycle.
+
+
+def rivals(**spec: Any) -> Yard:
+    """Queues a and b of 3 cpu each that may reclaim; v holds all six cpu in one Workload x."""
+    rules = preemption("LowerPriority", "Any")
+    return held(
+        Yard(
+            queue("a", 3, cohort="all", preemption=rules, **spec),
+            queue("b", 3, cohort="all", preemption=rules, **spec),
+            queue("v", 0, cohort="all"),
+        )
+    )
+
+
+def held(yard: Yard) -> Yard:
+    yard.hold("x", 6, "v")
+    return yard
+
+
+def test_who_fits_beside_another_ones_preemption_waits_for_it() -> None:
+    yard = rivals()
+    first, second = yard.cycle(head("a", 3), head("b", 3))
+    assert line(first) == "a preempts x (InCohortReclamation)"
+    assert isinstance(second, Wait)
+    assert (second.why.reason, second.why.message) == ("WaitingForPreemptedWorkloads", WILL_FIT)
+    assert (second.requeue, second.last) == (RequeueReason.PENDING_PREEMPTION, None)
+
+
+def test_who_fits_only_in_part_beside_another_looks_for_victims_of_its_own() -> None:
+    yard = rivals()
+    yard.hold("x", 3, "v")
+    yard.hold("y", 3, "v", since=-1)
+    assert yard.decide(head("a", 3), head("b", 3)) == [
+        "a preempts x (InCohortReclamation)",
+        "b preempts y (InCohortReclamation)",
+    ]
+
+
+def test_who_finds_no_other_victims_waits() -> None:
+    yard = Yard(
+        cohort("all", 4),
+        queue("a", 0, cohort="all", preemption=preemption("Never", "LowerPriority", {"policy": "LowerPriority"})),
+        queue("b", 0, cohort="all", preemption=preemption("Never", "LowerPriority", {"policy": "LowerPriority"})),
+        queue("v", 0, cohort="all"),
+    )
+    yard.hold("x", 4, "v", priority=-1)
+    assert yard.decide(head("a", 4), head("b", 4)) == [
+        "a preempts x (InCohortReclaimWhileBorrowing)",
+        "b waits (WaitingForQuota): " + SHORT.format(4),
+    ]
+
+
+def test_a_second_look_keeps_to_the_flavors_of_the_first() -> None:
+    rules = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
+    yard = Yard(
+        queue("a", groups=[group(one={"cpu": 3}, two={"cpu": 3})], cohort="all", preemption=rules),
+        queue("b", groups=[group(one={"cpu": 2}, two={"cpu": 2})], cohort="all", preemption=rules),
+        queue("v", groups=[group(one={"cpu": 0}, two={"cpu": 0})], cohort="all"),
+    )
+    yard.hold("x", 5, "v", flavor="one", priority=-1)
+    yard.hold("y", 5, "v", flavor="two", priority=-1)
+    first, second = yard.cycle(head("a", 3), head("b", 3))
+    assert line(first) == "a preempts x (InCohortReclamation)"
+    assert line(second) == (
+        "b waits (WaitingForQuota): couldn't assign flavors to pod set main: insufficient unused quota for cpu in"
+        " flavor one, 1 more needed, skipping flavor two as it is not found in the nomination mapping for resource cpu"
+    )
+
+
+def test_quota_freed_in_a_cycle_is_kept_for_the_preemptor() -> None:
+    yard = Yard(
+        queue("a", 4, cohort="all", preemption=preemption("LowerPriority")),
+        queue("b", 0, cohort="all"),
+    )
+    yard.hold("x", 3, "a", priority=-1)
+    assert yard.decide(head("a", 3, priority=1), head("b", 1)) == [
+        "a preempts x (InClusterQueue)",
+        "b: main 1 cpu=spot",
+    ]
+    assert yard.decide(head("a", 4, priority=1), head("b", 1)) == [
+        "a preempts x (InClusterQueue)",
+        "b waits (WaitingForQuota): " + NO_LONGER,
+    ]
+
+
+def test_victims_in_another_tree_free_nothing_here() -> None:
+    yard = Yard(
+        queue("a", 4, preemption=preemption("LowerPriority")),
+        queue("b", 4, preemption=preemption("LowerPriority")),
+    )
+    yard.hold("x", 4, "a", priority=-1)
+    yard.hold("y", 4, "b", priority=-1)
+    assert yard.decide(head("a", 2), head("b", 2)) == [
+        "a preempts x (InClusterQueue)",
+        "b preempts y (InClusterQueue)",
+    ]
+
+
+# Quota kept for heads that cannot get it back.
+
+
+def lender(own: Any = 4, reclaim: str = "Never", **spec: Any) -> Yard:
+    """Queue a holds 2 of its own cpu; b has nothing of its own."""
+    yard = Yard(
+        queue("a", own, cohort="all", preemption=preemption("Never", reclaim), **spec),
+        queue("b", 0, cohort="all"),
+        queue("c", 2, cohort="all"),
+    )
+    yard.hold("x", 2, "a", priority=9)
+    return yard
+
+
+@pytest.mark.parametrize(
+    ("reclaim", "outcome"),
+    [
+        pytest.param("Never", NO_LONGER, id="who cannot reclaim keeps its quota"),
+        pytest.param("LowerPriority", NO_LONGER, id="who may not always reclaim too"),
+        pytest.param("Any", "", id="who can always reclaim lends it"),
+    ],
+)
+def test_a_waiting_head_keeps_the_quota_it_cannot_reclaim(reclaim: str, outcome: str) -> None:
+    yard = lender(reclaim=reclaim)
+    yard.hold("y", 2, "c")
+    waits, borrows = yard.cycle(head("a", 4), head("b", 2))
+    assert line(waits) == "a waits (WaitingForQuota): " + SHORT.format(2)
+    assert isinstance(borrows, Wait if outcome else Admit)
+    if outcome:
+        assert line(borrows) == "b waits (WaitingForQuota): " + outcome
+
+
+def test_within_its_quota_a_head_keeps_all_it_asks_for() -> None:
+    yard = lender()
+    yard.hold("y", 3, "c", priority=9)
+    assert yard.decide(head("a", 2), head("b", 1)) == [
+        "a waits (WaitingForQuota): " + SHORT.format(1),
+        "b waits (WaitingForQuota): " + NO_LONGER,
+    ]
+
+
+def test_while_borrowing_all_it_asks_for_is_kept() -> None:
+    yard = borrower(borrowing=None)
+    assert [d.split(" (")[0] for d in yard.decide(head("a", 3, priority=5), head("b", 1))] == ["a waits", "b waits"]
+
+
+def test_while_borrowing_no_more_is_kept_than_the_limit_allows() -> None:
+    yard = borrower(borrowing=3)
+    assert [d.split(" (")[0] for d in yard.decide(head("a", 3, priority=5), head("b", 1))] == ["a waits", "b waits"]
+    yard = borrower(borrowing=2, held=2)
+    assert yard.decide(head("a", 2, priority=5), head("b", 1))[1] == "b: main 1 cpu=spot"
+
+
+def borrower(borrowing: int | None, held: int = 0) -> Yard:
+    """Queue a may preempt while borrowing but finds nobody; 2 cpu of 6 are free."""
+    rules = preemption("Never", "LowerPriority", {"policy": "LowerPriority"})
+    yard = Yard(
+        cohort("all", 6),
+        queue("a", quota(0, borrowing=borrowing), cohort="all", preemption=rules),
+        queue("b", 0, cohort="all"),
+        queue("v", 0, cohort="all"),
+    )
+    yard.hold("mine", held, "a", priority=9)
+    yard.hold("x", 4 - held, "v", priority=9)
+    return yard
+
+
+def test_decisions_come_back_with_their_heads() -> None:
+    yard = Yard(queue("cq", 4, preemption=preemption("LowerPriority")))
+    given = head_of(workload())
+    decision = yard.cycle(given)[0]
+    assert isinstance(decision, Admit)
+    assert decision.head is given
+    yard.hold("x", 4, priority=-1)
+    assert isinstance(yard.cycle(Head(given.workload, "cq"))[0], Preempt)

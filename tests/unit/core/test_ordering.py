@@ -1,0 +1,158 @@
+"""In which order the entries of a cycle are decided."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api.meta import Obj
+from batchyard.core.decisions import Decision
+from yard import Yard, cohort, group, preemption, queue, workload
+
+
+def names(decisions: list[Decision]) -> list[str]:
+    return [decision.head.workload.name for decision in decisions]
+
+
+def flat(*, fair_sharing: bool = False, **weights: Any) -> Yard:
+    """Queues a, b and c of 2 cpu each and 12 more in one cohort."""
+    members = [queue(n, 2, cohort="all", **({"weight": weights[n]} if n in weights else {})) for n in ("a", "b", "c")]
+    return Yard(cohort("all", 12), *members, fair_sharing=fair_sharing)
+
+
+def head(name: str, cpu: int = 1, **fields: Any) -> Obj:
+    return workload(name, cpu, queue=fields.pop("queue", name[0]), **fields)
+
+
+# Classical.
+
+
+def test_who_borrows_less_comes_first() -> None:
+    yard = flat()
+    assert names(yard.cycle(head("a", 5, priority=9), head("b", 2))) == ["b", "a"]
+
+
+def test_of_equals_the_higher_priority_comes_first() -> None:
+    assert names(flat().cycle(head("a"), head("b", priority=5), head("c", priority=3))) == ["b", "c", "a"]
+
+
+def test_of_equal_priority_the_longer_wait_comes_first() -> None:
+    assert names(flat().cycle(head("a", created=2), head("b", created=1), head("c", created=3))) == ["b", "a", "c"]
+
+
+def test_of_equals_in_all_the_uid_decides() -> None:
+    assert names(flat().cycle(head("c"), head("b"), head("a"))) == ["a", "b", "c"]
+
+
+def test_borrowing_from_nearer_comes_first() -> None:
+    yard = Yard(
+        cohort("root", 9),
+        cohort("team", 3, parent="root"),
+        queue("a", 1, cohort="root"),
+        queue("b", 1, cohort="team"),
+    )
+    assert names(yard.cycle(head("a", 3, priority=9), head("b", 3))) == ["b", "a"]
+
+
+def test_the_earlier_takes_quota_from_the_later() -> None:
+    yard = flat()
+    yard.hold("x", 12, "c")
+    assert yard.decide(head("a", 4), head("b", 4, created=1)) == [
+        "a: main 1 cpu=spot",
+        "b waits (WaitingForQuota): Workload no longer fits after processing another workload",
+    ]
+
+
+def test_who_cannot_be_considered_comes_before_all() -> None:
+    decisions = flat().cycle(head("a"), head("x", queue="nowhere", created=9))
+    assert names(decisions) == ["x", "a"]
+
+
+# Fair sharing.
+
+
+def fair(**weights: Any) -> Yard:
+    return flat(fair_sharing=True, **weights)
+
+
+def test_the_branch_that_would_borrow_least_comes_first() -> None:
+    yard = fair()
+    yard.hold("x", 4, "a")
+    yard.hold("y", 3, "b")
+    assert names(yard.cycle(head("a", created=1), head("b", created=3), head("c", 9, created=2))) == ["b", "a", "c"]
+
+
+def test_who_borrows_nothing_comes_before_any_share() -> None:
+    yard = fair()
+    assert names(yard.cycle(head("a", 3, priority=9), head("b", 2))) == ["b", "a"]
+
+
+def test_borrowing_of_what_is_not_asked_for_does_not_count() -> None:
+    groups = [group(spot={"cpu": 2}), group(v100={"gpu": 2})]
+    yard = Yard(
+        cohort("all", groups=[group(spot={"cpu": 10}, v100={"gpu": 100})]),
+        queue("a", groups=groups, cohort="all"),
+        queue("b", groups=groups, cohort="all"),
+        fair_sharing=True,
+    )
+    yard.hold("x", 0, "a", usage={("v100", "gpu"): 90})
+    assert names(yard.cycle(head("a", 1), head("b", 3))) == ["a", "b"]
+
+
+def test_weights_count_in_the_tournament() -> None:
+    yard = fair(a=4)
+    assert names(yard.cycle(head("a", 5, created=9), head("b", 4))) == ["a", "b"]
+    assert names(fair(b=0).cycle(head("a", 9, created=9), head("b", 3))) == ["a", "b"]
+
+
+def test_equal_shares_go_by_priority_then_by_wait_then_by_uid() -> None:
+    assert names(fair().cycle(head("a", 3), head("b", 3, priority=1))) == ["b", "a"]
+    assert names(fair().cycle(head("a", 3, created=2), head("b", 3, created=1))) == ["b", "a"]
+    assert names(fair().cycle(head("b", 3), head("a", 3))) == ["a", "b"]
+
+
+def test_the_order_looks_at_what_was_taken_before() -> None:
+    yard = Yard(
+        cohort("root", 12),
+        cohort("left", 0, parent="root"),
+        queue("a", 0, cohort="left"),
+        queue("b", 0, cohort="left"),
+        queue("c", 0, cohort="root"),
+        fair_sharing=True,
+    )
+    entries = (head("a", 2, created=1), head("b", 1, created=2), head("c", 2, created=3))
+    assert names(yard.cycle(*entries)) == ["b", "c", "a"]
+
+
+def test_the_winner_of_a_cohort_plays_for_it_above() -> None:
+    yard = Yard(
+        cohort("root", 20),
+        cohort("left", 4, parent="root"),
+        cohort("team", 0, parent="left"),
+        cohort("right", 0, parent="root"),
+        queue("a", 0, cohort="team"),
+        queue("b", 0, cohort="left"),
+        queue("c", 0, cohort="right"),
+        fair_sharing=True,
+    )
+    entries = (head("a", 6, created=1), head("b", 5, created=2), head("c", 1, created=3))
+    assert names(yard.cycle(*entries)) == ["b", "c", "a"]
+
+
+def test_trees_are_decided_one_after_the_other() -> None:
+    yard = Yard(queue("b", 2), queue("a", 2, cohort="all"), queue("c", 2, cohort="all"), fair_sharing=True)
+    assert names(yard.cycle(head("c", priority=3), head("b", priority=9), head("a"))) == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("fair_sharing", [False, True])
+def test_the_order_of_heads_does_not_matter(*, fair_sharing: bool) -> None:
+    heads = [head("a", 3, created=1), head("b", 1, created=2), head("c", 2, priority=1)]
+    there, back = (flat(fair_sharing=fair_sharing).decide(*order) for order in (heads, heads[::-1]))
+    assert there == back
+
+
+def test_a_preemptor_takes_its_turn_as_others_do() -> None:
+    yard = fair()
+    yard.put(queue("a", 2, cohort="all", preemption=preemption("LowerPriority")))
+    yard.hold("x", 14, "a", priority=-1)
+    yard.hold("y", 3, "b")
+    assert yard.decide(head("a", 2), head("c", 1)) == ["c: main 1 cpu=spot", "a preempts x (InClusterQueue)"]

@@ -1,0 +1,85 @@
+"""Why a Workload does not run yet, in upstream's words."""
+
+import pytest
+
+from batchyard.core.decisions import Why
+from batchyard.core.reasons import (
+    EXCEEDS_MAX_QUOTA,
+    NO_MATCHING_FLAVOR,
+    WAITING_FOR_QUOTA,
+    PodSetFacts,
+    PreemptionReason,
+    Short,
+    TooLarge,
+    least_severe,
+    message_of,
+    most_severe,
+    preemption_message,
+)
+
+ORDER = ["", WAITING_FOR_QUOTA, EXCEEDS_MAX_QUOTA, NO_MATCHING_FLAVOR]
+
+
+@pytest.mark.parametrize("severer", range(4))
+@pytest.mark.parametrize("milder", range(4))
+def test_reasons_have_an_order_of_severity(milder: int, severer: int) -> None:
+    a, b = ORDER[milder], ORDER[severer]
+    assert most_severe(a, b) == ORDER[max(milder, severer)]
+    assert least_severe(a, b) == ORDER[min(milder, severer)]
+
+
+@pytest.mark.parametrize(
+    ("resource", "missing", "text"),
+    [("cpu", 1500, "1500m"), ("cpu", 2000, "2"), ("memory", 3 << 30, "3Gi"), ("nvidia.com/gpu", 8, "8")],
+)
+def test_what_is_missing_is_told_as_a_quantity(resource: str, missing: int, text: str) -> None:
+    expected = f"insufficient unused quota for {resource} in flavor spot, {text} more needed"
+    assert str(Short(resource, "spot", missing)) == expected
+
+
+def test_what_is_too_large_tells_all_that_counts() -> None:
+    assert str(TooLarge("cpu", "spot", 1000, 2500, 3000)) == (
+        "insufficient quota for cpu in flavor spot, previously considered podsets requests (1) + current podset"
+        " request (2500m) > maximum capacity (3)"
+    )
+
+
+def test_facts_of_a_pod_set_are_sorted_by_their_words() -> None:
+    facts = PodSetFacts("main", (Short("memory", "a", 1), "flavor b not found", Short("cpu", "a", 1)))
+    assert str(facts) == (
+        "couldn't assign flavors to pod set main: flavor b not found, insufficient unused quota for cpu in flavor a,"
+        " 1m more needed, insufficient unused quota for memory in flavor a, 1 more needed"
+    )
+
+
+def test_pod_sets_with_nothing_against_them_are_not_told() -> None:
+    facts = (PodSetFacts("a", ("one",)), PodSetFacts("b", ()), PodSetFacts("c", ("two",)))
+    message = "couldn't assign flavors to pod set a: one; couldn't assign flavors to pod set c: two"
+    assert (message_of(facts), message_of(())) == (message, "")
+
+
+def test_a_why_says_its_text_or_its_facts_and_what_comes_after() -> None:
+    facts = (PodSetFacts("a", ("one",)),)
+    assert Why("r", facts, after=". More").message == "couldn't assign flavors to pod set a: one. More"
+    assert Why("r", text="because").message == "because"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (PreemptionReason.IN_CLUSTER_QUEUE, "prioritization in the ClusterQueue"),
+        (PreemptionReason.IN_COHORT_RECLAMATION, "reclamation within the cohort"),
+        (PreemptionReason.IN_COHORT_FAIR_SHARING, "Fair Sharing within the cohort"),
+        (PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING, "reclamation within the cohort while borrowing"),
+    ],
+)
+def test_the_preempted_are_told_for_whom_and_why(reason: str, words: str) -> None:
+    assert preemption_message("uid-1", "uid-2", reason, "/all/cq", "/all/other") == (
+        f"Preempted to accommodate a workload (UID: uid-1, JobUID: uid-2) due to {words};"
+        " preemptor path: /all/cq; preemptee path: /all/other"
+    )
+
+
+def test_what_is_not_known_of_a_preemptor_is_said_to_be_unknown() -> None:
+    message = preemption_message("", "", PreemptionReason.IN_CLUSTER_QUEUE, "/cq", "/cq")
+    assert "(UID: UNKNOWN, JobUID: UNKNOWN)" in message
