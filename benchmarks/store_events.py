@@ -160,7 +160,7 @@ class World:
 def world_of(seed: int, jobs: int) -> World:
     """A day of arrivals, ready to run."""
     kernel = VirtualKernel(START)
-    store = Store()
+    store = Store(window=32)  # nobody watches, and what is forgotten early is still in the cache
     client = LocalClient(store, kernel, seed)
     runner = Runner(kernel, client, [JobController(), Kubelet(), Gate()])
     for number in range(jobs):
