@@ -1,0 +1,74 @@
+"""The same world gives the same log, byte for byte: whatever the hash seed, and however its documents are ordered."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.sim.generate import Bounds, SeededDraws, random_objects, scenario_of
+from batchyard.sim.scenario import SUBMIT_AT
+from properties.worlds import event_log
+
+SEEDS = range(2000, 2012)
+HASH_SEEDS = (0, 1, 2)
+TESTS = Path(__file__).parents[1]
+
+
+def objects_of(seed: int) -> tuple[bool, list[dict[str, Any]]]:
+    """A world's objects; every second world shares fairly."""
+    return random_objects(SeededDraws(seed), Bounds(fair_sharing=seed % 2 == 0))
+
+
+def log_of(seed: int) -> str:
+    """A world's event log as text."""
+    fair_sharing, objects = objects_of(seed)
+    return "\n".join(map(json.dumps, event_log(scenario_of(objects, fair_sharing=fair_sharing))))
+
+
+@cache
+def logs_under(hash_seed: int) -> Sequence[str]:
+    """The logs of all seeds, made by another process."""
+    code = (
+        "import json, sys\n"
+        "from properties.test_determinism import SEEDS, log_of\n"
+        "sys.stdout.write(json.dumps([log_of(seed) for seed in SEEDS]))"
+    )
+    environment = {"PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(TESTS)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    logs: list[str] = json.loads(done.stdout)
+    return logs
+
+
+@pytest.mark.parametrize("hash_seed", HASH_SEEDS)
+def test_the_log_does_not_depend_on_the_hash_seed(hash_seed: int) -> None:
+    assert list(logs_under(hash_seed)) == [log_of(seed) for seed in SEEDS]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_log_does_not_depend_on_the_order_of_documents(seed: int) -> None:
+    fair_sharing, objects = objects_of(seed)
+    apart = [_at_a_moment_of_its_own(obj, number) for number, obj in enumerate(objects)]
+    logs = [event_log(scenario_of(order, fair_sharing=fair_sharing)) for order in (apart, apart[::-1])]
+    assert logs[0] == logs[1]
+
+
+def _at_a_moment_of_its_own(obj: dict[str, Any], number: int) -> dict[str, Any]:
+    """The object with a submit time that no other has: what is due at once comes microseconds apart."""
+    metadata = obj["metadata"]
+    annotations = metadata.get("annotations", {})
+    due = annotations.get(SUBMIT_AT, "0s")
+    return {**obj, "metadata": {**metadata, "annotations": {**annotations, SUBMIT_AT: _plus(due, number)}}}
+
+
+def _plus(moment: str, microseconds: int) -> str:
+    """A moment so much later: `12.07s` and 3 make `12.07s3us`."""
+    return f"{moment}{microseconds}us"
+
+
+def test_a_world_run_twice_gives_one_log() -> None:
+    assert log_of(SEEDS[0]) == log_of(SEEDS[0])

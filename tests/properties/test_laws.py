@@ -1,0 +1,37 @@
+"""The laws hold in random worlds: Cohort trees, limits, flavors, policies, edits, Jobs and JobSets among Workloads.
+
+A world that once broke a law stays in the corpus for ever.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchyard.sim.generate import SeededDraws, random_scenario
+from properties.worlds import SMALL, Drawn, broken_laws, examples
+
+CORPUS = [
+    pytest.param(34, id="a head whose victims free too few pods stays in front of others"),
+]
+
+SEEDS = range(1000, 1060)
+
+
+@pytest.mark.parametrize("fair_sharing", [False, True])
+@settings(max_examples=examples() // 2)
+@given(data=st.data())
+def test_random_worlds_keep_all_laws(data: st.DataObject, fair_sharing: bool) -> None:
+    bounds = replace(SMALL, fair_sharing=fair_sharing)
+    assert broken_laws(random_scenario(Drawn(data), bounds)) == ""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_worlds_of_a_seed_keep_all_laws(seed: int) -> None:
+    assert broken_laws(random_scenario(SeededDraws(seed))) == ""
+
+
+@pytest.mark.parametrize("seed", CORPUS)
+def test_worlds_that_once_broke_a_law_keep_them_all(seed: int) -> None:
+    assert broken_laws(random_scenario(SeededDraws(seed))) == ""

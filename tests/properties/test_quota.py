@@ -1,0 +1,223 @@
+"""The arithmetic of quota over random trees: against its definition, and against itself."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchyard.api.views.queues import ClusterQueueView, CohortView, Fungibility, Preemption, Quota, ResourceGroup
+from batchyard.core.quota import (
+    QuotaNode,
+    available,
+    change_usage,
+    fits_in_quota,
+    is_borrowing_with,
+    is_within_nominal,
+    local_available,
+    lowest_fitting_height,
+)
+from batchyard.core.snapshot import Snapshot
+from batchyard.sim.checkers.definition import Pair, QuotaDefinition
+from properties.worlds import examples
+
+PAIRS: list[Pair] = [("f0", "cpu"), ("f1", "cpu")]
+AMOUNT = st.integers(0, 8)
+LIMIT = st.none() | AMOUNT
+MORE = settings(max_examples=3 * examples())
+
+
+class Forest(NamedTuple):
+    """A settled snapshot, and the definition of the same trees."""
+
+    snapshot: Snapshot
+    defined: QuotaDefinition
+
+    def use(self, queue: str, amounts: dict[Pair, int], key: str = "w") -> None:
+        """Let a ClusterQueue use so much more, in both."""
+        for pair, amount in amounts.items():
+            change_usage(self.snapshot.queues[queue].node, self.snapshot.id_of(*pair), amount)
+        self.defined.holders.setdefault(f"queue/{queue}", {})[key] = amounts
+
+    def nodes(self) -> dict[str, QuotaNode]:
+        """All nodes by the names that the definition gives them."""
+        cohorts = {f"cohort/{name}": node for name, node in self.snapshot.cohorts.items()}
+        return {**cohorts, **{f"queue/{name}": queue.node for name, queue in self.snapshot.queues.items()}}
+
+
+def groups(draw: st.DrawFn, *, has_parent: bool) -> tuple[ResourceGroup, ...]:
+    """A resource group with quota for some flavors."""
+    limits = LIMIT if has_parent else st.none()
+    chosen = [pair for pair in PAIRS if draw(st.booleans())]
+    quotas = tuple(Quota(*pair, draw(AMOUNT), draw(limits), draw(limits)) for pair in chosen)
+    return (ResourceGroup(("cpu",), tuple(flavor for flavor, _ in chosen), quotas),)
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> Forest:
+    """Up to four Cohorts in trees of any shape, up to four ClusterQueues below them or alone, and usage."""
+    names = [f"c{n}" for n in range(draw(st.integers(0, 4)))]
+    cohorts = []
+    for number, name in enumerate(names):
+        parent = draw(st.sampled_from([*names[:number], ""])) if number else ""
+        cohorts.append(CohortView(name, parent, groups(draw, has_parent=bool(parent)), 1.0))
+    queues = []
+    for number in range(draw(st.integers(1, 4))):
+        cohort = draw(st.sampled_from([*reversed(names), ""]))
+        queues.append(_queue(f"q{number}", cohort, groups(draw, has_parent=bool(cohort))))
+    snapshot = Snapshot()
+    for pair in PAIRS:
+        snapshot.id_of(*pair)
+    for view in cohorts:
+        snapshot.put_cohort(view)
+    for queue in queues:
+        snapshot.put_queue(queue)
+    snapshot.settle()
+    forest = Forest(snapshot, QuotaDefinition(queues, cohorts))
+    for queue in queues:
+        forest.use(queue.name, {pair: draw(AMOUNT) for pair in PAIRS})
+    return forest
+
+
+def _queue(name: str, cohort: str, of: tuple[ResourceGroup, ...]) -> ClusterQueueView:
+    return ClusterQueueView(name, cohort, of, False, None, Preemption(), Fungibility(), "None", 1.0, ())
+
+
+def figures(forest: Forest) -> dict[str, Any]:
+    """Everything that changes of use may change."""
+    return {name: list(node.usage) for name, node in forest.nodes().items()}
+
+
+@MORE
+@given(forests())
+def test_every_figure_is_as_defined(forest: Forest) -> None:
+    defined = forest.defined
+    for name, node in forest.nodes().items():
+        for fr, pair in enumerate(PAIRS):
+            ours = node.subtree[fr], node.local[fr], node.usage[fr], node.potential[fr], available(node, fr)
+            figures_of = defined.subtree, defined.local, defined.used, defined.potential, defined.available
+            assert ours == tuple(figure(name, pair) for figure in figures_of), (name, pair)
+
+
+@MORE
+@given(forests(), st.sampled_from(PAIRS), st.integers(-4, 9))
+def test_a_change_of_usage_and_its_opposite_change_nothing(forest: Forest, pair: Pair, amount: int) -> None:
+    before = figures(forest)
+    for queue in forest.snapshot.queues.values():
+        change_usage(queue.node, forest.snapshot.id_of(*pair), amount)
+        change_usage(queue.node, forest.snapshot.id_of(*pair), -amount)
+    assert figures(forest) == before
+
+
+@given(forests())
+def test_a_tree_rebuilt_has_the_usage_it_had(forest: Forest) -> None:
+    before = figures(forest)
+    forest.snapshot.id_of("f2", "cpu")
+    assert forest.snapshot.settle()
+    assert {name: usage[: len(PAIRS)] for name, usage in figures(forest).items()} == before
+
+
+@given(forests())
+def test_who_uses_nothing_may_use_what_could_ever_be_had(forest: Forest) -> None:
+    for name, queue in forest.snapshot.queues.items():
+        for pair in PAIRS:
+            forest.use(name, {pair: -queue.node.usage[forest.snapshot.id_of(*pair)]}, key=f"-{pair}")
+    for node in forest.nodes().values():
+        assert [available(node, fr) for fr in range(len(PAIRS))] == node.potential
+
+
+@MORE
+@given(forests(), st.sampled_from(PAIRS), st.integers(1, 9))
+def test_what_is_taken_from_the_available_is_missing_there_and_leaves_nobody_short(
+    forest: Forest, pair: Pair, amount: int
+) -> None:
+    fr, nodes = forest.snapshot.id_of(*pair), forest.nodes()
+    for queue in forest.snapshot.queues.values():
+        before = {name: available(node, fr) for name, node in nodes.items()}
+        if amount > before[f"queue/{queue.name}"]:
+            continue
+        change_usage(queue.node, fr, amount)
+        after = {name: available(node, fr) for name, node in nodes.items()}
+        assert after[f"queue/{queue.name}"] == before[f"queue/{queue.name}"] - amount
+        assert all(after[name] >= min(0, before[name]) for name in nodes)
+
+
+@MORE
+@given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
+def test_fitting_and_borrowing_are_told_by_the_quota_of_the_subtree(forest: Forest, pair: Pair, amount: int) -> None:
+    fr, defined = forest.snapshot.id_of(*pair), forest.defined
+    for name, node in forest.nodes().items():
+        used, subtree = defined.used(name, pair), defined.subtree(name, pair)
+        own = max(0, defined.local(name, pair) - used)
+        assert is_borrowing_with(node, fr, amount) == (used + amount > subtree)
+        assert is_within_nominal(node, (fr,)) == (used <= subtree)
+        assert local_available(node, fr) == own
+        assert fits_in_quota(node, ((fr, amount),)) == (used + amount <= subtree, ((fr, max(0, amount - own)),))
+
+
+@MORE
+@given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
+def test_quota_is_found_in_the_lowest_subtree_that_holds_it(forest: Forest, pair: Pair, amount: int) -> None:
+    fr, defined = forest.snapshot.id_of(*pair), forest.defined
+    for name, queue in forest.snapshot.queues.items():
+        path = defined.path(f"queue/{name}")
+        wanted, place = amount, path[-1]
+        for place in reversed(path):
+            if defined.used(place, pair) + wanted <= defined.subtree(place, pair) or place == path[0]:
+                break
+            wanted -= max(0, defined.local(place, pair) - defined.used(place, pair))
+        is_found = defined.used(place, pair) + wanted <= defined.subtree(place, pair)
+        expected = height(defined, place), len(path) > 1 and place != path[0] if is_found else False
+        assert lowest_fitting_height(queue.node, fr, amount) == expected
+
+
+def height(defined: QuotaDefinition, node: str) -> int:
+    """Steps to the furthest node below."""
+    return max((height(defined, child) + 1 for child in defined.nodes[node].children), default=0)
+
+
+@MORE
+@given(forests(), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(PAIRS), AMOUNT, st.booleans()), max_size=6))
+def test_what_was_tried_is_undone_exactly(forest: Forest, tries: list[tuple[int, Pair, int, bool]]) -> None:
+    snapshot = forest.snapshot
+    queues = list(snapshot.queues.values())
+    before = figures(forest)
+    with snapshot.what_if():
+        for number, pair, amount, adds in tries:
+            change = snapshot.add_usage if adds else snapshot.remove_usage
+            change(queues[number % len(queues)], ((snapshot.id_of(*pair), amount),))
+        inside = figures(forest)
+        with snapshot.what_if():
+            snapshot.add_usage(queues[0], ((0, 5), (1, 3)))
+        assert figures(forest) == inside
+    assert figures(forest) == before
+
+
+@given(forests(), AMOUNT, LIMIT, LIMIT)
+def test_an_edit_of_quota_has_the_trees_follow(
+    forest: Forest, nominal: int, borrowing_limit: int | None, lending_limit: int | None
+) -> None:
+    snapshot, defined = forest.snapshot, forest.defined
+    views = [queue.view for queue in snapshot.queues.values()]
+    first = views[0]
+    if not first.cohort or not first.groups[0].quotas:
+        return
+    limits = borrowing_limit, lending_limit
+    quotas = tuple(Quota(quota.flavor, quota.resource, nominal, *limits) for quota in first.groups[0].quotas)
+    views[0] = replace(first, groups=(replace(first.groups[0], quotas=quotas),))
+    snapshot.put_queue(views[0])
+    snapshot.settle()
+    cohorts = [CohortView(n, _parent(defined, n), _groups_of(defined, n), 1.0) for n in snapshot.cohorts]
+    edited = Forest(snapshot, QuotaDefinition(views, cohorts))
+    edited.defined.holders.update(defined.holders)
+    for name, node in edited.nodes().items():
+        for fr, pair in enumerate(PAIRS):
+            assert available(node, fr) == edited.defined.available(name, pair)
+
+
+def _parent(defined: QuotaDefinition, cohort: str) -> str:
+    return defined.nodes[f"cohort/{cohort}"].parent.removeprefix("cohort/")
+
+
+def _groups_of(defined: QuotaDefinition, cohort: str) -> tuple[ResourceGroup, ...]:
+    return (ResourceGroup(("cpu",), (), tuple(defined.nodes[f"cohort/{cohort}"].quotas.values())),)

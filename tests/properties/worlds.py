@@ -1,0 +1,59 @@
+"""Random worlds, drawn by hypothesis, which shrinks what fails, or made from a seed; run to the end under all laws."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from batchyard.sim.checkers.inspection import attach
+from batchyard.sim.checkers.law import Violation
+from batchyard.sim.generate import Bounds
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.world import World
+
+STEPS_MAX = 200_000
+"""More work than any of these worlds needs: whoever does more spins."""
+
+
+class Drawn:
+    """Chance that hypothesis decides."""
+
+    def __init__(self, source: st.DataObject) -> None:
+        self._source = source
+
+    def below(self, bound: int) -> int:
+        return self._source.draw(st.integers(0, bound - 1))
+
+
+def examples() -> int:
+    """How many examples a property is tried on, by the profile in use."""
+    assert settings.default is not None
+    return settings.default.max_examples
+
+
+def broken_laws(scenario: Scenario) -> str:
+    """Run a world to the end; what it broke, told with the stories of the objects."""
+    world = World(scenario)
+    inspection = attach(world)
+    world.kernel.run(steps_max=STEPS_MAX)
+    assert world.kernel.pending() == 0, f"the world still spins after {STEPS_MAX} steps, at {world.now()}"
+    world.settle()
+    return told(inspection.finish())
+
+
+def told(violations: Sequence[Violation]) -> str:
+    """The first few, in full."""
+    return "\n".join(map(str, violations[:5]))
+
+
+def event_log(scenario: Scenario) -> list[dict[str, Any]]:
+    """What happens in a world."""
+    log: list[Any] = []
+    world = World(scenario, sink=log.append)
+    world.kernel.run(steps_max=STEPS_MAX)
+    world.log.final(world.client)
+    return log
+
+
+SMALL = Bounds(queues_max=4, workloads_max=14, edits_max=4)
