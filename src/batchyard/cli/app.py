@@ -1,11 +1,12 @@
 """The commands and their options. A command's work is imported when it is called: help and usage errors are quick."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from batchyard.base.instant import Duration, parse_duration
-from batchyard.cli.options import OnLoop, Output
+from batchyard.cli.options import OnLoop, Output, Step
 
 app = typer.Typer(
     name="batchyard",
@@ -69,3 +70,18 @@ def simulate(
     from batchyard.cli.simulate import Request, run  # noqa: PLC0415 - loads the platform
 
     run(Request(paths, until, seed, events, on_loop, output or Output.TABLE))
+
+
+@app.command()
+def guide(
+    manifests: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A folder laid out as the reference architecture; by default our example."),
+    ] = None,
+    step: Annotated[Step | None, typer.Option(help="Play up to this step, and show how things stand then.")] = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
+) -> None:
+    """Play the reference architecture's guide; print its queues after each step beside what the guide saw."""
+    from batchyard.cli.guide import run  # noqa: PLC0415 - loads the platform
+
+    run(manifests, step, output)

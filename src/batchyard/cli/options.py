@@ -17,3 +17,13 @@ class OnLoop(StrEnum):
 
     CONTINUE = "continue"
     STOP = "stop"
+
+
+class Step(StrEnum):
+    """The steps of the reference architecture's guide."""
+
+    LOW_PRIORITY = "low-priority"
+    HIGH_PRIORITY = "high-priority"
+    COMPACT_PLACEMENT = "compact-placement"
+    JOBSET = "jobset"
+    DWS = "dws"

@@ -10,13 +10,15 @@ from functools import cached_property
 
 from batchyard.api import scheme, tables
 from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj
+from batchyard.api.errors import ApiError
+from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Duration, Instant, seconds
 from batchyard.controllers.preemption_loops import PreemptionLoop
 from batchyard.core.lifecycle.workload import Status
 from batchyard.core.lifecycle.workload import status as status_of
+from batchyard.ports.client import Delete, Write
 from batchyard.sim.events import Event
 from batchyard.sim.waits import Waits
 
@@ -151,9 +153,10 @@ class Result:
         return tuple(_job_row(obj, self.now) for obj in self.objects[scheme.JOB])
 
 
-def refusal_of(verb: str, key: Key, reason: str, error: Exception) -> Refusal:
+def refusal_of(write: Write, error: ApiError) -> Refusal:
     """What the API said to a write."""
-    return Refusal(verb, key, reason, str(error))
+    key = write.key if isinstance(write, Delete) else key_of(write.obj)
+    return Refusal(type(write).__name__.lower(), key, error.reason, str(error))
 
 
 def _count(obj: Obj, field: str) -> int:

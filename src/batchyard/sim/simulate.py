@@ -15,17 +15,15 @@ from enum import StrEnum
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.errors import ApiError
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Obj, key_of
+from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant, parse_duration, seconds
-from batchyard.ports.client import Delete, Write
 from batchyard.sim.event_log import Record
 from batchyard.sim.events import Event, event_of
 from batchyard.sim.files import Source, read_sources
-from batchyard.sim.result import Counts, Ending, Refusal, Result, refusal_of
+from batchyard.sim.result import Counts, Ending, Result, refusal_of
 from batchyard.sim.scenario import FileFault, Scenario, make_scenario
 from batchyard.sim.world import EPOCH, StoppedByLoop, World, ignore_record, let_time_pass
 
@@ -137,7 +135,7 @@ class Simulation:
             ending=self._ending,
             events=(),
             loops=tuple(world.loops),
-            refused=tuple(_refusal(write, error) for write, error in world.refused),
+            refused=tuple(refusal_of(*refused) for refused in world.refused),
             warnings=(),
             counts=_counts(views, world),
             objects={kind: world.objects(kind) for kind in KINDS_SHOWN},
@@ -192,8 +190,3 @@ def _counts(views: Sequence[WorkloadView], world: World) -> Counts:
     admitted = sum(view.quota_reserved and not view.finished for view in views)
     waits = world.waits
     return Counts(finished, admitted, len(views) - finished - admitted, waits.preemptions, waits.evictions)
-
-
-def _refusal(write: Write, error: ApiError) -> Refusal:
-    key = write.key if isinstance(write, Delete) else key_of(write.obj)
-    return refusal_of(type(write).__name__.lower(), key, error.reason, error)

@@ -86,11 +86,14 @@ class World:
     def settle(self) -> None:
         """Write what controllers have batched.
 
-        The scheduler is left alone while somebody waits for a time to pass: it would be told that it has.
+        Not what the scheduler has while it waits for time to pass, for it would be told that it has passed: as long as
+        somebody may be tried again later, and in an instant in which Workloads preempted each other for ever.
         """
         now = self.kernel.now()
-        somebody_waits = self.platform.index.next_release() is not None
-        self.platform.runner.flush_delayed(("queue-status",) if somebody_waits else ("scheduler", "queue-status"))
+        self.kernel.run(now)
+        looping = bool(self.loops) and self.loops[-1].at == now
+        waits_for_time = looping or self.platform.index.next_release() is not None
+        self.platform.runner.flush_delayed(("queue-status",) if waits_for_time else ("scheduler", "queue-status"))
         self.kernel.run(now)
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -123,6 +126,7 @@ class World:
         self.loops.append(loop)
         self.log.loop(loop)
         if self._stop_on_loop:
+            self._stop_on_loop = False
             self.kernel.call_soon(partial(_stop, loop))  # not from within a decision, which would be lost half-way
 
     def _record(self, at: Instant, controller: str, record: EventRecord) -> None:

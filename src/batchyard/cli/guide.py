@@ -1,0 +1,109 @@
+"""`batchyard guide`: the reference architecture's guide, played; each table beside what the guide's authors saw."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from batchyard.api import scheme, tables
+from batchyard.api.meta import Obj
+from batchyard.base.instant import Instant, format_age
+from batchyard.cli import output
+from batchyard.cli.options import Output
+from batchyard.cli.tables import render_json, render_yaml
+from batchyard.sim.guide import WITHOUT_CHECKS, Guide, Seen, examples_folder, played_steps
+from batchyard.sim.result import refusal_of
+from batchyard.sim.scenario import InvalidScenario
+from batchyard.sim.world import EPOCH
+
+
+def run(manifests: Path | None, step: str | None, form: Output) -> None:
+    """Play it; exits with 1 where a row that quota alone decides differs, or something does not end."""
+    if step == WITHOUT_CHECKS:
+        output.tell(f"batchyard: the step {WITHOUT_CHECKS} waits for admission checks, which are not acted on yet")
+        return
+    folder = manifests or examples_folder()
+    if folder is None:
+        output.fail("batchyard: the examples are not beside the package; name their folder with --manifests DIR")
+    try:
+        guide = Guide(folder, played_steps(step))
+    except InvalidScenario as invalid:
+        output.fail(f"{invalid}\nbatchyard: the guide cannot be played")
+    if form in (Output.TABLE, Output.WIDE):
+        seen = [_told(each) for each in guide.play()]
+        output.write(_jobs_table(guide))
+    else:
+        seen = list(guide.play())
+        shown = _document(seen if step is None else seen[-1:], guide)
+        output.write(render_json(shown) if form is Output.JSON else render_yaml(shown))
+    _conclude(seen, guide, whole=step is None)
+
+
+def _told(seen: Seen) -> Seen:
+    """Print what is to be seen after a step."""
+    age = format_age(seen.now - EPOCH)
+    output.write(f"# {seen.step.name}: after {age}\n{tables.format_table(_beside(seen))}\n")
+    return seen
+
+
+def _beside(seen: Seen) -> tables.Table:
+    """`kubectl get clusterqueues -o wide`, and how many the guide's authors saw in each."""
+    header, *rows = tables.table(scheme.CLUSTER_QUEUE, seen.cluster_queues, now=seen.now, wide=True, namespaces=False)
+    compared = [_compared(seen, obj["metadata"]["name"]) for obj in seen.cluster_queues]
+    beside = [[*row, *cells] for row, cells in zip(rows, compared, strict=True)]
+    return [[*header, "GUIDE PENDING", "GUIDE ADMITTED", "AGREES"], *beside]
+
+
+def _compared(seen: Seen, queue: str) -> list[str]:
+    saw, is_exact = seen.step.saw(queue), seen.step.is_exact(queue)
+    agrees = seen.rows[queue] == saw
+    said = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO, and it is exact")
+    return [str(saw.pending), str(saw.admitted), said]
+
+
+def _jobs(guide: Guide) -> Sequence[Obj]:
+    return guide.world.objects(scheme.JOB)
+
+
+def _jobs_table(guide: Guide) -> str:
+    """`kubectl get jobs -A`."""
+    now = guide.world.kernel.now()
+    return tables.format_table(tables.table(scheme.JOB, _jobs(guide), now=now, wide=False, namespaces=True))
+
+
+def _document(seen: Sequence[Seen], guide: Guide) -> dict[str, Any]:
+    """Steps and Jobs in the shape of the guide's own figures."""
+    now = guide.world.kernel.now()
+    return {
+        "steps": [
+            {"name": each.step.name, "clusterQueues": {name: row._asdict() for name, row in each.rows.items()}}
+            for each in seen
+        ],
+        "jobs": [_job(job, now) for job in _jobs(guide)],
+    }
+
+
+def _job(job: Obj, now: Instant) -> dict[str, str]:
+    _, _, completions, duration, age = tables.row(job, now=now, wide=False)
+    metadata = job["metadata"]
+    return {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "completions": completions,
+        "duration": duration,
+        "ageAtEnd": age,
+    }
+
+
+def _conclude(seen: Sequence[Seen], guide: Guide, *, whole: bool) -> None:
+    """Say whether it went as in the guide."""
+    exact = sum(each.step.is_exact(queue) for each in seen for queue in each.rows)
+    wrong = [f"{each.step.name}: {queue}" for each in seen for queue in each.wrong]
+    for write, error in guide.world.refused:
+        output.tell(f"refused: {refusal_of(write, error)}")
+    jobs, unfinished = len(_jobs(guide)), len(guide.unfinished())
+    output.tell(
+        f"batchyard: {exact - len(wrong)} of {exact} rows that quota alone decides (exact) agree with the guide, the "
+        f"others depend on when one looks; {jobs - unfinished} of {jobs} Jobs are complete"
+    )
+    if wrong or (whole and unfinished):
+        output.fail(f"batchyard: not as in the guide: {', '.join(wrong) or 'some Jobs never ended'}")

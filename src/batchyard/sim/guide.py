@@ -1,0 +1,205 @@
+"""The guide of the batch reference architecture, played step by step, beside what its authors saw.
+
+Spacing and figures are the guide's (`guide.json`). Within a step, for job 0 to 3, for team a to d: apply, half a second
+apart, and a second after each round. The authors looked when a step had settled and nothing of it had ended yet. Rows
+that quota arithmetic alone decides are exact: they must be the same here; all others depend on when one looks.
+"""
+
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from batchyard.api import scheme
+from batchyard.api.errors import FieldError
+from batchyard.api.manifests import Manifests, read_manifests
+from batchyard.api.meta import Obj
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
+from batchyard.sim.files import files_below, read_sources
+from batchyard.sim.scenario import FileFault, Scenario, Step, make_scenario
+from batchyard.sim.world import World
+
+#: The platform is applied at the start; its folders in this order.
+PLATFORM: Final = ("teams", "priorityclass", "kueue")
+START: Final = MINUTE
+BETWEEN_APPLIES: Final = SECOND // 2
+BETWEEN_ROUNDS: Final = SECOND
+#: How long after a step's last apply the authors looked.
+LOOK_AFTER: Final = 35 * SECOND
+#: A run of the guide is over by then, and twice over.
+LONGEST: Final = 24 * 60 * MINUTE
+
+
+class Row(NamedTuple):
+    """How many Workloads wait in a ClusterQueue, and how many are admitted."""
+
+    pending: int = 0
+    admitted: int = 0
+
+
+class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
+    """A step of the guide: its folder (None: nothing is applied), when it comes, and what the authors saw."""
+
+    name: str
+    folder: str | None
+    starts_after: str
+    every_row_is_exact: bool
+    exact_rows: tuple[str, ...]
+    cluster_queues: dict[str, dict[str, int]]
+
+    @property
+    def starts_at(self) -> Duration:
+        """When its first apply comes, from the start of the world."""
+        return START + parse_duration(self.starts_after)
+
+    def saw(self, queue: str) -> Row:
+        """What the authors saw of a ClusterQueue; what they do not list was empty."""
+        return Row(**self.cluster_queues.get(queue, {}))
+
+    def is_exact(self, queue: str) -> bool:
+        """Whether quota arithmetic alone decides the row."""
+        return self.every_row_is_exact or queue in self.exact_rows
+
+
+class _Figures(msgspec.Struct, frozen=True):
+    steps: tuple[GuideStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is to be seen after a step: the ClusterQueues at that instant."""
+
+    step: GuideStep
+    now: Instant
+    cluster_queues: Sequence[Obj]
+
+    @property
+    def rows(self) -> Mapping[str, Row]:
+        """Every ClusterQueue's row by its name."""
+        return {obj["metadata"]["name"]: _row(obj) for obj in self.cluster_queues}
+
+    @property
+    def wrong(self) -> Sequence[str]:
+        """The ClusterQueues whose row is exact in the guide and another one here."""
+        step = self.step
+        names = dict.fromkeys([*self.rows, *step.exact_rows])
+        return [name for name in names if step.is_exact(name) and self.rows.get(name, Row()) != step.saw(name)]
+
+
+#: The step that waits for admission checks, which are not acted on yet.
+WITHOUT_CHECKS: Final = "dws"
+
+
+@cache
+def guide_steps() -> tuple[GuideStep, ...]:
+    """The steps of the guide in order; the last one applies nothing."""
+    content = pkgutil.get_data("batchyard.sim", "guide.json")
+    assert content is not None, "the figures are part of the package"
+    return msgspec.json.decode(content, type=_Figures).steps
+
+
+def played_steps(last: str | None = None) -> tuple[GuideStep, ...]:
+    """The steps that are played, up to and including one of them."""
+    steps = [step for step in guide_steps() if step.name != WITHOUT_CHECKS]
+    names = [step.name for step in steps]
+    return tuple(steps if last is None else steps[: names.index(last) + 1])
+
+
+def examples_folder() -> Path | None:
+    """The repository's own reference architecture, if the package lies in the repository."""
+    folder = Path(__file__).parents[3] / "examples" / "refarch"
+    return folder if folder.is_dir() else None
+
+
+class Guide:
+    """The guide in a world of its own, one step after the other."""
+
+    def __init__(self, folder: Path, steps: Sequence[GuideStep]) -> None:
+        self._steps = steps
+        plan = _Plan(folder)
+        for step in steps:
+            if step.folder is not None:
+                plan.add(step)
+        self._looks = plan.looks
+        self.world = World(plan.scenario())
+
+    def play(self) -> Iterator[Seen]:
+        """Play each step, and look."""
+        world = self.world
+        for step in self._steps:
+            if step.folder is None:
+                self._wait_for_all(step)
+            else:
+                world.run_until(self._looks[step.name])
+            world.settle()
+            yield Seen(step, world.kernel.now(), world.objects(scheme.CLUSTER_QUEUE))
+
+    def _wait_for_all(self, step: GuideStep) -> None:
+        """Let time pass until the authors looked for the last time, and until everything is over."""
+        self.world.run_until(step.starts_at)
+        while self.unfinished() and self.world.now() < LONGEST:
+            self.world.run_until(self.world.now() + MINUTE)
+
+    def unfinished(self) -> Sequence[Obj]:
+        """The Jobs that have not succeeded."""
+        jobs = self.world.objects(scheme.JOB)
+        return [job for job in jobs if not (job.get("status") or {}).get("completionTime")]
+
+
+class _Plan:
+    """What is applied when, read from a folder laid out as the reference architecture."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._unread: list[FileFault] = []
+        self._all = Manifests()
+        self._steps: list[Step] = []
+        self.looks: dict[str, Duration] = {}
+        files = [path for name in PLATFORM for path in self._files(folder / "platform" / name)]
+        self._platform = self._read(files)
+
+    def add(self, step: GuideStep) -> None:
+        """Plan a step."""
+        assert step.folder is not None
+        at = last = step.starts_at
+        for applied in self._rounds(self._folder / step.folder / "workloads"):
+            for path in applied:
+                objs = self._read([path])
+                self._steps.append(Step(at, objs, ()))
+                last, at = at, at + BETWEEN_APPLIES
+            at += BETWEEN_ROUNDS
+        self.looks[step.name] = last + LOOK_AFTER
+
+    def scenario(self) -> Scenario:
+        """All of it; InvalidScenario with every fault."""
+        make_scenario(self._all, self._unread)  # for what it finds wrong
+        return Scenario([Step(0, self._platform, ()), *self._steps], name="guide")
+
+    def _rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
+        """For each number of a job, its file of every team."""
+        files = self._files(folder)
+        teams = [[path for path in files if path.parent == team] for team in dict.fromkeys(p.parent for p in files)]
+        for number in range(max(map(len, teams), default=0)):
+            yield [team[number] for team in teams if number < len(team)]
+
+    def _files(self, folder: Path) -> list[Path]:
+        found = files_below(folder) if folder.is_dir() else []
+        if not found:
+            remedy = "name a folder laid out as the reference architecture: platform/ and a folder for each step"
+            self._unread.append(FileFault(str(folder), FieldError("", "no manifests are there", remedy)))
+        return found
+
+    def _read(self, files: Sequence[Path]) -> list[Obj]:
+        manifests = read_manifests(read_sources(files, self._unread))
+        self._all.objects += manifests.objects
+        self._all.faults += manifests.faults
+        return [manifest.obj for manifest in manifests.objects]
+
+
+def _row(obj: Obj) -> Row:
+    status = obj.get("status") or {}
+    return Row(status.get("pendingWorkloads", 0), status.get("admittedWorkloads", 0))
