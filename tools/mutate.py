@@ -113,9 +113,9 @@ def main() -> int:
         return 1
     survivors = 0
     for mutation in mutations:
-        found = list(killers(mutation, suites, each=args.each))
-        survivors += not found
-        print(f"{mutation.name:64} {'; '.join(found) or 'SURVIVED'}", flush=True)
+        killed_by = list(killers(mutation, suites, each=args.each))
+        survivors += not killed_by
+        print(f"{mutation.name:64} {'; '.join(killed_by) or 'SURVIVED'}", flush=True)
     print(f"{len(mutations) - survivors} of {len(mutations)} killed")
     return 1 if survivors else 0
 

@@ -1,8 +1,9 @@
 """Whoever gets quota gets it for every pod set: as many pods as allowed, from flavors of the queue that suit them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from batchyard.api import scheme
+from batchyard.api import quantity, scheme
+from batchyard.api.meta import Obj
 from batchyard.api.views.queues import ClusterQueueView, ResourceGroup
 from batchyard.api.views.workload import Holding, PodSet, WorkloadView, workload_view
 from batchyard.core.matching import find_obstacle
@@ -20,20 +21,20 @@ class AdmittedHasAssignment(Law):
         """Look at new reservations."""
         if event.key.kind == scheme.WORKLOAD and is_reserved_by(event):
             view = workload_view(event.obj)
-            for fault in self._faults(view):
+            for fault in self._faults(view, _assignments(event.obj)):
                 self.violate(f"{view.key}: {fault}", event.key)
 
-    def _faults(self, view: WorkloadView) -> Iterator[str]:
+    def _faults(self, view: WorkloadView, assigned: Sequence[Holding]) -> Iterator[str]:
         queue = self.ledger.queue_of(view)
         if queue is None or queue.name != view.cluster_queue:
             yield f"admitted by {view.cluster_queue}, but its LocalQueue {view.queue} belongs to another"
             return
         if queue.stop_policy != "None" or queue.name in self.ledger.terminating:
             yield f"{queue.name} is stopped"
-        if [h.name for h in view.holdings] != [p.name for p in view.pod_sets]:
-            yield f"assigned are {[h.name for h in view.holdings]}, wanted were {[p.name for p in view.pod_sets]}"
+        if [h.name for h in assigned] != [p.name for p in view.pod_sets]:
+            yield f"assigned are {[h.name for h in assigned]}, wanted were {[p.name for p in view.pod_sets]}"
             return
-        for pod_set, wanted, holding in zip(view.pod_sets, view.counts, view.holdings, strict=True):
+        for pod_set, wanted, holding in zip(view.pod_sets, view.counts, assigned, strict=True):
             yield from self._pod_set_faults(queue, pod_set, wanted, holding)
 
     def _pod_set_faults(self, queue: ClusterQueueView, pod_set: PodSet, wanted: int, held: Holding) -> Iterator[str]:
@@ -63,3 +64,16 @@ class AdmittedHasAssignment(Law):
             obstacle = find_obstacle(pod_set.template, flavor, self.ledger.flavors.get(flavor))
             if obstacle:
                 yield f"{pod_set.name}: {obstacle}"
+
+
+def _assignments(obj: Obj) -> list[Holding]:
+    """What a Workload's status says it was given, word for word."""
+    return [
+        Holding(
+            assigned["name"],
+            assigned.get("count", 0),
+            assigned.get("flavors") or {},
+            tuple((r, quantity.amount(r, amount)) for r, amount in (assigned.get("resourceUsage") or {}).items()),
+        )
+        for assigned in obj["status"]["admission"].get("podSetAssignments") or ()
+    ]

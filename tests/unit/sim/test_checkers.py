@@ -1,0 +1,226 @@
+"""Every law can be broken, and says so: the world is tampered with as no controller would."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key, with_metadata, with_path, with_status
+from batchyard.base.instant import SECOND
+from batchyard.ports.client import EventType, UpdateStatus, WatchEvent
+from batchyard.sim.checkers.inspection import LAWS, Inspection, attach
+from batchyard.sim.generate import scenario_of
+from batchyard.sim.scenario import SUBMIT_AT
+from batchyard.sim.world import World
+
+Obj = Mapping[str, Any]
+Tamper = Callable[[World], None]
+
+PRIORITIES = {"old": 0, "mate": 0, "new": 100}
+
+
+def quota(name: str, nominal: int, **limits: int) -> list[dict[str, Any]]:
+    """A resource group of cpu in one flavor."""
+    resources = [{"name": "cpu", "nominalQuota": nominal, **limits}]
+    return [{"coveredResources": ["cpu"], "flavors": [{"name": name, "resources": resources}]}]
+
+
+def platform() -> list[dict[str, Any]]:
+    """Two queues of one Cohort, three CPUs each: one reclaims by priority, the other preempts nobody."""
+    reclaims = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "LowerPriority"}
+    objects = [
+        make.flavor("spot"),
+        make.cluster_queue("ours", active=None, cohortName="all", resourceGroups=quota("spot", 3), preemption=reclaims),
+        make.cluster_queue("theirs", active=None, cohortName="all", resourceGroups=quota("spot", 3)),
+        make.local_queue("lq", cluster_queue="ours"),
+        make.local_queue("lq-theirs", cluster_queue="theirs"),
+    ]
+    return [without_birth(obj) for obj in objects]
+
+
+def without_birth(obj: dict[str, Any]) -> dict[str, Any]:
+    """As a user writes it: the platform says when it was made."""
+    return {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "creationTimestamp"}}
+
+
+def workload(name: str, queue: str = "lq", count: int = 1, **spec: Any) -> dict[str, Any]:
+    """A Workload of pods with one CPU each."""
+    pod_sets = [make.pod_set(count=count)]
+    return without_birth(make.workload(name, queue=queue, pod_sets=pod_sets, priority=PRIORITIES.get(name, 0), **spec))
+
+
+def running(*objects: dict[str, Any]) -> tuple[World, Inspection]:
+    """A world in which all that may begin has begun, one after the other, and its inspection."""
+    steps = [with_metadata(obj, annotations={SUBMIT_AT: f"{number}ms"}) for number, obj in enumerate(objects)]
+    world = World(scenario_of([*platform(), *steps]))
+    inspection = attach(world)
+    world.run_until(5 * SECOND)
+    assert inspection.violations == []
+    return world, inspection
+
+
+def get(world: World, name: str, kind: str = scheme.WORKLOAD) -> Obj:
+    """An object that must be there."""
+    found = world.client.get(Key(kind, "team", name))
+    assert found is not None
+    return found
+
+
+def broken(inspection: Inspection, world: World) -> list[str]:
+    """The laws broken after what was done, each once, in order."""
+    world.run_until(None)
+    return list(dict.fromkeys(violation.law for violation in inspection.finish()))
+
+
+def change(world: World, name: str, status: Mapping[str, Any]) -> None:
+    """Write a Workload's status over the heads of its controllers."""
+    obj = get(world, name)
+    world.submit(UpdateStatus(with_status(obj, {**(obj.get("status") or {}), **status})))
+
+
+def admit(world: World, name: str, queue: str = "ours", **pod_sets: int) -> None:
+    """Admit a Workload, whatever there is."""
+    admission = make.admission(queue, **pod_sets)
+    change(world, name, {"admission": admission, "conditions": [make.condition("QuotaReserved")]})
+
+
+def preempt(world: World, victim: str, by: str, reason: str = "InClusterQueue") -> None:
+    """Preempt a Workload for another."""
+    uid = get(world, by)["metadata"]["uid"]
+    message = f"Preempted to accommodate a workload (UID: {uid}, JobUID: UNKNOWN) due to whim"
+    marks = [make.condition("Evicted", reason="Preempted"), make.condition("Preempted", reason=reason, message=message)]
+    kept = get(world, victim)["status"]["conditions"]
+    change(world, victim, {"conditions": [*kept, *marks]})
+
+
+def test_a_world_left_alone_keeps_all_laws() -> None:
+    world, inspection = running(workload("old"), workload("new"))
+    assert broken(inspection, world) == []
+
+
+def test_an_admission_beyond_the_tree_is_seen() -> None:
+    world, inspection = running(workload("old", count=6), workload("late", count=2))
+    admit(world, "late", main=2)
+    assert "quota_never_oversubscribed" in broken(inspection, world)
+
+
+def test_quota_taken_away_excuses_who_holds_it() -> None:
+    world, inspection = running(workload("old", count=6))
+    smaller = make.cluster_queue("theirs", active=None, cohortName="all", resourceGroups=quota("spot", 0))
+    world.apply(without_birth(smaller))
+    assert broken(inspection, world) == []
+
+
+def test_usage_that_nobody_holds_is_seen() -> None:
+    world, inspection = running(workload("old"))
+    world.platform.index.snapshot.queues["ours"].node.usage[0] += 1
+    world.apply(workload("late"))
+    assert "usage_is_sum_of_admitted" in broken(inspection, world)
+
+
+@pytest.mark.parametrize(
+    ("queue", "pod_sets"),
+    [
+        pytest.param("ours", {"other": 5}, id="another pod set"),
+        pytest.param("ours", {"main": 4}, id="fewer pods than may be"),
+        pytest.param("ours", {"main": 6}, id="more pods than asked for"),
+        pytest.param("theirs", {"main": 5}, id="another queue"),
+    ],
+)
+def test_an_assignment_that_does_not_match_is_seen(queue: str, pod_sets: dict[str, int]) -> None:
+    world, inspection = running(workload("large", count=5), workload("late", count=5))
+    admit(world, "late", queue, **pod_sets)
+    assert "admitted_has_assignment" in broken(inspection, world)
+
+
+@pytest.mark.parametrize(
+    ("victim", "by", "reason"),
+    [
+        pytest.param("old", "late", "InClusterQueue", id="equal priority"),
+        pytest.param("old", "new", "InCohortReclamation", id="a reason for other queues"),
+        pytest.param("mate", "new", "InCohortReclamation", id="a queue that does not borrow"),
+        pytest.param("mate", "new", "InCohortReclaimWhileBorrowing", id="a policy that is off"),
+        pytest.param("mate", "new", "InCohortFairSharing", id="sharing that is not fair"),
+        pytest.param("old", "old", "InClusterQueue", id="somebody who does not wait"),
+    ],
+)
+def test_a_preemption_without_right_is_seen(victim: str, by: str, reason: str) -> None:
+    world, inspection = running(
+        workload("old", count=3), workload("mate", "lq-theirs", 3), workload("late", count=9), workload("new", count=9)
+    )
+    preempt(world, victim, by, reason)
+    assert "preemption_respects_priority" in broken(inspection, world)
+
+
+def test_a_job_that_starts_by_itself_is_seen() -> None:
+    template = make.pod_template(restartPolicy="Never")
+    world, inspection = running(without_birth(make.job("job", parallelism=9, completions=9, template=template)))
+    job = get(world, "job", scheme.JOB)
+    world.apply(with_path(job, ("spec", "suspend"), False))
+    assert "no_job_runs_without_admission" in broken(inspection, world)
+
+
+def test_a_finished_workload_that_goes_on_is_seen() -> None:
+    world, inspection = running(workload("old"))
+    change(world, "old", {"conditions": [make.condition("Finished")]})
+    world.run_until(6 * SECOND)
+    change(world, "old", {"conditions": []})
+    assert "finished_holds_nothing" in broken(inspection, world)
+
+
+def test_a_workload_that_is_forgotten_is_seen() -> None:
+    world, inspection = running(workload("old", count=6), workload("late"))
+    world.platform.index.pending["ours"].remove("team/late")
+    change(world, "old", {"conditions": [make.condition("Finished")]})
+    assert broken(inspection, world) == ["assumed_equals_confirmed", "nothing_is_stuck"]
+
+
+def test_an_assumption_that_the_objects_do_not_bear_out_is_seen() -> None:
+    world, inspection = running(workload("old"))
+    world.platform.index.snapshot.queues["ours"].workloads["team/old"].evicted = True
+    world.apply(workload("late"))
+    assert broken(inspection, world) == ["assumed_equals_confirmed"]
+
+
+def test_an_object_changed_in_place_is_seen() -> None:
+    world, inspection = running(workload("old"))
+    labels: Any = get(world, "old")["metadata"]
+    labels["labels"] = {"a": "b"}
+    assert broken(inspection, world) == ["nothing_mutated"]
+
+
+def watched(*events: WatchEvent) -> list[str]:
+    """What the law of watches says of events told after those of a small world."""
+    _, inspection = running()
+    inspection._observe(events)
+    return [violation.what for violation in inspection.violations if violation.law == "watch_has_no_gap"]
+
+
+def test_a_gap_in_a_watch_is_seen() -> None:
+    world, _ = running()
+    obj = make.namespace("gap")
+    event = WatchEvent(EventType.ADDED, Key(scheme.NAMESPACE, "", "gap"), obj, None, world.store.revision + 2)
+    assert watched(event) == [f"revision {world.store.revision + 2} follows {world.store.revision}"]
+
+
+def test_a_change_of_what_was_never_told_is_seen() -> None:
+    world, _ = running()
+    obj, key = make.namespace("gap"), Key(scheme.NAMESPACE, "", "gap")
+    event = WatchEvent(EventType.MODIFIED, key, obj, obj, world.store.revision + 1)
+    assert watched(event) == ["gap was not what was told before", "gap was modified"]
+
+
+def test_a_violation_tells_the_story_of_its_objects() -> None:
+    world, inspection = running(workload("old", count=6), workload("late", count=2))
+    admit(world, "late", main=2)
+    broken(inspection, world)
+    text = str(next(v for v in inspection.violations if v.law == "quota_never_oversubscribed"))
+    assert text.startswith("5s quota_never_oversubscribed: team/late was given 2000 of spot/cpu in queue/ours")
+    assert "0.001s Workload team/late: added" in text
+
+
+def test_every_law_has_a_name_of_its_own_and_says_what_it_is() -> None:
+    assert len({law.name for law in LAWS}) == len(LAWS)
+    assert all(law.__module__.endswith(law.name) for law in LAWS)
