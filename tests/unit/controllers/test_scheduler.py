@@ -2,15 +2,18 @@
 
 from typing import Any
 
+import pytest
+
 import make
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj, with_path
+from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.controllers.admission_index import AdmissionIndex
 from batchyard.controllers.scheduler import CYCLE, REPORT_PERIOD, Scheduler
 from batchyard.controllers.workload import WorkloadLifecycle
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.ports.client import EventType, WatchEvent
 from stage import Stage, said
 from yard import cohort, group, preemption, queue, workload
 
@@ -131,16 +134,25 @@ def test_one_head_a_queue_is_admitted_a_cycle() -> None:
     assert [state(stage, name) for name in "abcde"] == ["admitted"] * 4 + ["pending"]
 
 
-def test_a_head_that_changed_meanwhile_is_not_admitted() -> None:
-    index = AdmissionIndex()
-    scheduler = Scheduler(index, Policy())
+def added(scheduler: Scheduler, *objects: Obj) -> list[Key]:
+    """The keys the scheduler wants looked at when these appear."""
+    events = [WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0) for obj in objects]
+    return [key for event in events for key in scheduler.keys_for(event, make.NOW)]
+
+
+def settings() -> list[Obj]:
+    """A namespace, a flavor and a LocalQueue for cq."""
+    return [make.namespace(), make.flavor("spot"), make.local_queue("cq", cluster_queue="cq")]
+
+
+@pytest.mark.parametrize("there", [[], [workload("a", active=False)]], ids=["gone", "deactivated"])
+def test_a_head_that_changed_meanwhile_is_not_admitted(there: list[Obj]) -> None:
+    scheduler = Scheduler(AdmissionIndex(), Policy())
+    added(scheduler, *settings(), queue("cq", 4), workload("a"))
     stage = Stage()
-    for obj in (make.namespace(), make.flavor("spot"), queue("cq", 4), make.local_queue("cq", cluster_queue="cq")):
-        stage.put(obj)
-    stage.client.subscribe(lambda batch: [list(scheduler.keys_for(e, make.NOW)) for e in batch] and None)
-    stage.put(queue("cq", 5), workload("a"))
+    stage.put(*there)
     outcome = scheduler.reconcile(CYCLE, stage.client, make.NOW)
-    assert outcome.writes == []
+    assert (outcome.writes, outcome.events) == ([], [])
 
 
 # Waiting.
@@ -293,13 +305,20 @@ def test_a_queue_that_goes_leaves_nothing_to_decide() -> None:
 
 def test_the_cycle_is_asked_for_only_when_there_is_something_to_decide() -> None:
     scheduler = Scheduler(AdmissionIndex(), Policy())
-    stage = Stage()
-    seen: list[Key] = []
-    stage.client.subscribe(lambda batch: [seen.extend(scheduler.keys_for(e, make.NOW)) for e in batch] and None)
-    stage.put(make.namespace(), make.flavor("spot"), make.local_queue("cq", cluster_queue="cq"), workload("a"))
-    assert seen == []
-    stage.put(queue("cq", 4))
-    assert seen == [CYCLE]
+    assert added(scheduler, *settings(), workload("a")) == []
+    assert added(scheduler, queue("cq", 4)) == [CYCLE]
+
+
+def test_a_victim_that_is_gone_is_not_evicted() -> None:
+    scheduler = Scheduler(AdmissionIndex(), Policy())
+    held = {**workload("low", 4, priority=-1)}
+    admission = make.admission("cq")
+    admission["podSetAssignments"][0]["resourceUsage"]["cpu"] = "4"
+    running = lifecycle.reserve_quota(held, admission, make.NOW, admitted=True)
+    rules = preemption("LowerPriority")
+    added(scheduler, *settings(), queue("cq", 4, preemption=rules), running, workload("high"))
+    outcome = scheduler.reconcile(CYCLE, Stage().client, make.NOW)
+    assert (outcome.writes, outcome.events, outcome.requeue_at) == ([], [], make.NOW)
 
 
 def test_backoffs_are_waited_for() -> None:
