@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchyard.sim.generate import SeededDraws, random_scenario
-from properties.worlds import SMALL, Drawn, broken_laws, examples
+from batchyard.sim.generate import Bounds, SeededDraws, random_scenario
+from properties.worlds import SMALL, Drawn, broken_laws, event_log, examples
 
 CORPUS = [
     pytest.param(34, id="a head whose victims free too few pods stays in front of others"),
 ]
 
 SEEDS = range(1000, 1060)
+LOOPING = [302]
+"""Seeds of worlds in which Workloads preempt each other for ever."""
 
 
 @pytest.mark.parametrize("fair_sharing", [False, True])
@@ -35,3 +37,10 @@ def test_worlds_of_a_seed_keep_all_laws(seed: int) -> None:
 @pytest.mark.parametrize("seed", CORPUS)
 def test_worlds_that_once_broke_a_law_keep_them_all(seed: int) -> None:
     assert broken_laws(random_scenario(SeededDraws(seed))) == ""
+
+
+@pytest.mark.parametrize("seed", LOOPING)
+def test_worlds_that_loop_say_so_and_come_to_an_end(seed: int) -> None:
+    scenario = random_scenario(SeededDraws(seed), Bounds(workloads_max=14))
+    assert broken_laws(scenario) == ""
+    assert any(record["event"] == "PreemptionLoop" and record["steps"] for record in event_log(scenario))

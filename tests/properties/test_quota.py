@@ -155,6 +155,16 @@ def test_fitting_and_borrowing_are_told_by_the_quota_of_the_subtree(forest: Fore
         assert fits_in_quota(node, ((fr, amount),)) == (used + amount <= subtree, ((fr, max(0, amount - own)),))
 
 
+@given(forests(), st.tuples(AMOUNT, AMOUNT))
+def test_several_requests_fit_if_each_of_them_does(forest: Forest, amounts: tuple[int, int]) -> None:
+    frs = [forest.snapshot.id_of(*pair) for pair in PAIRS]
+    requests = tuple(zip(frs, amounts, strict=True))
+    for node in forest.nodes().values():
+        assert is_within_nominal(node, frs) == all(is_within_nominal(node, (fr,)) for fr in frs)
+        each = [fits_in_quota(node, (request,)) for request in requests]
+        assert fits_in_quota(node, requests) == (all(fits for fits, _ in each), tuple(rest for _, (rest,) in each))
+
+
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
 def test_quota_is_found_in_the_lowest_subtree_that_holds_it(forest: Forest, pair: Pair, amount: int) -> None:
