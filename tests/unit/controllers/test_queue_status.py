@@ -1,0 +1,254 @@
+"""What the status of ClusterQueues, LocalQueues and Cohorts says, and when it is written."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, with_path
+from batchyard.controllers.admission_index import AdmissionIndex
+from batchyard.controllers.queue_status import QueueStatus
+from batchyard.controllers.scheduler import Scheduler
+from batchyard.core.cycle import Policy
+from batchyard.core.lifecycle import workload as lifecycle
+from stage import Stage, said
+from yard import cohort, group, queue, workload
+
+
+def open_stage(*objects: Obj, fair_sharing: bool = False) -> Stage:
+    index = AdmissionIndex()
+    policy = Policy(fair_sharing=fair_sharing)
+    stage = Stage(Scheduler(index, policy), QueueStatus(index, fair_sharing=fair_sharing))
+    stage.put(make.namespace(), *objects)
+    return stage
+
+
+def team(*objects: Obj, **spec: Any) -> Stage:
+    """A cq of 4 cpu and its LocalQueue, with what comes besides."""
+    local = make.local_queue("cq", cluster_queue="cq")
+    return open_stage(make.flavor("spot"), queue("cq", 4, active=None, **spec), local, *objects)
+
+
+def cluster_queue(stage: Stage, name: str = "cq") -> Mapping[str, Any]:
+    return stage.get(scheme.CLUSTER_QUEUE, name, "")
+
+
+def local_queue(stage: Stage, name: str = "cq") -> Mapping[str, Any]:
+    return stage.get(scheme.LOCAL_QUEUE, name)
+
+
+def figures(obj: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Pending, reserving and admitted Workloads."""
+    status = obj["status"]
+    return status["pendingWorkloads"], status["reservingWorkloads"], status["admittedWorkloads"]
+
+
+# Conditions.
+
+
+def test_a_queue_is_ready_at_once() -> None:
+    stage = team()
+    assert said(cluster_queue(stage), "Active") == ("True", "Ready", "Can admit new workloads")
+    assert said(local_queue(stage), "Active") == ("True", "Ready", "Can submit new workloads to localQueue")
+    assert figures(cluster_queue(stage)) == figures(local_queue(stage)) == (0, 0, 0)
+
+
+def test_a_missing_flavor_is_told_until_it_comes() -> None:
+    stage = team(queue("cq", groups=[group(new={"cpu": 1})], active=None))
+    message = "Can't admit new workloads: references missing ResourceFlavor(s): new."
+    assert said(cluster_queue(stage), "Active") == ("False", "FlavorNotFound", message)
+    assert said(local_queue(stage), "Active") == (
+        "False",
+        "ClusterQueueIsInactive",
+        "Can't submit new workloads to clusterQueue",
+    )
+    stage.put(make.flavor("new"))
+    assert said(cluster_queue(stage), "Active")[1] == said(local_queue(stage), "Active")[1] == "Ready"
+
+
+def test_a_local_queue_without_its_queue_says_so() -> None:
+    stage = open_stage(make.local_queue("cq", cluster_queue="cq"), make.flavor("spot"))
+    message = "Can't submit new workloads to clusterQueue"
+    assert said(local_queue(stage), "Active") == ("False", "ClusterQueueDoesNotExist", message)
+    stage.put(queue("cq", 4, active=None))
+    assert said(local_queue(stage), "Active")[1] == "Ready"
+
+
+def test_a_local_queue_that_looks_again_sees_that_its_queue_is_gone() -> None:
+    stage = team()
+    stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
+    stage.put(with_path(local_queue(stage), ("metadata", "labels"), {"x": "y"}))
+    assert said(local_queue(stage), "Active")[1] == "ClusterQueueDoesNotExist"
+    assert local_queue(stage)["status"]["flavorsReservation"] == []
+
+
+@pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
+def test_a_stopped_local_queue_says_so(policy: str) -> None:
+    stage = team(workload("a", 9))
+    stage.put(make.local_queue("cq", cluster_queue="cq", stopPolicy=policy))
+    stage.run(3)
+    assert said(local_queue(stage), "Active") == ("False", "Stopped", "LocalQueue is stopped")
+    assert (figures(local_queue(stage))[0], figures(cluster_queue(stage))[0]) == (0, 0)
+
+
+def test_a_stopped_cluster_queue_says_so() -> None:
+    stage = team()
+    stage.put(queue("cq", 4, stopPolicy="Hold"))
+    assert said(cluster_queue(stage), "Active")[1] == "Stopped"
+    assert said(local_queue(stage), "Active")[1] == "ClusterQueueIsInactive"
+
+
+def test_the_generation_seen_is_told() -> None:
+    stage = team()
+    (condition,) = cluster_queue(stage)["status"]["conditions"]
+    assert condition["observedGeneration"] == cluster_queue(stage)["metadata"]["generation"]
+
+
+# Figures.
+
+
+def busy() -> Stage:
+    """One Workload runs and two wait."""
+    stage = team(queue("lender", 4, cohort="all"), cohort="all")
+    stage.put(workload("a", 5))
+    stage.put(workload("b", 9), workload("c", 9))
+    return stage
+
+
+def test_figures_are_written_together_after_a_second() -> None:
+    stage = busy()
+    assert figures(cluster_queue(stage)) == (0, 0, 0)
+    stage.run(1)
+    assert figures(cluster_queue(stage)) == figures(local_queue(stage)) == (2, 1, 1)
+
+
+def test_usage_is_told_by_flavor_and_resource() -> None:
+    stage = busy()
+    stage.run(1)
+    status = cluster_queue(stage)["status"]
+    assert status["flavorsReservation"] == [
+        {"name": "spot", "resources": [{"name": "cpu", "total": "5", "borrowed": "1"}]}
+    ]
+    assert status["flavorsUsage"] == status["flavorsReservation"]
+    usage = [{"name": "spot", "resources": [{"name": "cpu", "total": "5"}]}]
+    assert local_queue(stage)["status"]["flavorsUsage"] == usage
+    assert local_queue(stage)["status"]["flavorsReservation"] == usage
+
+
+def test_every_flavor_of_every_group_is_listed_in_order() -> None:
+    groups = [group(two={"memory": "4Gi", "cpu": 4}, one={"memory": "1Gi", "cpu": 1}), group(v100={"gpu": 2})]
+    flavors = [make.flavor(name) for name in ("one", "two", "v100")]
+    stage = open_stage(*flavors, queue("cq", groups=groups), make.local_queue("cq", cluster_queue="cq"))
+    stage.put(workload("a", pod_sets=[make.pod_set(requests={"cpu": "500m", "memory": "1Gi", "gpu": 1})]))
+    stage.run(1)
+    listed = [
+        (f["name"], [(r["name"], r["total"]) for r in f["resources"]])
+        for f in cluster_queue(stage)["status"]["flavorsUsage"]
+    ]
+    assert listed == [
+        ("two", [("cpu", "500m"), ("memory", "1Gi")]),
+        ("one", [("cpu", "0"), ("memory", "0")]),
+        ("v100", [("gpu", "1")]),
+    ]
+
+
+def test_a_queue_alone_borrows_nothing() -> None:
+    stage = team()
+    stage.put(workload("a", 4))
+    stage.put(queue("cq", 1))
+    stage.run(1)
+    (flavor,) = cluster_queue(stage)["status"]["flavorsUsage"]
+    assert flavor["resources"] == [{"name": "cpu", "total": "4", "borrowed": "0"}]
+
+
+def test_what_is_reserved_is_not_yet_used() -> None:
+    admission = make.admission("cq")
+    stage = team(lifecycle.reserve_quota(workload("a"), admission, make.NOW, admitted=False))
+    stage.run(1)
+    status = cluster_queue(stage)["status"]
+    assert figures(cluster_queue(stage)) == (0, 1, 0)
+    assert [status[f][0]["resources"][0]["total"] for f in ("flavorsReservation", "flavorsUsage")] == ["1", "0"]
+
+
+def test_figures_fall_when_workloads_finish() -> None:
+    stage = busy()
+    stage.run(1)
+    stage.put(lifecycle.finish(stage.workload("a"), "Succeeded", "", stage.kernel.now()))
+    stage.delete(scheme.WORKLOAD, "b")
+    stage.run(3)
+    assert figures(cluster_queue(stage)) == figures(local_queue(stage)) == (1, 0, 0)
+
+
+def test_local_queues_count_their_own() -> None:
+    stage = team(make.local_queue("other", cluster_queue="cq"))
+    stage.put(workload("a"), workload("b", queue="other"), workload("c", 9, queue="other"))
+    stage.run(1)
+    assert (figures(local_queue(stage)), figures(local_queue(stage, "other"))) == ((0, 1, 1), (1, 1, 1))
+    assert figures(cluster_queue(stage)) == (1, 2, 2)
+
+
+def test_a_workload_of_a_missing_queue_counts_nowhere() -> None:
+    stage = team()
+    stage.put(workload("a", queue="nowhere"))
+    stage.run(2)
+    assert figures(cluster_queue(stage)) == (0, 0, 0)
+
+
+def test_nothing_is_written_where_nothing_changed() -> None:
+    stage = busy()
+    stage.run(2)
+    before = cluster_queue(stage)["metadata"]["resourceVersion"]
+    stage.put(with_path(stage.workload("b"), ("metadata", "labels"), {"x": "y"}))
+    stage.run(5)
+    assert cluster_queue(stage)["metadata"]["resourceVersion"] == before
+
+
+def test_figures_can_be_asked_for_before_their_time() -> None:
+    stage = busy()
+    stage.runner.flush_delayed(("queue-status",))
+    stage.settle()
+    assert figures(cluster_queue(stage)) == (2, 1, 1)
+
+
+def test_a_queue_that_is_gone_is_not_written() -> None:
+    stage = busy()
+    stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
+    stage.delete(scheme.LOCAL_QUEUE, "cq")
+    stage.run(3)
+    assert stage.client.settled()
+
+
+# Shares.
+
+
+def test_shares_are_told_only_with_fair_sharing() -> None:
+    for fair_sharing in (False, True):
+        stage = open_stage(
+            make.flavor("spot"),
+            cohort("root", 4),
+            cohort("team", 0, parent="root"),
+            queue("cq", 0, cohort="team", weight=2),
+            make.local_queue("cq", cluster_queue="cq"),
+            fair_sharing=fair_sharing,
+        )
+        stage.put(workload("a", 2))
+        stage.run(2)
+        share = {"fairSharing": {"weightedShare": 250}} if fair_sharing else {}
+        assert {k: v for k, v in cluster_queue(stage)["status"].items() if k == "fairSharing"} == share
+        assert ("fairSharing" in (stage.get(scheme.COHORT, "team", "").get("status") or {})) is fair_sharing
+
+
+def test_a_cohort_without_weight_that_borrows_has_the_largest_share() -> None:
+    stage = open_stage(
+        make.flavor("spot"),
+        cohort("root", 4),
+        cohort("team", 0, parent="root", weight=0),
+        queue("cq", 0, cohort="team"),
+        make.local_queue("cq", cluster_queue="cq"),
+        fair_sharing=True,
+    )
+    stage.put(workload("a", 2))
+    stage.put(with_path(stage.get(scheme.COHORT, "team", ""), ("metadata", "labels"), {"x": "y"}))
+    assert stage.get(scheme.COHORT, "team", "")["status"]["fairSharing"] == {"weightedShare": 2**63 - 1}
