@@ -1,8 +1,8 @@
-"""Durations as kubectl prints ages."""
+"""Durations as Go writes them, as kubectl prints ages, and in seconds."""
 
 import pytest
 
-from batchyard.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, format_age
+from batchyard.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, format_age, parse_duration, seconds
 
 DAY = 24 * HOUR
 YEAR = 365 * DAY
@@ -35,3 +35,36 @@ YEAR = 365 * DAY
 )
 def test_an_age_keeps_two_units_at_most(duration: int, age: str) -> None:
     assert format_age(duration) == age
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [
+        ("0", 0),
+        ("0s", 0),
+        ("90s", 90 * SECOND),
+        ("1h30m", 90 * MINUTE),
+        ("0.2s", 200 * MILLISECOND),
+        (".5s", 500 * MILLISECOND),
+        ("1.s", SECOND),
+        ("150ms", 150 * MILLISECOND),
+        ("7us", 7),
+        ("7µs", 7),
+        ("1h1m1s1ms1us", HOUR + MINUTE + SECOND + MILLISECOND + 1),
+        ("0.0000019s", 1),
+        ("1s1s", 2 * SECOND),
+        ("100000h", 100_000 * HOUR),
+    ],
+)
+def test_durations_are_read_as_go_writes_them(text: str, duration: int) -> None:
+    assert parse_duration(text) == duration
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "1 s", "-1s", "1d", "1h30", "1.2.3s", "one second", "00", ".s", "1s "])
+def test_what_is_no_duration_says_what_one_is(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a duration; write it as 90s, 1h30m or 0\.5s"):
+        parse_duration(text)
+
+
+def test_whole_seconds_are_whole_numbers() -> None:
+    assert [repr(seconds(d)) for d in (0, 3 * SECOND, SECOND // 2, -SECOND)] == ["0", "3", "0.5", "-1"]
