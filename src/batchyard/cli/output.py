@@ -28,8 +28,8 @@ def fail(message: str) -> NoReturn:
 
 
 def bytes_out() -> BinaryIO:
-    """Standard output for what is written in great numbers."""
-    return sys.stdout.buffer
+    """Standard output for what is written in great numbers: buffered, whatever the environment says; to be closed."""
+    return open(sys.stdout.fileno(), "wb", closefd=False)
 
 
 def end_with_closed_pipe() -> NoReturn:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 #: Pieces of work between two looks at the clock: some hundredths of a second.
-_SLICE: Final = 2_000
-_PATIENCE_SECONDS: Final = 1.0
+SLICE: Final = 2_000
+PATIENCE_SECONDS: Final = 1.0
 
 
 def watched(simulation: Simulation) -> None:
@@ -24,12 +24,12 @@ def watched(simulation: Simulation) -> None:
         simulation.advance()
         return
     begun = monotonic()
-    while monotonic() - begun < _PATIENCE_SECONDS:
-        if not simulation.advance(_SLICE):
+    while monotonic() - begun < PATIENCE_SECONDS:
+        if not simulation.advance(SLICE):
             return
     with _bar() as bar:
         task = bar.add_task("simulating", total=1.0)
-        while simulation.advance(_SLICE):
+        while simulation.advance(SLICE):
             bar.update(task, completed=fraction_done(simulation), description=_description(simulation))
 
 

@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration
+from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration
 from batchyard.cli import output
 from batchyard.cli.options import OnLoop, Output
 from batchyard.cli.progress import watched
@@ -93,11 +93,14 @@ def said_of(result: Result) -> Iterator[str]:
 
 
 def in_words(seconds: float) -> str:
-    """A duration as Go writes it: 1h2m3.5s."""
-    rest = round(seconds * SECOND)
-    hours, rest = divmod(rest, HOUR)
+    """A duration as Go writes it: 1h2m3.5s, 250ms."""
+    whole = round(seconds * SECOND)
+    for unit, name in ((MICROSECOND, "µs"), (MILLISECOND, "ms")):
+        if 0 < whole < unit * 1000:
+            return f"{whole / unit:g}{name}"
+    hours, rest = divmod(whole, HOUR)
     minutes, rest = divmod(rest, MINUTE)
-    parts = [f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{rest / SECOND:g}s" if rest else ""]
+    parts = [f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{rest / SECOND:.9g}s" if rest else ""]
     return "".join(parts) or "0s"
 
 
@@ -116,13 +119,11 @@ def _event_sink(name: str | None) -> Iterator[Callable[[Record], None]]:
     if name is None:
         yield ignore_record
         return
-    if name == "-":
-        yield _line_writer(output.bytes_out())
-        output.write("")
-        return
     try:
-        with Path(name).open("wb") as file:
-            yield _line_writer(file)
+        with output.bytes_out() if name == "-" else Path(name).open("wb") as stream:
+            yield _line_writer(stream)
+    except BrokenPipeError:
+        output.end_with_closed_pipe()
     except OSError as wrong:
         output.fail(f"{name}: the event log cannot be written: {wrong.strerror}; name another file with --events")
 

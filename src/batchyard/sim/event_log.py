@@ -8,10 +8,11 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, key_of
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant, seconds
 from batchyard.controllers.preemption_loops import PreemptionLoop
+from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
 from batchyard.ports.client import EventType, Reader, WatchEvent
 
 Record: TypeAlias = Mapping[str, Any]
@@ -41,16 +42,10 @@ class EventLog:
 
     def final(self, reader: Reader, at: Instant | None = None) -> None:
         """Who waits and who runs at the end, which is now if it is not said."""
-        views = [workload_view(obj) for obj in reader.list(scheme.WORKLOAD)]
-        open_views = [v for v in views if not v.finished]
-        self._emit(
-            "Final",
-            {
-                "pending": [v.key for v in open_views if not v.quota_reserved],
-                "admitted": [v.key for v in open_views if v.quota_reserved],
-            },
-            at,
-        )
+        left = [obj for obj in reader.list(scheme.WORKLOAD) if not is_finished(obj)]
+        pending = [str(key_of(obj)) for obj in left if not has_quota_reservation(obj)]
+        admitted = [str(key_of(obj)) for obj in left if has_quota_reservation(obj)]
+        self._emit("Final", {"pending": pending, "admitted": admitted}, at)
 
     def _observe(self, event: WatchEvent) -> None:
         view = workload_view(event.obj)

@@ -70,6 +70,8 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
     for manifest in manifests.objects:
         obj = manifest.obj
         if group_kind(obj) == scheme.SCENARIO:
+            if config:
+                faults.append(manifest.fault(FieldError("", "the run has a Scenario already", "keep one of them")))
             config = {"name": obj["metadata"]["name"], **_config(manifest, faults)}
             continue
         counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1

@@ -18,13 +18,14 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
-from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant, parse_duration, seconds
+from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
 from batchyard.sim.event_log import Record
 from batchyard.sim.events import Event, event_of
 from batchyard.sim.files import Source, read_sources
 from batchyard.sim.result import Counts, Ending, Result, refusal_of
 from batchyard.sim.scenario import FileFault, Scenario, make_scenario
+from batchyard.sim.waits import Waits
 from batchyard.sim.world import EPOCH, StoppedByLoop, World, ignore_record, let_time_pass
 
 #: No run goes on for longer, whatever keeps happening in it.
@@ -126,7 +127,6 @@ class Simulation:
         world = self.world
         world.settle()
         workloads = world.objects(scheme.WORKLOAD)
-        views = [workload_view(obj) for obj in workloads]
         now = self._end_of_log(workloads)
         world.log.final(world.client, now)
         return Result(
@@ -137,7 +137,7 @@ class Simulation:
             loops=tuple(world.loops),
             refused=tuple(refusal_of(*refused) for refused in world.refused),
             warnings=(),
-            counts=_counts(views, world),
+            counts=_counts(workloads, world.waits),
             objects={kind: world.objects(kind) for kind in KINDS_SHOWN},
             now=now,
             waits=world.waits,
@@ -185,8 +185,7 @@ def _last_change(workload: Obj) -> Instant:
     return max(map(parse_time, [*times, workload["metadata"]["creationTimestamp"]]))
 
 
-def _counts(views: Sequence[WorkloadView], world: World) -> Counts:
-    finished = sum(view.finished for view in views)
-    admitted = sum(view.quota_reserved and not view.finished for view in views)
-    waits = world.waits
-    return Counts(finished, admitted, len(views) - finished - admitted, waits.preemptions, waits.evictions)
+def _counts(workloads: Sequence[Obj], waits: Waits) -> Counts:
+    finished = sum(map(is_finished, workloads))
+    admitted = sum(has_quota_reservation(obj) and not is_finished(obj) for obj in workloads)
+    return Counts(finished, admitted, len(workloads) - finished - admitted, waits.preemptions, waits.evictions)

@@ -18,6 +18,7 @@ from batchyard.ports.controller import EventRecord
 class _Story:
     """One Workload: since when it waits (None: it does not), and what came before."""
 
+    created: Instant
     since: Instant | None
     waited: Duration = 0
     preemptions: int = 0
@@ -47,33 +48,33 @@ class Waits:
 
     def waited(self, workload: Obj, now: Instant) -> Duration:
         """How long a Workload has waited so far, from its creation on, all its times without quota together."""
-        story = self._stories.get(_key(workload))
-        if story is None:
-            story = _Story(_created(workload))
+        story = self._story(_key(workload), workload)
         if story.since is None or _is_over(workload):
             return story.waited
         return story.waited + max(0, now - story.since)
 
     def preempted(self, workload: Obj) -> int:
         """How often a Workload was preempted."""
-        story = self._stories.get(_key(workload))
-        return 0 if story is None else story.preemptions
+        return self._story(_key(workload), workload).preemptions
 
     def _admitted(self, key: Key, at: Instant) -> None:
         self.admissions += 1
-        story = self._stories.get(key)
-        if story is None or story.since is None:  # the first time, or another object of that name
-            workload = self._reader.get(key)
-            if workload is None:
-                return
-            story = self._stories[key] = _Story(_created(workload))
-        assert story.since is not None
-        story.waited += max(0, at - story.since)
+        workload = self._reader.get(key)
+        if workload is None:
+            return
+        story = self._stories[key] = self._story(key, workload)
+        if story.since is not None:
+            story.waited += max(0, at - story.since)
         story.since = None
+
+    def _story(self, key: Key, workload: Obj) -> _Story:
+        """The story of a Workload; a new one if that of the name is another's, who is gone."""
+        created, story = parse_time(workload["metadata"]["creationTimestamp"]), self._stories.get(key)
+        return story if story is not None and story.created >= created else _Story(created, created)
 
     def _evicted(self, key: Key, at: Instant) -> _Story:
         self.evictions += 1
-        story = self._stories.setdefault(key, _Story(at))
+        story = self._stories.setdefault(key, _Story(at, at))
         story.since = at
         return story
 
@@ -81,10 +82,6 @@ class Waits:
 def _key(workload: Obj) -> Key:
     view = workload_view(workload)
     return Key(scheme.WORKLOAD, view.namespace, view.name)
-
-
-def _created(workload: Obj) -> Instant:
-    return parse_time(workload["metadata"]["creationTimestamp"])
 
 
 def _is_over(workload: Obj) -> bool:

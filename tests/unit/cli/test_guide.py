@@ -1,0 +1,69 @@
+"""`batchyard guide`: what it prints, in which forms."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+REFARCH = ROOT.parent / "shared" / "refarch"
+
+Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_the_demo_ends_with_everything_completed(batchyard: Batchyard) -> None:
+    done = batchyard("guide")
+    assert done.returncode == 0
+    assert "20 of 20 rows that quota alone decides (exact) agree with the guide" in done.stderr
+    assert "64 of 64 Jobs are complete" in done.stderr
+    jobs = done.stdout.partition("NAMESPACE")[2].splitlines()[1:]
+    assert len(jobs) == 64
+    assert all(" Complete " in line for line in jobs)
+
+
+def test_each_table_is_beside_what_the_guide_saw(batchyard: Batchyard) -> None:
+    lines = batchyard("guide", "--step", "low-priority").stdout.splitlines()
+    assert lines[1].split("   ")[-3:] == ["GUIDE PENDING", "GUIDE ADMITTED", "AGREES"]
+    row = next(line for line in lines if line.startswith("cq-team-b-lp"))
+    assert row.split() == ["cq-team-b-lp", "team-a-b", "StrictFIFO", "0", "4", "0", "4", "yes,", "exact"]
+
+
+def test_json_has_the_shape_of_the_guides_figures(batchyard: Batchyard) -> None:
+    document = json.loads(batchyard("guide", "--output", "json").stdout)
+    names = ["low-priority", "high-priority", "compact-placement", "jobset", "all-completed"]
+    assert [step["name"] for step in document["steps"]] == names
+    assert document["steps"][1]["clusterQueues"]["cq-team-a-hp"] == {"pending": 2, "admitted": 2}
+    assert document["jobs"][0] == {
+        "namespace": "team-a",
+        "name": "team-a-compact-job-0",
+        "completions": "2/2",
+        "duration": "7m22s",
+        "ageAtEnd": "42m",
+    }
+
+
+def test_a_step_alone_is_shown_as_things_stand_then(batchyard: Batchyard) -> None:
+    document = json.loads(batchyard("guide", "--step", "high-priority", "--output", "json").stdout)
+    assert [step["name"] for step in document["steps"]] == ["high-priority"]
+    assert len(document["jobs"]) == 32
+
+
+def test_the_step_that_needs_checks_says_so(batchyard: Batchyard) -> None:
+    done = batchyard("guide", "--step", "dws")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "waits for admission checks" in done.stderr
+
+
+def test_another_layout_is_told(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("guide", "--manifests", tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"{tmp_path}/platform/teams: no manifests are there; name a folder laid out as")
+
+
+@pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")
+def test_the_architectures_own_manifests_agree_too(batchyard: Batchyard) -> None:
+    done = batchyard("guide", "--manifests", REFARCH)
+    assert done.returncode == 0
+    assert "20 of 20 rows" in done.stderr

@@ -1,0 +1,194 @@
+"""The command line as a process: exit codes, and what goes to which stream."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import make
+from batchyard.cli import main
+
+ROOT = Path(__file__).parents[3]
+FIRST_STEPS = "examples/first-steps"
+LIVELOCK = "tests/unit/sim/livelock.yaml"
+QUEUE = (ROOT / FIRST_STEPS / "platform.yaml").read_text("utf-8")
+
+Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_tables_go_to_stdout_and_the_summary_to_stderr(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", FIRST_STEPS)
+    assert done.returncode == 0
+    assert done.stdout.startswith("NAME         COHORT   STRATEGY")
+    assert done.stdout.endswith("team        train-c   Complete   2/2           30s        59s\n")
+    summary = "batchyard: 1m1s of virtual time; Workloads: 3 finished, 0 admitted, 0 pending; 0 preemptions\n"
+    assert done.stderr == summary
+
+
+def test_the_event_log_takes_stdout_alone(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", FIRST_STEPS, "--events", "-")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0] == '{"time":0,"event":"Created","workload":"team/job-train-a-bafec"}'
+    assert lines[-1] == '{"time":61,"event":"Final","pending":[],"admitted":[]}'
+    assert [json.loads(line)["time"] for line in lines] == sorted(json.loads(line)["time"] for line in lines)
+
+
+def test_the_event_log_goes_to_a_file_beside_the_tables(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("simulate", FIRST_STEPS, "--events", tmp_path / "log", "--until", "90s", "-o", "json")
+    last = json.loads((tmp_path / "log").read_text("utf-8").splitlines()[-1])
+    assert (last["event"], last["time"]) == ("Final", 90)
+    kinds = [item["kind"] for item in json.loads(done.stdout)["items"]]
+    assert kinds == ["ClusterQueue", "LocalQueue", *["Workload"] * 3, *["Job"] * 3]
+
+
+def test_wide_adds_columns_as_kubectl_does(batchyard: Batchyard) -> None:
+    assert "CONTAINERS   IMAGES" in batchyard("simulate", FIRST_STEPS, "-o", "wide").stdout
+
+
+def test_manifests_come_from_standard_input(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", "-", stdin=QUEUE)
+    assert (done.returncode, "team-queue" in done.stdout) == (0, True)
+
+
+def test_without_objects_nothing_is_found(batchyard: Batchyard) -> None:
+    assert batchyard("simulate", "-", stdin="# nothing\n").stdout == "No resources found\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(b"\x7fELF\xff", "no text: byte 4 is not UTF-8", id="binary"),
+        pytest.param(b"a: b: c\n", ":1: line 1: mapping values are not allowed", id="bad YAML"),
+        pytest.param(b'{"kind": "Job"', ":1: line 1: did not find expected", id="bad JSON"),
+        pytest.param(b"- 1\n", ":1: a list is no object", id="no object"),
+        pytest.param(b"kind: Jobb\napiVersion: batch/v1\n", "did you mean Job (batch/v1)?", id="unknown kind"),
+        pytest.param(QUEUE.replace("nominalQuota: 4", "nominalQuota: x").encode(), "nominalQuota", id="bad quantity"),
+    ],
+)
+def test_bad_manifests_are_told_with_their_place(
+    batchyard: Batchyard, tmp_path: Path, content: bytes, expected: str
+) -> None:
+    (tmp_path / "bad.yaml").write_bytes(content)
+    done = batchyard("simulate", tmp_path, FIRST_STEPS)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"{tmp_path}/bad.yaml")
+    assert expected in done.stderr
+    assert done.stderr.endswith("nothing was run\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_all_that_is_wrong_is_told_at_once(batchyard: Batchyard, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.yaml").write_text("kind: A\n---\nkind: B\n")
+    done = batchyard("simulate", "none.yaml", tmp_path / "empty", tmp_path / "bad.yaml")
+    assert done.returncode == 1
+    places = [line.partition(": ")[0].rpartition("/")[2] for line in done.stderr.splitlines()[:3]]
+    assert places == ["none.yaml", "empty", "?"]
+    assert "bad.yaml:2 B/?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["simulate"], "Missing argument"),
+        (["simulate", FIRST_STEPS, "--until", "soon"], "'soon' is not a duration; write it as 90s, 1h30m or 0.5s"),
+        (["simulate", FIRST_STEPS, "--output", "xml"], "'xml'"),
+        (["simulate", FIRST_STEPS, "--seed", "x"], "valid integer"),
+        (["simulate", FIRST_STEPS, "--events", "-", "-o", "json"], "leave out --output"),
+        (["simulate", FIRST_STEPS, "--cluster", "c.yaml"], "No such option"),
+        (["guide", "--step", "next"], "'next'"),
+        (["fly"], "No such command 'fly'"),
+        (["--fly"], "No such option"),
+    ],
+)
+def test_wrong_usage_ends_with_2(batchyard: Batchyard, arguments: list[str], expected: str) -> None:
+    done = batchyard(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert expected in done.stderr
+
+
+def test_an_event_log_that_cannot_be_written_is_told(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", FIRST_STEPS, "--events", "none/log")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("none/log: the event log cannot be written: No such file or directory")
+
+
+def test_help_names_the_commands_and_the_exit_codes(batchyard: Batchyard) -> None:
+    done = batchyard("--help")
+    assert done.returncode == 0
+    assert all(word in done.stdout for word in ("simulate", "guide", "Exit codes: 0 done"))
+
+
+def test_the_version_is_that_of_the_package(batchyard: Batchyard) -> None:
+    assert batchyard("--version").stdout == "batchyard 0.1.0\n"
+
+
+@pytest.mark.parametrize("path", ["examples/preemption", "examples/fair-sharing", LIVELOCK])
+def test_the_hash_seed_changes_nothing(batchyard: Batchyard, path: str, tmp_path: Path) -> None:
+    arguments = ("simulate", path, "--until", "200s", "--output", "json", "--events")
+    runs = [batchyard(*arguments, tmp_path / seed, PYTHONHASHSEED=seed) for seed in "01"]
+    assert runs[0].stdout == runs[1].stdout
+    assert runs[0].stderr == runs[1].stderr
+    assert (tmp_path / "0").read_bytes() == (tmp_path / "1").read_bytes()
+
+
+def test_a_loop_is_told_and_the_run_goes_on(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", LIVELOCK)
+    assert done.returncode == 0
+    assert "in the cohort of pair, without end: team/elastic preempts team/rigid (InCohortReclamation)" in done.stderr
+    assert "the run went on" in done.stderr
+
+
+def test_a_loop_ends_the_run_with_1_if_it_is_to(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", LIVELOCK, "--on-loop", "stop", "--events", "-")
+    assert done.returncode == 1
+    assert "the run was ended there" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["event"] == "Final"
+
+
+def test_a_reader_that_goes_away_ends_it_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "batchyard", "simulate", FIRST_STEPS]
+    for option in ([], ["--events", "-"]):
+        done = subprocess.run([*command, *option], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, check=False)
+        assert (done.returncode, b"Traceback" in done.stderr) == (141, False), done.stderr
+    os.close(writing)
+
+
+def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
+    pods = make.pod_set(count=4, template=make.pod_template({"cpu": 1}, restartPolicy="Never"))
+    work = {
+        "spec": {"queueName": "jobs", "podSets": [pods]},
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+    }
+    metadata = {"namespace": "team", "annotations": {"batchyard.dev/runtime": "1s"}}
+    many = [json.dumps({**work, "metadata": {**metadata, "name": f"w{number}"}}) for number in range(6000)]
+    (tmp_path / "many.yaml").write_text("\n".join([f"{QUEUE}---", *many]))
+    command = [sys.executable, "-m", "batchyard", "simulate", str(tmp_path / "many.yaml"), "--events", "-"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=60)
+    assert (running.returncode, told) == (main.INTERRUPTED, "")
+
+
+def test_a_defect_of_ours_is_told_without_a_traceback() -> None:
+    code = (
+        "import sys, batchyard.cli.app as a, batchyard.cli.main as m\n"
+        "def fail(): raise KeyError('lost')\n"
+        "a.app = fail\n"
+        "m.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("batchyard: a defect of batchyard itself: KeyError: 'lost'")
+    assert "Traceback" not in done.stderr

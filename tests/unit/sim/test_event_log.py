@@ -1,0 +1,57 @@
+"""The event log: what it says of the life of Workloads."""
+
+from pathlib import Path
+
+from batchyard.sim.event_log import Record
+from batchyard.sim.simulate import OnLoop, Options, Simulation, read_scenario
+
+ROOT = Path(__file__).parents[3]
+LIVELOCK = Path(__file__).with_name("livelock.yaml")
+
+
+def log(path: Path, on_loop: OnLoop = OnLoop.CONTINUE) -> list[Record]:
+    """The event log of a run."""
+    records: list[Record] = []
+    scenario, _ = read_scenario([path])
+    simulation = Simulation(scenario, Options(sink=records.append, on_loop=on_loop))
+    simulation.advance()
+    simulation.result()
+    return records
+
+
+def of(records: list[Record], job: str) -> list[Record]:
+    """The records of the Workload of a Job, its name left out."""
+    found = [record for record in records if f"/job-{job}-" in record.get("workload", "")]
+    return [{key: value for key, value in record.items() if key != "workload"} for record in found]
+
+
+def test_a_life_is_told_from_creation_to_end() -> None:
+    pod_sets = [{"name": "main", "count": 2, "flavors": {"cpu": "default-flavor"}}]
+    assert of(log(ROOT / "examples" / "first-steps"), "train-c") == [
+        {"time": 2, "event": "Created"},
+        {"time": 30, "event": "QuotaReserved", "clusterQueue": "team-queue", "podSets": pod_sets},
+        {"time": 30, "event": "Admitted", "clusterQueue": "team-queue"},
+        {"time": 60, "event": "Finished"},
+    ]
+
+
+def test_a_preemption_names_its_reason_and_its_preemptor() -> None:
+    records = log(ROOT / "examples" / "preemption")
+    (preempted,) = [record for record in of(records, "study-2") if record["event"] == "Preempted"]
+    assert (preempted["time"], preempted["reason"]) == (45, "InClusterQueue")
+    assert preempted["by"].startswith("research/job-deadline-")
+
+
+def test_the_last_line_says_who_is_left() -> None:
+    records = log(LIVELOCK, on_loop=OnLoop.STOP)
+    assert records[-1] == {"time": 10, "event": "Final", "pending": ["team/elastic", "team/rigid"], "admitted": []}
+
+
+def test_a_loop_is_told_with_its_steps() -> None:
+    (loop,) = [record for record in log(LIVELOCK, on_loop=OnLoop.STOP) if record["event"] == "PreemptionLoop"]
+    assert (loop["time"], loop["cohort"]) == (10, "pair")
+    assert loop["steps"][0] == {
+        "preemptor": "team/elastic",
+        "victim": "team/rigid",
+        "reason": "InCohortReclamation",
+    }

@@ -1,0 +1,109 @@
+"""The guide, played on our examples and on the reference architecture itself."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from batchyard.sim.guide import Guide, Row, Seen, examples_folder, guide_steps, played_steps
+from batchyard.sim.scenario import InvalidScenario
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "refarch"
+REFARCH = ROOT.parent / "shared" / "refarch"
+
+needs_refarch = pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")
+folders = pytest.mark.parametrize(
+    "folder", [EXAMPLE, pytest.param(REFARCH, marks=needs_refarch)], ids=["ours", "its own"]
+)
+
+
+@cache
+def played(folder: Path) -> tuple[Guide, dict[str, Seen]]:
+    """The whole guide, and what was seen after each step."""
+    guide = Guide(folder, played_steps())
+    return guide, {seen.step.name: seen for seen in guide.play()}
+
+
+@folders
+def test_rows_that_quota_alone_decides_agree(folder: Path) -> None:
+    _, steps = played(folder)
+    assert [(name, seen.wrong) for name, seen in steps.items() if seen.wrong] == []
+    for team in "abcd":
+        assert steps["low-priority"].rows[f"cq-team-{team}-lp"] == Row(0, 4)
+        assert steps["high-priority"].rows[f"cq-team-{team}-hp"] == Row(2, 2)
+
+
+@folders
+def test_everything_completes(folder: Path) -> None:
+    guide, steps = played(folder)
+    assert guide.unfinished() == []
+    assert set(steps["all-completed"].rows.values()) == {Row()}
+    assert guide.world.refused == []
+
+
+@folders
+def test_the_platform_has_twelve_queues(folder: Path) -> None:
+    _, steps = played(folder)
+    assert all(len(seen.rows) == 12 for seen in steps.values())
+
+
+def test_our_runtimes_make_the_second_step_the_guides_own() -> None:
+    _, steps = played(EXAMPLE)
+    seen = steps["high-priority"]
+    assert all(row == seen.step.saw(queue) for queue, row in seen.rows.items())
+
+
+def test_steps_come_at_the_guides_spacing() -> None:
+    assert [(step.name, step.starts_after) for step in guide_steps()] == [
+        ("low-priority", "0s"),
+        ("high-priority", "5m"),
+        ("compact-placement", "16m"),
+        ("jobset", "32m"),
+        ("dws", "43m"),
+        ("all-completed", "58m"),
+    ]
+
+
+def test_a_step_is_played_with_those_before_it() -> None:
+    assert [step.name for step in played_steps("compact-placement")] == [
+        "low-priority",
+        "high-priority",
+        "compact-placement",
+    ]
+    assert "dws" not in [step.name for step in played_steps()]
+
+
+def test_within_a_step_teams_take_turns_half_a_second_apart() -> None:
+    guide = Guide(EXAMPLE, played_steps("low-priority"))
+    applied = [
+        (step.at / 1_000_000 - 60, obj["metadata"]["name"])
+        for step in guide.world.scenario.steps
+        for obj in step.apply
+        if obj["kind"] == "Job"
+    ]
+    assert [at for at, _ in applied[:6]] == [0, 0.5, 1, 1.5, 3, 3.5]
+    assert [name for _, name in applied[3:5]] == ["team-d-low-priority-job-0", "team-a-low-priority-job-1"]
+
+
+def test_the_example_is_found_beside_the_package() -> None:
+    assert examples_folder() == EXAMPLE
+
+
+def test_a_folder_of_another_layout_is_refused_with_all_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidScenario) as told:
+        Guide(tmp_path, played_steps("low-priority"))
+    missing = [str(fault).partition(": ")[0].removeprefix(f"{tmp_path}/") for fault in told.value.faults]
+    assert missing == ["platform/teams", "platform/priorityclass", "platform/kueue", "low_priority/workloads"]
+
+
+@needs_refarch
+def test_the_figures_are_those_of_the_guide() -> None:
+
+    theirs = yaml.safe_load((REFARCH / "guide.yaml").read_text("utf-8"))["steps"]
+    assert [(step.name, step.cluster_queues) for step in guide_steps()] == [
+        (step["name"], step["clusterQueues"]) for step in theirs
+    ]
+    exact = [list(step.exact_rows) or ("every row" if step.every_row_is_exact else None) for step in guide_steps()]
+    assert exact == [step.get("exactRows") for step in theirs]

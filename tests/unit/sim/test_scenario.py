@@ -1,0 +1,91 @@
+"""Manifests become steps in time, or all that is wrong with them."""
+
+import pytest
+
+from batchyard.api.errors import FieldError
+from batchyard.api.manifests import read_manifests
+from batchyard.base.instant import SECOND
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario
+
+CONFIG = """
+apiVersion: sim.batchyard.dev/v1alpha1
+kind: Scenario
+metadata: {name: example}
+spec: {fairSharing: true, horizon: 10m}
+"""
+
+
+def config_map(name: str, **annotations: str) -> str:
+    """A document; annotations are named without their prefix."""
+    noted = "".join(f"\n    batchyard.dev/{key.replace('_', '-')}: {value}" for key, value in annotations.items())
+    notes = f"\n  annotations:{noted}" if noted else ""
+    return f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: team{notes}\n"
+
+
+def scenario(*documents: str) -> Scenario:
+    """The scenario of documents of one file."""
+    return make_scenario(read_manifests([("f.yaml", "---\n".join(documents))]))
+
+
+def faults(*documents: str) -> list[str]:
+    """What is wrong with documents of one file."""
+    with pytest.raises(InvalidScenario) as told:
+        scenario(*documents)
+    return [str(fault) for fault in told.value.faults]
+
+
+def test_without_annotations_all_is_applied_at_the_start_in_order() -> None:
+    (step,) = scenario(config_map("b"), config_map("a")).steps
+    assert step.at == 0
+    assert [obj["metadata"]["name"] for obj in step.apply] == ["team", "b", "a"]
+
+
+def test_annotations_say_when() -> None:
+    steps = scenario(config_map("a", submit_at="1m30s", delete_at="2m"), config_map("b", submit_at="0.5s")).steps
+    applied = [(step.at, [obj["metadata"]["name"] for obj in step.apply]) for step in steps]
+    assert applied == [(0, ["team"]), (SECOND // 2, ["b"]), (90 * SECOND, ["a"]), (120 * SECOND, [])]
+    assert [key.name for key in steps[-1].delete] == ["a"]
+
+
+def test_namespaces_that_are_used_exist_from_the_start() -> None:
+    steps = scenario(config_map("a", submit_at="5s")).steps
+    assert [obj["metadata"]["name"] for obj in steps[0].apply] == ["team"]
+
+
+def test_a_namespace_that_is_given_is_made_when_it_says() -> None:
+    later = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: team\n  annotations: {batchyard.dev/submit-at: 3s}\n"
+    steps = scenario(later, config_map("a", submit_at="5s")).steps
+    assert [(step.at, len(step.apply)) for step in steps] == [(0, 0), (3 * SECOND, 1), (5 * SECOND, 1)]
+
+
+def test_the_first_document_configures_the_run() -> None:
+    made = scenario(CONFIG, config_map("a"))
+    assert (made.name, made.fair_sharing, made.horizon) == ("example", True, 600 * SECOND)
+    assert made.counts == {"ConfigMap": 1}
+
+
+def test_there_is_one_scenario_at_most() -> None:
+    assert faults(CONFIG, CONFIG) == ["f.yaml:2 Scenario/example: the run has a Scenario already; keep one of them"]
+
+
+def test_every_bad_duration_is_told_in_its_place() -> None:
+    told = faults(config_map("a", submit_at="soon", runtime="10 minutes"), config_map("b", delete_at="-5s"))
+    assert [fault.removesuffix("; write it as 90s, 1h30m or 0.5s") for fault in told] == [
+        "f.yaml:1 ConfigMap/a: metadata.annotations[batchyard.dev/submit-at]: 'soon' is not a duration",
+        "f.yaml:1 ConfigMap/a: metadata.annotations[batchyard.dev/runtime]: '10 minutes' is not a duration",
+        "f.yaml:2 ConfigMap/b: metadata.annotations[batchyard.dev/delete-at]: '-5s' is not a duration",
+    ]
+
+
+def test_a_bad_horizon_is_told_in_its_place() -> None:
+    (fault,) = faults(CONFIG.replace("10m", "for ever"))
+    assert fault.startswith("f.yaml:1 Scenario/example: spec.horizon: Invalid value: 'for ever' is not")
+
+
+def test_unread_files_are_told_with_the_faults_of_the_others() -> None:
+    unread = [FileFault("gone.yaml", FieldError("", "cannot be read", "check the name"))]
+    with pytest.raises(InvalidScenario) as told:
+        make_scenario(read_manifests([("f.yaml", "kind: Job\n")]), unread)
+    first, second = map(str, told.value.faults)
+    assert first == "gone.yaml: cannot be read; check the name"
+    assert second.startswith("f.yaml:1 Job/?: apiVersion: Required value")

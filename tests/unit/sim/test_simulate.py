@@ -1,0 +1,223 @@
+"""The Python API: what a run returns, and how it ends."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import make
+from batchyard import InvalidScenario, simulate
+from batchyard.api import scheme
+from batchyard.sim.events import Ended, Event, Preempted, QuotaReserved
+from batchyard.sim.result import Ending, Result
+from batchyard.sim.scenario import RUNTIME, SUBMIT_AT
+from batchyard.sim.simulate import Options, Simulation, read_scenario
+
+ROOT = Path(__file__).parents[3]
+FIRST_STEPS = ROOT / "examples" / "first-steps"
+PREEMPTION = ROOT / "examples" / "preemption"
+LIVELOCK = Path(__file__).with_name("livelock.yaml")
+
+
+def queue(cpu: int = 4, **spec: Any) -> list[make.Obj]:
+    """A ClusterQueue of one flavor, and its LocalQueue."""
+    resources = [{"name": "cpu", "nominalQuota": cpu}]
+    groups = [{"coveredResources": ["cpu"], "flavors": [{"name": "spot", "resources": resources}]}]
+    queues = [make.cluster_queue(active=None, resourceGroups=groups, **spec), make.local_queue()]
+    return [without_birth(obj) for obj in [make.flavor(), *queues]]
+
+
+def workload(name: str, cpu: int = 1, at: str = "0s", runtime: str | None = "10s") -> make.Obj:
+    """A bare Workload of one pod."""
+    annotations = {SUBMIT_AT: at, **({RUNTIME: runtime} if runtime else {})}
+    template = make.pod_template({"cpu": cpu}, restartPolicy="Never")
+    obj = make.workload(name, pod_sets=[{"name": "main", "count": 1, "template": template}], annotations=annotations)
+    return without_birth(obj)
+
+
+def without_birth(obj: make.Obj) -> make.Obj:
+    """The object as a user writes it: when it was created is for the API to say."""
+    metadata = {name: value for name, value in obj["metadata"].items() if name not in {"uid", "creationTimestamp"}}
+    return {**obj, "metadata": metadata}
+
+
+def test_rows_tell_what_came_of_each_job() -> None:
+    result = simulate(FIRST_STEPS)
+    assert [(job.name, job.status, job.completions, job.duration) for job in result.jobs] == [
+        ("train-a", "Complete", "2/2", 30),
+        ("train-b", "Complete", "2/2", 60),
+        ("train-c", "Complete", "2/2", 30),
+    ]
+    assert [(row.owner, row.status, row.waited) for row in result.workloads] == [
+        ("train-a", "finished", 0),
+        ("train-b", "finished", 0),
+        ("train-c", "finished", 28),
+    ]
+
+
+def test_queues_are_told_as_they_stand_at_the_end() -> None:
+    result = simulate(*queue(2), workload("a", 2), workload("b", 2), until=5)
+    (cluster_queue,), (local_queue,) = result.cluster_queues, result.local_queues
+    assert (cluster_queue.name, cluster_queue.pending, cluster_queue.admitted) == ("cq", 1, 1)
+    assert (local_queue.namespace, local_queue.pending, local_queue.admitted) == ("team", 1, 1)
+    assert [(row.name, row.status) for row in result.workloads] == [("a", "admitted"), ("b", "pending")]
+    assert "insufficient unused quota" in result.workloads[1].why
+
+
+def test_objects_are_there_behind_the_rows() -> None:
+    result = simulate(FIRST_STEPS)
+    assert [row.obj for row in result.jobs] == list(result.objects[scheme.JOB])
+    assert result.jobs[0].obj["spec"]["parallelism"] == 2
+
+
+def test_events_are_typed_and_in_order() -> None:
+    events = simulate(PREEMPTION).events
+    preempted = [event for event in events if isinstance(event, Preempted)]
+    assert [(event.time, event.reason) for event in preempted] == [
+        (30, "InCohortReclamation"),
+        (30, "InCohortReclamation"),
+        (45, "InClusterQueue"),
+    ]
+    assert preempted[0].by.startswith("production/job-release-")
+    assert [event.time for event in events] == sorted(event.time for event in events)
+    reserved = next(event for event in events if isinstance(event, QuotaReserved))
+    assert (reserved.pod_sets[0].count, reserved.pod_sets[0].flavors) == (2, {"cpu": "default-flavor"})
+
+
+def test_events_are_told_as_they_happen() -> None:
+    told: list[Event] = []
+    result = simulate(FIRST_STEPS, events=told.append)
+    assert told == list(result.events)
+    assert isinstance(told[-1], Ended)
+
+
+def test_nothing_is_kept_that_was_not_asked_for() -> None:
+    result = simulate(PREEMPTION, record=False)
+    assert result.events == ()
+    assert (result.counts.preemptions, result.duration) == (3, 210)
+
+
+def test_waiting_counts_every_time_without_quota() -> None:
+    rows = {row.owner: row for row in simulate(PREEMPTION).workloads}
+    assert (rows["study-2"].waited, rows["study-2"].preemptions) == (30, 1)
+    assert (rows["study-4"].waited, rows["study-4"].preemptions) == (60, 1)
+    assert (rows["release"].waited, rows["release"].preemptions) == (0, 0)
+
+
+def test_one_that_never_got_quota_waits_until_the_end() -> None:
+    result = simulate(*queue(1), workload("too-large", 2, at="10s"), until="60s")
+    assert result.workloads[0].waited == 50
+
+
+def test_the_run_ends_at_the_last_that_happened() -> None:
+    result = simulate(*queue(), workload("short", runtime="7s"), workload("waits", 5, at="3s"))
+    assert (result.duration, result.ending) == (7, Ending.IDLE)
+    assert result.events[-1] == Ended(7, ("team/waits",), ())
+
+
+@pytest.mark.parametrize(("until", "duration"), [("90s", 90), (90, 90), (0.5, 0.5), (0, 0)])
+def test_until_ends_the_run_and_the_log(until: str | float, duration: float) -> None:
+    result = simulate(*queue(), workload("service", runtime=None), until=until)
+    assert (result.duration, result.ending) == (duration, Ending.HORIZON)
+    assert result.events[-1] == Ended(duration, (), ("team/service",))
+
+
+def test_until_goes_before_the_horizon_of_the_scenario() -> None:
+    scenario = {
+        "apiVersion": "sim.batchyard.dev/v1alpha1",
+        "kind": "Scenario",
+        "metadata": {"name": "short"},
+        "spec": {"horizon": "20s"},
+    }
+    assert simulate(scenario, *queue()).duration == 20
+    assert simulate(scenario, *queue(), until=30).duration == 30
+
+
+def test_a_time_before_the_start_is_refused() -> None:
+    with pytest.raises(ValueError, match="lies before the start"):
+        simulate(FIRST_STEPS, until=-1)
+
+
+def test_what_runs_for_ever_does_not_keep_the_run_from_ending() -> None:
+    result = simulate(*queue(), workload("service", runtime=None))
+    assert (result.ending, result.counts.admitted) == (Ending.IDLE, 1)
+
+
+def test_no_run_goes_on_beyond_all_reason() -> None:
+    result = simulate(*queue(), workload("in-eleven-years", at="100000h"))
+    assert (result.ending, len(result.workloads)) == (Ending.BOUND, 0)
+
+
+def test_a_loop_is_found_and_the_run_goes_on() -> None:
+    result = simulate(LIVELOCK)
+    assert result.ending is Ending.IDLE
+    steps = {(step.preemptor, step.victim, step.reason) for loop in result.loops for step in loop.steps}
+    assert steps == {("team/elastic", "team/rigid", "InCohortReclamation")}
+    assert "elastic preempts team/rigid (InCohortReclamation)" in result.loops[0].message
+
+
+def test_a_loop_ends_the_run_if_it_is_to() -> None:
+    result = simulate(LIVELOCK, on_loop="stop")
+    assert (result.ending, result.duration, len(result.loops)) == (Ending.LOOP, 10, 1)
+    assert [row.pending for row in result.cluster_queues] == [1, 1]
+
+
+def test_a_loop_leaves_the_others_alone() -> None:
+    other = [*queue(), workload("apart", at="12s")]
+    result = simulate(LIVELOCK, *other)
+    assert {row.name: row.status for row in result.workloads}["apart"] == "finished"
+
+
+def test_text_files_and_objects_make_one_scenario(tmp_path: Path) -> None:
+    path = tmp_path / "queues.json"
+    path.write_text("\n".join(map(make_json, queue())))
+    text = make_json(workload("told")) + "\n"
+    result = simulate(str(path), text, workload("given"))
+    assert [row.name for row in result.workloads] == ["given", "told"]
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidScenario) as told:
+        simulate(tmp_path / "none.yaml", "kind: Jobb\napiVersion: batch/v1\n", {"kind": "Job"})
+    text = str(told.value)
+    assert len(told.value.faults) >= 3
+    assert "none.yaml: cannot be read: No such file or directory" in text
+    assert "<text 2>:1 Jobb/?: kind" in text
+    assert "<object 3>:1 Job/?: apiVersion: Required value; set it to batch/v1" in text
+
+
+def test_refused_writes_are_told_with_their_reason() -> None:
+    template = make.pod_template({"cpu": 1}, restartPolicy="Never")
+    job = without_birth(make.job("fixed", template=template))
+    later = {**job, "spec": {**job["spec"], "completions": 2}}
+    later = {**later, "metadata": {**later["metadata"], "annotations": {SUBMIT_AT: "5s"}}}
+    (refused,) = simulate(*queue(), job, later).refused
+    assert (refused.verb, refused.key.name, refused.reason) == ("update", "fixed", "Invalid")
+    assert "spec.completions" in str(refused)
+
+
+@pytest.mark.parametrize("slice_of", [1, 7, 1000])
+def test_slices_change_nothing(slice_of: int) -> None:
+    whole = simulate(PREEMPTION, record=False)
+    scenario, _ = read_scenario([PREEMPTION])
+    simulation = Simulation(scenario, Options())
+    while simulation.advance(slice_of):
+        pass
+    assert told(simulation.result()) == told(whole)
+
+
+def test_the_seed_changes_names_and_nothing_else() -> None:
+    first, second = simulate(FIRST_STEPS, seed=1), simulate(FIRST_STEPS, seed=2)
+    assert first.workloads[0].obj["metadata"]["uid"] != second.workloads[0].obj["metadata"]["uid"]
+    assert [event.time for event in first.events] == [event.time for event in second.events]
+
+
+def told(result: Result) -> object:
+    """What two equal runs have in common."""
+    return result.objects, result.duration, result.counts
+
+
+def make_json(obj: make.Obj) -> str:
+    """An object on one line."""
+    return msgspec.json.encode(obj).decode()
