@@ -27,7 +27,7 @@ SECONDS_MAX = 300
 SUITES = {
     "unit": ("tests/unit/core", "tests/unit/controllers"),
     "quota": ("tests/properties/test_quota.py",),
-    "laws": ("tests/properties/test_laws.py",),
+    "laws": ("tests/properties/test_laws_of_preemption.py", "tests/properties/test_laws.py"),
     "oracle": ("tests/oracle",),
 }
 
