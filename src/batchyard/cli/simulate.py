@@ -18,9 +18,9 @@ from batchyard.controllers.preemption_loops import PreemptionLoop
 from batchyard.sim.event_log import Record
 from batchyard.sim.kernel import EndlessInstant
 from batchyard.sim.result import Ending, Result
-from batchyard.sim.scenario import InvalidScenario, Scenario
-from batchyard.sim.simulate import VIRTUAL_TIME_MAX, Options, Simulation, read_scenario
+from batchyard.sim.scenario import VIRTUAL_TIME_MAX, InvalidScenario, Scenario
 from batchyard.sim.simulate import OnLoop as WhenLooping
+from batchyard.sim.simulate import Options, Simulation, read_scenario
 from batchyard.sim.world import ignore_record
 
 #: More of one sort are counted, not shown.
@@ -42,6 +42,8 @@ class Request:
 
 def run(request: Request) -> None:
     """Do it; exits with 1 where it fails."""
+    if request.until is not None and request.until > VIRTUAL_TIME_MAX:
+        output.misused("--until is more than ten years; stop earlier")
     scenario = read(request.paths)
     with _event_sink(request.events) as sink:
         options = Options(request.until, request.seed, WhenLooping(request.on_loop), sink)

@@ -13,11 +13,13 @@ from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
-from batchyard.base.instant import Duration, parse_duration
+from batchyard.base.instant import HOUR, Duration, parse_duration
 
 RUNTIME: Final = "batchyard.dev/runtime"
 SUBMIT_AT: Final = "batchyard.dev/submit-at"
 DELETE_AT: Final = "batchyard.dev/delete-at"
+#: No run goes on for longer, whatever keeps happening in it.
+VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
 
 
 class Step(NamedTuple):
@@ -90,11 +92,11 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
 
 def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
     spec = manifest.obj.get("spec") or {}
-    horizon = spec.get("horizon")
-    return {
-        "fair_sharing": bool(spec.get("fairSharing", False)),
-        "horizon": None if horizon is None else _duration(manifest, "spec.horizon", horizon, faults),
-    }
+    text = spec.get("horizon")
+    horizon = None if text is None else _duration(manifest, "spec.horizon", text, faults)
+    if horizon is not None and horizon > VIRTUAL_TIME_MAX:
+        faults.append(manifest.fault(FieldError("spec.horizon", f"{text} is more than ten years", "stop earlier")))
+    return {"fair_sharing": bool(spec.get("fairSharing", False)), "horizon": horizon}
 
 
 def _moment(manifest: Manifest, name: str, faults: list[Fault]) -> Duration | None:

@@ -18,18 +18,15 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
-from batchyard.base.instant import HOUR, SECOND, Duration, Instant, parse_duration, seconds
+from batchyard.base.instant import SECOND, Duration, Instant, parse_duration, seconds
 from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
 from batchyard.sim.event_log import Record
 from batchyard.sim.events import Event, event_of
 from batchyard.sim.files import Source, read_sources
 from batchyard.sim.result import Counts, Ending, Result, refusal_of
-from batchyard.sim.scenario import FileFault, Scenario, make_scenario
+from batchyard.sim.scenario import VIRTUAL_TIME_MAX, FileFault, Scenario, make_scenario
 from batchyard.sim.waits import Waits
 from batchyard.sim.world import EPOCH, StoppedByLoop, World, ignore_record, let_time_pass
-
-#: No run goes on for longer, whatever keeps happening in it.
-VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
 
 KINDS_SHOWN: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.JOB_SET, scheme.JOB)
 
@@ -171,11 +168,11 @@ def _tell(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
 def _duration(until: str | float | None) -> Duration | None:
     if until is None:
         return None
-    if isinstance(until, str):
-        return parse_duration(until)
-    if until < 0:
-        raise ValueError(f"until={until} lies before the start; give seconds from the start, or a text such as '2h'")
-    return round(until * SECOND)
+    duration = parse_duration(until) if isinstance(until, str) else round(until * SECOND)
+    if not 0 <= duration <= VIRTUAL_TIME_MAX:
+        problem = "lies before the start" if duration < 0 else "is more than ten years"
+        raise ValueError(f"until={until} {problem}; give seconds from the start, or a text such as '2h'")
+    return duration
 
 
 def _last_change(workload: Obj) -> Instant:

@@ -98,6 +98,7 @@ def test_all_that_is_wrong_is_told_at_once(batchyard: Batchyard, tmp_path: Path)
     [
         (["simulate"], "Missing argument"),
         (["simulate", FIRST_STEPS, "--until", "soon"], "'soon' is not a duration; write it as 90s, 1h30m or 0.5s"),
+        (["simulate", FIRST_STEPS, "--until", "999999999h"], "more than ten years"),
         (["simulate", FIRST_STEPS, "--output", "xml"], "'xml'"),
         (["simulate", FIRST_STEPS, "--seed", "x"], "valid integer"),
         (["simulate", FIRST_STEPS, "--events", "-", "-o", "json"], "leave out --output"),

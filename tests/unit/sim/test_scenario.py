@@ -82,6 +82,11 @@ def test_a_bad_horizon_is_told_in_its_place() -> None:
     assert fault.startswith("f.yaml:1 Scenario/example: spec.horizon: Invalid value: 'for ever' is not")
 
 
+def test_a_horizon_beyond_all_reason_is_a_fault() -> None:
+    (fault,) = faults(CONFIG.replace("10m", "99999999h"))
+    assert fault == "f.yaml:1 Scenario/example: spec.horizon: 99999999h is more than ten years; stop earlier"
+
+
 def test_unread_files_are_told_with_the_faults_of_the_others() -> None:
     unread = [FileFault("gone.yaml", FieldError("", "cannot be read", "check the name"))]
     with pytest.raises(InvalidScenario) as told:

@@ -1,5 +1,6 @@
 """The Python API: what a run returns, and how it ends."""
 
+import doctest
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,16 @@ def test_until_goes_before_the_horizon_of_the_scenario() -> None:
     assert simulate(scenario, *queue(), until=30).duration == 30
 
 
-def test_a_time_before_the_start_is_refused() -> None:
-    with pytest.raises(ValueError, match="lies before the start"):
-        simulate(FIRST_STEPS, until=-1)
+@pytest.mark.parametrize(("until", "told"), [(-1, "lies before the start"), (1e9, "ten years"), ("soon", "no")])
+def test_a_time_that_makes_no_sense_is_refused(until: str | float, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        simulate(FIRST_STEPS, until=until)
+
+
+def test_the_docstring_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (example,) = doctest.DocTestFinder(recurse=False).find(simulate, globs={"simulate": simulate})
+    assert doctest.DocTestRunner().run(example) == (0, 2)
 
 
 def test_what_runs_for_ever_does_not_keep_the_run_from_ending() -> None:
