@@ -1,0 +1,99 @@
+"""Small worlds, each with what must happen in it.
+
+A scenario `NAME.yaml` is a list of manifests with the moments at which they are applied; beside it `NAME.expected.yaml`
+says for every instant what happens (in any order within it), and for the end who runs and who waits for what.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.manifests import read_manifests
+from batchyard.api.views.workload import workload_view
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import World
+
+HERE = Path(__file__).parent
+SCENARIOS = {
+    f"{path.parent.name}/{path.stem}": path
+    for path in sorted(HERE.glob("*/*.yaml"))
+    if not path.stem.endswith(".expected")
+}
+
+
+def run(path: Path) -> tuple[World, list[Mapping[str, Any]]]:
+    """The world after its scenario, and its event log."""
+    records: list[Mapping[str, Any]] = []
+    world = World(make_scenario(read_manifests([(path.name, path.read_text("utf-8"))])), sink=records.append)
+    world.run_until(world.scenario.horizon)
+    world.settle()
+    return world, records
+
+
+def line(record: Mapping[str, Any]) -> str:
+    """What a record tells, in short; '' if nothing that counts."""
+    name = record.get("workload", "").partition("/")[2]
+    match record["event"]:
+        case "QuotaReserved":
+            return f"{name} gets {record['clusterQueue']}: {', '.join(map(_pod_set, record['podSets']))}"
+        case "Preempted":
+            return f"{record['by'].partition('/')[2]} preempts {name} ({record['reason']})"
+        case "Evicted":
+            return f"{name} is evicted ({record['reason']})"
+        case "Finished":
+            return f"{name} finished"
+        case "PreemptionLoop":
+            return f"loop in {record['cohort']}"
+        case _:
+            return ""
+
+
+def _pod_set(pod_set: Mapping[str, Any]) -> str:
+    """`2 spot`, or `driver 2 spot` where the pod set is not the main one."""
+    flavors = "+".join(dict.fromkeys(pod_set["flavors"].values()))
+    told = f"{pod_set['count']} {flavors}"
+    return told if pod_set["name"] == "main" else f"{pod_set['name']} {told}"
+
+
+def happenings(records: list[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """What happened at every instant."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        told = line(record)
+        if told:
+            found.setdefault(f"{record['time']:g}s", []).append(told)
+    return {instant: sorted(lines) for instant, lines in found.items()}
+
+
+def ending(world: World) -> dict[str, Any]:
+    """Who runs at the end, and for what the others wait."""
+    views = [(obj, workload_view(obj)) for obj in world.objects(scheme.WORKLOAD)]
+    runs = [view.name for _, view in views if view.quota_reserved and not view.finished]
+    waits = {}
+    for obj, view in views:
+        if not view.quota_reserved and not view.finished:
+            condition = find_condition(obj, "QuotaReserved")
+            waits[view.name] = condition["reason"] if condition else ""
+    return {name: value for name, value in (("runs", runs), ("waits", waits)) if value}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_goes_as_expected(name: str) -> None:
+    path = SCENARIOS[name]
+    expected = yaml.safe_load(path.with_suffix(".expected.yaml").read_text("utf-8"))
+    world, records = run(path)
+    found: dict[str, Any] = happenings(records)
+    if end := ending(world):
+        found["end"] = end
+    assert found == {when: sorted(what) if isinstance(what, list) else what for when, what in expected.items()}
+    assert not world.refused
+
+
+def test_every_scenario_has_an_expectation_and_the_other_way_round() -> None:
+    expected = sorted(HERE.glob("*/*.expected.yaml"))
+    assert expected == [path.with_suffix(".expected.yaml") for path in SCENARIOS.values()]
