@@ -11,8 +11,9 @@ from batchyard.api.views.workload import workload_view
 from batchyard.core.assignment import LastAssignment
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Admit, Decision, Head, Preempt, Wait
+from batchyard.core.queue import Admitted
 from batchyard.core.quota import QuotaNode, available
-from batchyard.core.snapshot import Admitted, Snapshot
+from batchyard.core.snapshot import Snapshot
 
 
 def quota(nominal: Any, borrowing: Any = None, lending: Any = None) -> dict[str, Any]:
@@ -104,11 +105,16 @@ class Yard:
         amounts = fields.pop("usage", {(fields.pop("flavor", "spot"), "cpu"): cpu * 1000})
         usage = tuple((self.snapshot.id_of(*pair), amount) for pair, amount in amounts.items())
         self.snapshot.settle()
-        held = Admitted(f"team/{name}", f"uid-{name}", self.snapshot.queues[queue], usage)
-        held.priority = fields.get("priority", 0)
-        held.queued = make.at(fields.get("created", 0))
-        held.reserved_at = make.at(fields.get("since", 0))
-        held.evicted = fields.get("evicted", False)
+        held = Admitted(
+            f"team/{name}",
+            f"uid-{name}",
+            self.snapshot.queues[queue],
+            usage,
+            priority=fields.get("priority", 0),
+            queued=make.at(fields.get("created", 0)),
+            reserved_at=make.at(fields.get("since", 0)),
+            evicted=fields.get("evicted", False),
+        )
         self.snapshot.hold(held)
         return held
 
