@@ -21,8 +21,10 @@ from batchyard.base.instant import MINUTE, Instant
 from batchyard.controllers.pending import PendingQueue
 from batchyard.controllers.tally import Tally
 from batchyard.core.decisions import Admit, Head
+from batchyard.core.queue import Admitted, ClusterQueue
+from batchyard.core.quota import Usage
 from batchyard.core.readiness import Readiness, readiness_of
-from batchyard.core.snapshot import Admitted, ClusterQueue, Snapshot
+from batchyard.core.snapshot import Snapshot
 from batchyard.ports.client import EventType, WatchEvent
 
 #: How long quota may lie free without anybody being woken by its release.
@@ -124,11 +126,9 @@ class AdmissionIndex:
     def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
         """Count an admission before it is written."""
         view, queue = decision.head.workload, decision.queue
-        held = Admitted(view.key, view.uid, queue, decision.assignment.usage)
-        chosen = [c.fr for p in decision.assignment.pod_sets for c in p.choices.values()]
-        held.flavor_resources = frozenset(chosen)
-        self._fill(held, view, reserved_at=now, is_admitted=admitted)
-        self._hold(held)
+        chosen = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
+        usage = decision.assignment.usage
+        self._hold(_admitted(view, queue, usage, chosen, reserved_at=now, is_admitted=admitted))
 
     def forget(self, view: WorkloadView, now: Instant) -> None:
         """Count an admission no more that could not be written, and queue the Workload again."""
@@ -214,24 +214,16 @@ class AdmissionIndex:
                 fr = self.snapshot.id_of(flavor, resource)
                 chosen[fr] = None
                 usage[fr] = usage.get(fr, 0) + amounts.get(resource, 0)
-        held = Admitted(view.key, view.uid, queue, tuple(usage.items()))
-        held.flavor_resources = frozenset(chosen)
-        self._fill(held, view, reserved_at=view.reserved_at or 0, is_admitted=view.admitted)
-        self._hold(held)
+        reserved_at = view.reserved_at or 0
+        self._hold(
+            _admitted(
+                view, queue, tuple(usage.items()), frozenset(chosen), reserved_at=reserved_at, is_admitted=view.admitted
+            )
+        )
         if old is not None:
             before = workload_view(old)
             if before.quota_reserved and (before.counts != view.counts or before.priority != view.priority):
                 self._wake_for(view.key, now)
-
-    @staticmethod
-    def _fill(held: Admitted, view: WorkloadView, *, reserved_at: Instant, is_admitted: bool) -> None:
-        held.job_uid = view.job_uid
-        held.local_queue = view.queue
-        held.priority = view.priority
-        held.queued = view.queued
-        held.reserved_at = reserved_at
-        held.evicted = view.evicted and view.quota_reserved
-        held.is_admitted = is_admitted
 
     def _drop(self, key: str, now: Instant) -> None:
         self._dequeue(key)
@@ -451,6 +443,31 @@ class AdmissionIndex:
         for queue in self.snapshot.queues.values():
             if name in queue.view.admission_checks:
                 self._set_active(queue.name)
+
+
+def _admitted(
+    view: WorkloadView,
+    queue: ClusterQueue,
+    usage: Usage,
+    chosen: frozenset[int],
+    *,
+    reserved_at: Instant,
+    is_admitted: bool,
+) -> Admitted:
+    return Admitted(
+        key=view.key,
+        uid=view.uid,
+        queue=queue,
+        usage=usage,
+        flavor_resources=chosen,
+        priority=view.priority,
+        queued=view.queued,
+        reserved_at=reserved_at,
+        evicted=view.evicted and view.quota_reserved,
+        is_admitted=is_admitted,
+        local_queue=view.queue,
+        job_uid=view.job_uid,
+    )
 
 
 def _labels(namespace: Obj) -> Mapping[str, Any]:

@@ -17,9 +17,9 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.admission_index import AdmissionIndex
 from batchyard.controllers.tally import Count
 from batchyard.core.fairshare import share_of
+from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import QuotaNode
 from batchyard.core.readiness import Readiness
-from batchyard.core.snapshot import ClusterQueue
 from batchyard.ports.client import Reader, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import Outcome
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from batchyard.core.snapshot import Admitted
+from batchyard.core.queue import Admitted
 
 
 @dataclass(slots=True)

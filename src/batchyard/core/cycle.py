@@ -22,6 +22,7 @@ from batchyard.core.ordering import classical_order, fair_order
 from batchyard.core.partial import search_counts
 from batchyard.core.preemption.request import Target
 from batchyard.core.preemption.search import VictimSearch
+from batchyard.core.queue import Admitted, ClusterQueue
 from batchyard.core.quota import Usage, available
 from batchyard.core.reasons import (
     MISCONFIGURED,
@@ -30,7 +31,7 @@ from batchyard.core.reasons import (
     WAITING_FOR_QUOTA,
     RequeueReason,
 )
-from batchyard.core.snapshot import Admitted, ClusterQueue, Snapshot
+from batchyard.core.snapshot import Snapshot
 
 _NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
 _WILL_FIT: Final = (
@@ -235,14 +236,20 @@ class _Victims:
 
     def leave_room_for(self, entry: Entry) -> bool:
         """Whether the entry fits once all claimed, and its own targets, are gone."""
-        node = entry.queue.node
-        going = {**self.claimed, **{t.workload.key: t.workload for t in entry.targets}}
-        root = node.path[0]
+        if not self.claimed and not entry.targets:
+            return _fits(entry)
+        root = entry.queue.node.path[0]
+        own = {target.workload.key: target.workload for target in entry.targets}
         with self._snapshot.what_if():
-            for victim in going.values():
+            for victim in {**self.claimed, **own}.values():
                 if victim.queue.node.path[0] is root:
                     self._snapshot.remove_usage(victim.queue, victim.usage)
-            return all(amount <= max(0, available(node, fr)) for fr, amount in entry.usage)
+            return _fits(entry)
+
+
+def _fits(entry: Entry) -> bool:
+    node = entry.queue.node
+    return all(amount <= max(0, available(node, fr)) for fr, amount in entry.assignment.usage)
 
 
 def _selects(selector: Selector | None, labels: Mapping[str, str]) -> bool:

@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeAlias
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.assignment import Assignment, LastAssignment
 from batchyard.core.preemption.request import Target
+from batchyard.core.queue import ClusterQueue
 from batchyard.core.reasons import PodSetFacts, RequeueReason, message_of
-from batchyard.core.snapshot import ClusterQueue
 
 
 class Head(NamedTuple):

@@ -18,22 +18,21 @@ from batchyard.core.assignment import (
     Attempt,
     Choice,
     LastAssignment,
-    Mode,
     PodSetAssignment,
     Possibility,
     worst_mode,
 )
+from batchyard.core.queue import ClusterQueue, GroupPlan, PodSetPlan
 from batchyard.core.quota import available, lowest_fitting_height
 from batchyard.core.reasons import EXCEEDS_MAX_QUOTA, NO_MATCHING_FLAVOR, WAITING_FOR_QUOTA, Fact, Short, TooLarge
 from batchyard.core.reasons import most_severe as worse
-from batchyard.core.snapshot import ClusterQueue, Group, Snapshot
+from batchyard.core.snapshot import Snapshot
 
 #: Asks whether preemption could free an amount of a flavor-resource; returns how, and the height it would borrow from.
 Oracle: TypeAlias = Callable[[int, int], tuple[Possibility, int]]
 #: The flavors of an earlier nomination, which a second look may not leave: by pod set, by resource.
 Nominated: TypeAlias = Sequence[Mapping[str, str]]
 
-_PODS: Final = "pods"
 _WORST_BORROW: Final = 1 << 60
 
 
@@ -46,6 +45,16 @@ class Quality(NamedTuple):
 
 _WORST: Final = Quality(Possibility.NO_FIT, _WORST_BORROW)
 _BEST: Final = Quality(Possibility.FIT, 0)
+_NO_FIT: Final = Quality(Possibility.NO_FIT, 0)
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search of one resource group came to: the choices, and what was held against the flavors tried."""
+
+    choices: dict[str, Choice]
+    facts: list[Fact]
+    attempts: list[Attempt]
 
 
 @dataclass(slots=True)
@@ -63,191 +72,138 @@ class FlavorSearch:
 
     def assign(self, counts: Sequence[int] | None = None) -> Assignment:
         """Flavors for all pod sets, or how far it came: after a pod set without flavor no more are tried."""
-        assignment = Assignment()
+        pod_sets: list[PodSetAssignment] = []
         usage: dict[int, int] = {}
+        borrow = 0
         counts = self.workload.counts if counts is None else counts
-        for members in self._members():
-            found = _PodSetGroup(self, members, counts).find(usage)
+        for members in self.workload.pod_set_groups:
+            found = self._find(members, counts, usage)
             for pod_set in found:
-                _append(assignment, pod_set, usage)
+                pod_sets.append(pod_set)
+                borrow = max(borrow, _add_usage(usage, pod_set))
             if any(p.requests and not p.choices for p in found):
                 break
-        assignment.mode = worst_mode(assignment.pod_sets)
-        assignment.usage = tuple(usage.items())
-        tried = tuple({r: c.tried for r, c in p.choices.items()} for p in assignment.pod_sets)
-        assignment.last = LastAssignment(tried, self.queue.generation, self.cycle, self.workload.shape)
-        return assignment
+        tried = tuple([{r: c.tried for r, c in p.choices.items()} for p in pod_sets])
+        last = LastAssignment(tried, self.queue.generation, self.cycle, self.workload.shape)
+        return Assignment(pod_sets, worst_mode(pod_sets), borrow, tuple(usage.items()), last)
 
-    def _members(self) -> Sequence[Sequence[int]]:
-        """The indices of pod sets that must get the same flavors, in order of their first."""
-        groups: dict[str | int, list[int]] = {}
-        for index, pod_set in enumerate(self.workload.pod_sets):
-            groups.setdefault(index if pod_set.group is None else pod_set.group, []).append(index)
-        return list(groups.values())
+    def _find(self, members: Sequence[int], counts: Sequence[int], usage: Mapping[int, int]) -> list[PodSetAssignment]:
+        """The assignments of pod sets that must get the same flavors: usually it is one."""
+        plans = [self.queue.plan(self.workload.pod_sets[i].template, counts[i], self.snapshot.flavors) for i in members]
+        plan = plans[0] if len(plans) == 1 else self._common_plan(members, plans)
+        found = self._search(plan, members, usage)
+        facts, attempts = tuple(found.facts), tuple(found.attempts)
+        assignments = []
+        for index, own in zip(members, plans, strict=True):
+            choices = found.choices
+            if len(plans) > 1:
+                choices = {r: choices[r] for r, _ in own.requests if r in choices}
+            name = self.workload.pod_sets[index].name
+            assignments.append(PodSetAssignment(name, counts[index], own.requests, choices, facts, attempts))
+        return assignments
 
-    def requests_of(self, index: int, count: int) -> Requests:
-        """What a pod set requests in all; `pods` too where the queue counts them."""
-        requests = tuple((r, n * count) for r, n in self.workload.pod_sets[index].template.requests)
-        if _PODS not in self.queue.group_of:
-            return requests
-        rest = [item for item in requests if item[0] != _PODS]
-        return tuple(sorted([*rest, (_PODS, count)], key=lambda item: resource_order(item[0])))
+    def _common_plan(self, members: Sequence[int], plans: Sequence[PodSetPlan]) -> PodSetPlan:
+        """What pod sets ask for together."""
+        templates = tuple(self.workload.pod_sets[i].template for i in members)
+        return self.queue.plan_requests(_sum([p.requests for p in plans]), templates, self.snapshot.flavors)
 
-    def is_nominated(self, members: Sequence[int], resource: str, flavor: str) -> bool:
-        """Whether the flavor may be taken: any, or those of the earlier nomination."""
-        return not self.nominated or any(
-            i < len(self.nominated) and self.nominated[i].get(resource) == flavor for i in members
-        )
+    def _search(self, plan: PodSetPlan, members: Sequence[int], usage: Mapping[int, int]) -> Found:
+        """Choices for every resource; no choices at all, and the reason alone, when one resource has none."""
+        if len(plan.groups) == 1 and not plan.unavailable:
+            return self._search_group(plan.groups[0], members, usage)
+        total = Found({}, [], [])
+        for group in plan.groups:
+            found = self._search_group(group, members, usage)
+            total.attempts += found.attempts
+            if not found.choices:
+                return Found({}, found.facts, total.attempts)
+            total.choices.update(found.choices)
+            total.facts += found.facts
+        if plan.unavailable:
+            return Found({}, [f"resource {plan.unavailable} unavailable in ClusterQueue"], total.attempts)
+        return total
 
-
-def _append(assignment: Assignment, pod_set: PodSetAssignment, usage: dict[int, int]) -> None:
-    assignment.pod_sets.append(pod_set)
-    requests = dict(pod_set.requests)
-    for resource, choice in pod_set.choices.items():
-        assignment.borrow = max(assignment.borrow, choice.borrow)
-        usage[choice.fr] = usage.get(choice.fr, 0) + requests.get(resource, 0)
-
-
-class _PodSetGroup:
-    """Pod sets that get the same flavors: usually one."""
-
-    __slots__ = ("attempts", "counts", "members", "requests", "search", "total")
-
-    def __init__(self, search: FlavorSearch, members: Sequence[int], counts: Sequence[int]) -> None:
-        self.search = search
-        self.members = members
-        self.counts = counts
-        self.requests = [search.requests_of(i, counts[i]) for i in members]
-        self.total = self.requests[0] if len(members) == 1 else _sum(self.requests)
-        self.attempts: list[Attempt] = []
-
-    def find(self, usage: Mapping[int, int]) -> list[PodSetAssignment]:
-        """The assignments of its pod sets."""
-        choices, facts = self._choices(usage)
-        found = []
-        for index, requests in zip(self.members, self.requests, strict=True):
-            own = {r: choices[r] for r, _ in requests if r in choices}
-            name = self.search.workload.pod_sets[index].name
-            found.append(PodSetAssignment(name, self.counts[index], requests, own, tuple(facts), tuple(self.attempts)))
-        return found
-
-    def _choices(self, usage: Mapping[int, int]) -> tuple[dict[str, Choice], list[Fact]]:
-        """Choices for every resource, and what was held against flavors; no choices when one resource has none."""
-        group_of = self.search.queue.group_of
-        choices: dict[str, Choice] = {}
-        facts: list[Fact] = []
-        for resource, amount in self.total:
-            if resource in choices:
-                continue
-            group = group_of.get(resource)
-            if group is None:
-                if amount == 0:
-                    continue
-                return {}, [f"resource {resource} unavailable in ClusterQueue"]
-            found, held = self._search_group(group, resource, usage)
-            if not found:
-                return {}, held
-            choices.update(found)
-            facts += held
-        return choices, facts
-
-    def _search_group(
-        self, group: Group, resource: str, usage: Mapping[int, int]
-    ) -> tuple[dict[str, Choice], list[Fact]]:
+    def _search_group(self, plan: GroupPlan, members: Sequence[int], usage: Mapping[int, int]) -> Found:
         """The best flavor of a resource group, and what was held against those tried; nothing once one fits."""
-        search = self.search
-        fungibility = search.queue.view.fungibility
-        requests = [(r, n, group.ids[r]) for r, n in self.total if r in group.ids]
-        best: list[tuple[str, int, Quality]] = []
-        best_quality, best_index, index = _WORST, -1, -1
+        fungibility = self.queue.view.fungibility
+        flavors = plan.group.flavors
         facts: list[Fact] = []
-        start = search.last.next_flavor(self.members[0], resource) if search.last else 0
-        for index in range(start, len(group.flavors)):
-            flavor = group.flavors[index]
-            obstacle = self._obstacle(group, flavor, resource)
+        attempts: list[Attempt] = []
+        best, best_quality, best_index, index = [], _WORST, -1, -1
+        start = self.last.next_flavor(members[0], plan.resource) if self.last is not None else 0
+        for index in range(start, len(flavors)):
+            obstacle = self._obstacle(plan, members, index)
             if obstacle:
                 facts.append(obstacle)
+                attempts.append(_ruled_out(plan, index, obstacle))
                 continue
-            trial = _Trial(search, flavor, index).weigh(requests, usage)
-            facts += trial.facts
-            self._note(group, flavor, trial)
-            if not _should_go_on(trial.quality, fungibility):
-                best, best_quality, best_index = trial.found, trial.quality, index
+            trial = _Trial(self, plan, index)
+            found, quality = trial.weigh(usage)
+            if trial.facts or trial.borrow:
+                facts += trial.facts
+                attempts.append(trial.attempt(quality))
+            goes_on = _should_go_on(quality, fungibility)
+            if not goes_on or _is_preferred(quality, best_quality, fungibility):
+                best, best_quality, best_index = found, quality, index
+            if not goes_on:
                 break
-            if _is_preferred(trial.quality, best_quality, fungibility):
-                best, best_quality, best_index = trial.found, trial.quality, index
-        tried = SCAN_DONE if index == len(group.flavors) - 1 else index
-        chosen = {r: Choice(group.flavors[best_index], fr, q.possibility.mode, q.borrow, tried) for r, fr, q in best}
-        return chosen, [] if best_quality.possibility is Possibility.FIT else facts
+        tried = SCAN_DONE if index == len(flavors) - 1 else index
+        choices = {}
+        for (resource, _), fr, quality in zip(plan.requests, plan.ids[best_index], best, strict=False):
+            choices[resource] = Choice(flavors[best_index], fr, quality.possibility.mode, quality.borrow, tried)
+        return Found(choices, [] if best_quality.possibility is Possibility.FIT else facts, attempts)
 
-    def _obstacle(self, group: Group, flavor: str, resource: str) -> str:
-        """What rules a flavor out, whatever its quota."""
-        search = self.search
-        if not search.is_nominated(self.members, resource, flavor):
+    def _obstacle(self, plan: GroupPlan, members: Sequence[int], index: int) -> str:
+        """What rules a flavor out, whatever its quota; '' if nothing does."""
+        nominated, flavor, resource = self.nominated, plan.group.flavors[index], plan.resource
+        if nominated and not any(i < len(nominated) and nominated[i].get(resource) == flavor for i in members):
             return f"skipping flavor {flavor} as it is not found in the nomination mapping for resource {resource}"
-        for index in self.members:
-            template = search.workload.pod_sets[index].template
-            obstacle = group.matches.obstacle(template, flavor, search.snapshot.flavors)
-            if obstacle:
-                number = search.queue.groups.index(group)
-                self.attempts.append(Attempt(flavor, number, Possibility.NO_FIT, 0, (obstacle,), NO_MATCHING_FLAVOR))
-                return obstacle
-        return ""
-
-    def _note(self, group: Group, flavor: str, trial: "_Trial") -> None:
-        """Remember what came of a flavor, where that is worth telling."""
-        if trial.facts or trial.borrow:
-            number = self.search.queue.groups.index(group)
-            possibility = trial.quality.possibility
-            self.attempts.append(
-                Attempt(flavor, number, possibility, trial.borrow, tuple(trial.facts), trial.no_fit_reason)
-            )
+        return plan.obstacles[index]
 
 
 class _Trial:
-    """How one flavor does for all resources of a group."""
+    """How one flavor does for all that is asked of a group."""
 
-    __slots__ = ("borrow", "facts", "flavor", "found", "index", "no_fit_reason", "quality", "search")
+    __slots__ = ("borrow", "facts", "index", "no_fit_reason", "plan", "search")
 
-    def __init__(self, search: FlavorSearch, flavor: str, index: int) -> None:
+    def __init__(self, search: FlavorSearch, plan: GroupPlan, index: int) -> None:
         self.search = search
-        self.flavor = flavor
+        self.plan = plan
         self.index = index
-        self.quality = _BEST
         self.borrow = 0
-        self.found: list[tuple[str, int, Quality]] = []
         self.facts: list[Fact] = []
         self.no_fit_reason = ""
 
-    def weigh(self, requests: Sequence[tuple[str, int, tuple[int, ...]]], usage: Mapping[int, int]) -> "_Trial":
-        """Fill in the rest: the flavor is as good as the worst of its resources."""
+    def weigh(self, usage: Mapping[int, int]) -> tuple[list[Quality], Quality]:
+        """How each resource could be had, and the worst of them: so good is the flavor."""
         fungibility = self.search.queue.view.fungibility
-        for resource, amount, ids in requests:
-            fr = ids[self.index]
+        worst = _BEST
+        found = []
+        for (resource, amount), fr in zip(self.plan.requests, self.plan.ids[self.index], strict=True):
             quality = self._weigh(resource, fr, amount, usage.get(fr, 0))
             self.borrow = max(self.borrow, quality.borrow)
-            if _is_preferred(self.quality, quality, fungibility):
-                self.quality = quality
-            if self.quality.possibility is not Possibility.NO_FIT:
-                self.found.append((resource, fr, quality))
-        return self
+            if quality != _BEST and _is_preferred(worst, quality, fungibility):
+                worst = quality
+            found.append(quality)
+        return found, worst
 
     def _weigh(self, resource: str, fr: int, amount: int, assumed: int) -> Quality:
         """How one resource could be had, on top of what earlier pod sets take."""
-        queue = self.search.queue
-        node = queue.node
+        search = self.search
+        node = search.queue.node
         total = assumed + amount
         if total > node.potential[fr]:
-            self.facts.append(TooLarge(resource, self.flavor, assumed, amount, node.potential[fr]))
+            flavor = self.plan.group.flavors[self.index]
+            self.facts.append(TooLarge(resource, flavor, assumed, amount, node.potential[fr]))
             self.no_fit_reason = worse(self.no_fit_reason, EXCEEDS_MAX_QUOTA)
-            return Quality(Possibility.NO_FIT, 0)
+            return _NO_FIT
         borrow, may_reclaim = lowest_fitting_height(node, fr, total)
         free = max(0, available(node, fr))
         if total <= free:
-            return Quality(Possibility.FIT, borrow)
-        self.facts.append(Short(resource, self.flavor, total - free))
+            return Quality(Possibility.FIT, borrow) if borrow else _BEST
+        self.facts.append(Short(resource, self.plan.group.flavors[self.index], total - free))
         if node.subtree[fr] >= total or may_reclaim or self._may_preempt_while_borrowing():
-            return Quality(*self.search.oracle(fr, total))
+            return Quality(*search.oracle(fr, total))
         self.no_fit_reason = worse(self.no_fit_reason, WAITING_FOR_QUOTA)
         return Quality(Possibility.NO_FIT, borrow)
 
@@ -256,6 +212,35 @@ class _Trial:
         if preemption.borrow_within_cohort:
             return True
         return self.search.fair_sharing and preemption.reclaim_within_cohort != "Never"
+
+    def attempt(self, quality: Quality) -> Attempt:
+        """What came of it, for those who ask."""
+        group = self.plan.group
+        return Attempt(
+            group.flavors[self.index],
+            group.number,
+            quality.possibility,
+            self.borrow,
+            tuple(self.facts),
+            self.no_fit_reason,
+        )
+
+
+def _ruled_out(plan: GroupPlan, index: int, obstacle: str) -> Attempt:
+    group = plan.group
+    return Attempt(group.flavors[index], group.number, Possibility.NO_FIT, 0, (obstacle,), NO_MATCHING_FLAVOR)
+
+
+def _add_usage(usage: dict[int, int], pod_set: PodSetAssignment) -> int:
+    """Count what a pod set takes; returns from how far its quota comes."""
+    borrow = 0
+    choices = pod_set.choices
+    for resource, amount in pod_set.requests:
+        choice = choices.get(resource)
+        if choice is not None:
+            borrow = max(borrow, choice.borrow)
+            usage[choice.fr] = usage.get(choice.fr, 0) + amount
+    return borrow
 
 
 def _sum(requests: Sequence[Requests]) -> Requests:
@@ -295,8 +280,3 @@ def is_outdated(last: LastAssignment, queue: ClusterQueue, cycle: int, workload:
     if last.shape != workload.shape:
         return True
     return cycle - last.cycle > 1 and queue.generation > last.generation
-
-
-def is_fit(assignment: Assignment) -> bool:
-    """Whether it fits as things are."""
-    return assignment.mode is Mode.FIT

@@ -10,23 +10,6 @@ from batchyard.api.views.flavor import Flavor
 from batchyard.api.views.pod import PodTemplate
 
 
-class FlavorMatches:
-    """What stands against each flavor for each template seen, worked out once."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, str], tuple[PodTemplate, str]] = {}
-
-    def obstacle(self, template: PodTemplate, name: str, flavors: Mapping[str, Flavor]) -> str:
-        """Why pods of the template cannot use the flavor; '' if they can."""
-        key = (id(template), name)
-        known = self._known.get(key)
-        if known is None or known[0] is not template:
-            known = self._known[key] = (template, find_obstacle(template, name, flavors.get(name)))
-        return known[1]
-
-
 def find_obstacle(template: PodTemplate, name: str, flavor: Flavor | None) -> str:
     """Why pods of the template cannot use the flavor, in Kueue's words; '' if they can."""
     if flavor is None:
@@ -44,9 +27,8 @@ def _selects(template: PodTemplate, labels: Mapping[str, str]) -> bool:
         return False
     if not template.affinity:
         return True
-    for term in template.affinity:
-        relevant = [requirement for requirement in term if requirement.key in labels]
-        if all(requirement.matches(labels) for requirement in relevant):
-            # Without relevant expressions the term holds for any flavor, and so do all: they are alternatives.
-            return True
-    return False
+    # Terms are alternatives: one without relevant expressions holds for any flavor, and so do all of them.
+    return any(
+        all(requirement.matches(labels) for requirement in term if requirement.key in labels)
+        for term in template.affinity
+    )

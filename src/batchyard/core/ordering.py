@@ -10,8 +10,9 @@ from typing import Generic, Protocol, TypeVar
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.fairshare import Share, compare, share_of
+from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import QuotaNode, Usage
-from batchyard.core.snapshot import ClusterQueue, Snapshot
+from batchyard.core.snapshot import Snapshot
 
 
 class Entry(Protocol):

@@ -1,97 +1,60 @@
 """All that a scheduling cycle looks at: queues, Cohorts, flavors, and who holds what.
 
 One snapshot lives as long as the scheduler; between cycles it is kept up to date, and whatever a cycle tries inside
-`what_if()` is undone exactly. Cohorts exist by their object or by being named (then without quota of their own).
-A Cohort whose parents form a cycle, and every ClusterQueue below it, is left out of admission.
-Sources: Kueue's pkg/cache/scheduler (cache, snapshot) and pkg/cache/hierarchy.
+`what_if()` is undone exactly. Source: Kueue's pkg/cache/scheduler (cache, snapshot).
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Final
+from typing import TypeAlias
 
 from batchyard.api.views.flavor import Flavor
 from batchyard.api.views.queues import ClusterQueueView, CohortView, ResourceGroup
 from batchyard.base.check import invariant
-from batchyard.base.instant import Instant
-from batchyard.core.matching import FlavorMatches
-from batchyard.core.quota import QuotaNode, Usage, change_usage, refresh_tree
+from batchyard.core.forest import Forest
+from batchyard.core.queue import Admitted, ClusterQueue, Group
+from batchyard.core.quota import QuotaNode, Usage, change_usage
 
-NO_COHORT: Final = ""
-
-
-class Group:
-    """A resource group of a ClusterQueue, its flavor-resource ids looked up."""
-
-    __slots__ = ("flavors", "ids", "matches", "resources")
-
-    def __init__(self, group: ResourceGroup, ids: Mapping[str, tuple[int, ...]]) -> None:
-        self.flavors = group.flavors
-        self.resources = group.resources
-        #: By resource: the id for each flavor, in the order of `flavors`.
-        self.ids = ids
-        self.matches = FlavorMatches()
+#: What was tried: whose usage was added (1) or taken away (-1), and the Workload that went with it, if one did.
+Trial: TypeAlias = tuple[ClusterQueue, Admitted | None, Usage, int]
 
 
-class Admitted:
-    """A Workload that holds quota."""
+class WhatIf:
+    """A block whose changes are undone at its end, whatever happens. Blocks nest."""
 
-    __slots__ = ("evicted", "flavor_resources", "is_admitted", "job_uid", "key", "local_queue", "priority", "queue",
-                 "queued", "reserved_at", "uid", "usage")  # fmt: skip
+    __slots__ = ("_mark", "_snapshot")
 
-    def __init__(self, key: str, uid: str, queue: "ClusterQueue", usage: Usage) -> None:
-        self.key = key
-        self.uid = uid
-        self.queue = queue
-        self.usage = usage
-        #: Every flavor-resource assigned, those with an amount of zero included.
-        self.flavor_resources: frozenset[int] = frozenset(fr for fr, _ in usage)
-        self.job_uid = ""
-        self.local_queue = ""
-        self.priority = 0
-        self.queued: Instant = 0
-        self.reserved_at: Instant = 0
-        self.evicted = False
-        self.is_admitted = True
+    def __init__(self, snapshot: "Snapshot") -> None:
+        self._snapshot = snapshot
 
+    def __enter__(self) -> None:
+        self._mark = self._snapshot.begin()
 
-class ClusterQueue:
-    """A ClusterQueue as decisions see it: its spec, its place in the quota tree, its Workloads."""
-
-    __slots__ = ("active", "generation", "group_of", "groups", "in_cycle", "name", "node", "view", "workloads")
-
-    def __init__(self, view: ClusterQueueView, node: QuotaNode) -> None:
-        self.name = view.name
-        self.view = view
-        self.node = node
-        self.groups: tuple[Group, ...] = ()
-        self.group_of: dict[str, Group] = {}
-        self.workloads: dict[str, Admitted] = {}
-        #: Grows whenever quota may have become free here; an older flavor search is then started over.
-        self.generation = 1
-        self.active = True
-        #: Its Cohort's parents lead into a cycle.
-        self.in_cycle = False
+    def __exit__(self, *exception: object) -> None:
+        self._snapshot.undo_to(self._mark)
 
 
 class Snapshot:
     """See the module. `settle()` before reading, after any change of queues, Cohorts or flavors."""
 
     def __init__(self) -> None:
+        self.forest = Forest()
         self.flavors: dict[str, Flavor] = {}
         self.queues: dict[str, ClusterQueue] = {}
-        self.cohorts: dict[str, QuotaNode] = {}
-        #: The names of flavor-resource ids: (flavor, resource).
-        self.names: list[tuple[str, str]] = []
-        #: By root node name: grows with every lasting change in the tree.
-        self.versions: dict[str, int] = {}
         #: The ClusterQueue of a leaf.
         self.queue_of: dict[QuotaNode, ClusterQueue] = {}
-        self._ids: dict[tuple[str, str], int] = {}
-        self._cohort_views: dict[str, CohortView] = {}
         self._assigned: dict[str, Admitted] = {}
-        self._journal: list[tuple[ClusterQueue, Admitted | None, Usage, int]] | None = None
+        self._trials: list[Trial] = []
+        self._depth = 0
         self._dirty = False
+
+    @property
+    def cohorts(self) -> dict[str, QuotaNode]:
+        """All Cohorts by name."""
+        return self.forest.cohorts
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """The flavor and resource of each flavor-resource id."""
+        return self.forest.names
 
     # Changes that last.
 
@@ -102,10 +65,9 @@ class Snapshot:
             queue = self.queues[view.name] = ClusterQueue(view, QuotaNode(view.name, len(self.names)))
             self.queue_of[queue.node] = queue
         queue.view = view
-        self._set_quotas(queue.node, view.groups)
+        self.forest.set_quotas(queue.node, view.groups)
         queue.node.weight = view.weight
-        queue.groups = tuple(self._group(group) for group in view.groups)
-        queue.group_of = {resource: group for group in queue.groups for resource in group.resources}
+        queue.set_groups(tuple(self._group(number, group) for number, group in enumerate(view.groups)))
         self._dirty = True
         return queue
 
@@ -120,43 +82,39 @@ class Snapshot:
 
     def put_cohort(self, view: CohortView) -> None:
         """Add or change a Cohort."""
-        self._cohort_views[view.name] = view
-        for group in view.groups:
-            for quota in group.quotas:
-                self.id_of(quota.flavor, quota.resource)
+        self.forest.put_cohort(view)
         self._dirty = True
 
     def remove_cohort(self, name: str) -> None:
         """Forget a Cohort's object; it lives on without quota while somebody names it."""
-        self._dirty |= self._cohort_views.pop(name, None) is not None
+        self._dirty |= self.forest.remove_cohort(name)
 
     def put_flavor(self, flavor: Flavor) -> None:
         """Add or change a ResourceFlavor."""
         self.flavors[flavor.name] = flavor
-        self._forget_matches()
+        self._forget_plans()
 
     def remove_flavor(self, name: str) -> None:
         """Forget a ResourceFlavor."""
         self.flavors.pop(name, None)
-        self._forget_matches()
+        self._forget_plans()
 
     def hold(self, workload: Admitted) -> None:
         """Count a Workload that holds quota, anew if it was counted already."""
-        invariant(self._journal is None, "what lasts is not tried")
         self.release(workload.key)
-        workload.queue.workloads[workload.key] = workload
+        workload.queue.put(workload)
         self._assigned[workload.key] = workload
-        self._apply(workload.queue.node, workload.usage, 1)
+        self._count(workload.queue.node, workload.usage, 1)
 
     def release(self, key: str) -> Admitted | None:
         """Count a Workload no more; returns what it held, or None."""
-        invariant(self._journal is None, "what lasts is not tried")
+        invariant(self._depth == 0, "what lasts is not tried")
         workload = self._assigned.pop(key, None)
         if workload is not None:
             queue = workload.queue
-            del queue.workloads[key]
+            queue.take(key)
             queue.generation += 1
-            self._apply(queue.node, workload.usage, -1)
+            self._count(queue.node, workload.usage, -1)
         return workload
 
     def holder(self, key: str) -> Admitted | None:
@@ -165,32 +123,22 @@ class Snapshot:
 
     def id_of(self, flavor: str, resource: str) -> int:
         """The id of a flavor-resource pair, made on first use."""
-        pair = (flavor, resource)
-        known = self._ids.get(pair)
-        if known is None:
-            known = self._ids[pair] = len(self.names)
-            self.names.append(pair)
-            self._dirty = True
-        return known
+        before = len(self.names)
+        fr = self.forest.id_of(flavor, resource)
+        self._dirty |= len(self.names) > before
+        return fr
 
     def settle(self) -> bool:
         """Rebuild the trees after changes of queues, Cohorts or their quotas; whether there were any."""
         if not self._dirty:
             return False
         self._dirty = False
-        self._rebuild()
+        self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
+        for queue in self.queues.values():
+            queue.generation += 1
         return True
 
-    def has_cycle(self, cohort: str) -> bool:
-        """Whether the parents of a Cohort lead into a cycle."""
-        seen: dict[str, None] = {}
-        while cohort != NO_COHORT:
-            if cohort in seen:
-                return True
-            seen[cohort] = None
-            view = self._cohort_views.get(cohort)
-            cohort = view.parent if view else NO_COHORT
-        return False
+    # What the trees tell.
 
     def queues_below(self, node: QuotaNode) -> list[ClusterQueue]:
         """All ClusterQueues of a subtree."""
@@ -202,31 +150,29 @@ class Snapshot:
             nodes.extend(step.children.values())
         return found
 
-    def path_of(self, queue: ClusterQueue) -> str:
+    @staticmethod
+    def path_of(queue: ClusterQueue) -> str:
         """Where a ClusterQueue is in its tree: `/root/cohort/queue`."""
         return "/" + "/".join(node.name for node in queue.node.path)
 
-    def version(self, queue: ClusterQueue) -> int:
-        """A number that grows with every lasting change in the queue's tree."""
-        return self.versions[queue.node.path[0].name]
-
     # Changes that are undone.
 
-    @contextmanager
-    def what_if(self) -> Iterator[None]:
+    def what_if(self) -> WhatIf:
         """Undo every change made inside the block, whatever happens. Blocks nest."""
-        outer = self._journal
-        if outer is None:
-            self._journal = []
-        journal = self._journal
-        assert journal is not None
-        mark = len(journal)
-        try:
-            yield
-        finally:
-            while len(journal) > mark:
-                self._undo(journal.pop())
-            self._journal = outer
+        return WhatIf(self)
+
+    def begin(self) -> int:
+        """Begin to try things; returns where to go back to with undo_to()."""
+        self._depth += 1
+        return len(self._trials)
+
+    def undo_to(self, mark: int) -> None:
+        """Undo what was tried since begin()."""
+        trials = self._trials
+        while len(trials) > mark:
+            queue, workload, usage, sign = trials.pop()
+            self._try(queue, workload, usage, -sign)
+        self._depth -= 1
 
     def add_usage(self, queue: ClusterQueue, usage: Usage) -> None:
         """Count usage of nobody in particular, inside a what_if()."""
@@ -236,23 +182,14 @@ class Snapshot:
         """Take usage away, inside a what_if()."""
         self._record(queue, None, usage, -1)
 
-    def add_workload(self, workload: Admitted) -> None:
-        """Put a Workload back, inside a what_if()."""
-        self._record(workload.queue, workload, workload.usage, 1)
-
     def remove_workload(self, workload: Admitted) -> None:
         """Take a Workload out, inside a what_if()."""
         self._record(workload.queue, workload, workload.usage, -1)
 
     def _record(self, queue: ClusterQueue, workload: Admitted | None, usage: Usage, sign: int) -> None:
-        journal = self._journal
-        assert journal is not None, "tried outside a what_if()"
-        journal.append((queue, workload, usage, sign))
+        assert self._depth > 0, "tried outside a what_if()"
+        self._trials.append((queue, workload, usage, sign))
         self._try(queue, workload, usage, sign)
-
-    def _undo(self, entry: tuple[ClusterQueue, Admitted | None, Usage, int]) -> None:
-        queue, workload, usage, sign = entry
-        self._try(queue, workload, usage, -sign)
 
     @staticmethod
     def _try(queue: ClusterQueue, workload: Admitted | None, usage: Usage, sign: int) -> None:
@@ -262,87 +199,24 @@ class Snapshot:
         if workload is None:
             return
         if sign > 0:
-            queue.workloads[workload.key] = workload
+            queue.put(workload)
         else:
-            del queue.workloads[workload.key]
+            queue.take(workload.key)
 
     # Building.
 
-    def _apply(self, node: QuotaNode, usage: Usage, sign: int) -> None:
+    def _count(self, node: QuotaNode, usage: Usage, sign: int) -> None:
         for fr, amount in usage:
-            if fr >= len(node.usage):
-                self._dirty = True
-                node.usage.extend([0] * (len(self.names) - len(node.usage)))
             if self._dirty:
+                node.usage.extend([0] * (fr + 1 - len(node.usage)))
                 node.usage[fr] += sign * amount
             else:
                 change_usage(node, fr, sign * amount)
-        root = node.path[0].name
-        self.versions[root] = self.versions.get(root, 0) + 1
 
-    def _group(self, group: ResourceGroup) -> Group:
+    def _group(self, number: int, group: ResourceGroup) -> Group:
         ids = {r: tuple(self.id_of(flavor, r) for flavor in group.flavors) for r in group.resources}
-        return Group(group, ids)
+        return Group(number, group, ids)
 
-    def _set_quotas(self, node: QuotaNode, groups: tuple[ResourceGroup, ...]) -> None:
-        node.nominal, node.borrowing_limit, node.lending_limit = {}, {}, {}
-        for group in groups:
-            for quota in group.quotas:
-                fr = self.id_of(quota.flavor, quota.resource)
-                node.nominal[fr] = quota.nominal
-                if quota.borrowing_limit is not None:
-                    node.borrowing_limit[fr] = quota.borrowing_limit
-                if quota.lending_limit is not None:
-                    node.lending_limit[fr] = quota.lending_limit
-
-    def _forget_matches(self) -> None:
+    def _forget_plans(self) -> None:
         for queue in self.queues.values():
-            for group in queue.groups:
-                group.matches = FlavorMatches()
-
-    def _rebuild(self) -> None:
-        """Make all trees again: Cohorts by object or by name, ClusterQueues under them in order of name."""
-        width = len(self.names)
-        self.cohorts = {}
-        for name in sorted(self._cohort_views):
-            self._cohort(name)
-        for name in sorted(self.queues):
-            queue = self.queues[name]
-            node = queue.node
-            node.usage.extend([0] * (width - len(node.usage)))
-            cohort = queue.view.cohort
-            queue.in_cycle = self.has_cycle(cohort)
-            node.parent = None if cohort == NO_COHORT or queue.in_cycle else self._cohort(cohort)
-            if node.parent is not None:
-                node.parent.children[f"queue/{name}"] = node
-        for root in [*self.cohorts.values(), *(q.node for q in self.queues.values())]:
-            if root.parent is None and not (root.name in self.cohorts and self.has_cycle(root.name)):
-                refresh_tree(root)
-        for queue in self.queues.values():
-            queue.generation += 1
-            root_name = queue.node.path[0].name
-            self.versions[root_name] = self.versions.get(root_name, 0) + 1
-
-    def _cohort(self, name: str) -> QuotaNode:
-        """The node of a Cohort and, on first use, those of its ancestors. A Cohort in a cycle stays without parent."""
-        made: list[QuotaNode] = []
-        while name not in self.cohorts:
-            node = self.cohorts[name] = QuotaNode(name, len(self.names))
-            made.append(node)
-            view = self._cohort_views.get(name)
-            if view is None:
-                break
-            self._set_quotas(node, view.groups)
-            node.weight = view.weight
-            if view.parent == NO_COHORT or self.has_cycle(name):
-                break
-            name = view.parent
-        self._link(made)
-        return made[0] if made else self.cohorts[name]
-
-    def _link(self, chain: list[QuotaNode]) -> None:
-        for node in chain:
-            view = self._cohort_views.get(node.name)
-            if view and view.parent != NO_COHORT and not self.has_cycle(node.name):
-                node.parent = self.cohorts[view.parent]
-                node.parent.children[f"cohort/{node.name}"] = node
+            queue.forget_plans()

@@ -16,12 +16,13 @@ from batchyard.base.instant import Instant
 
 #: Equal shapes are decided alike: Kueue's scheduling equivalence.
 Shape: TypeAlias = tuple[bytes, int, tuple[int, ...]]
+PodSetGroups: TypeAlias = tuple[tuple[int, ...], ...]
 
 JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
 ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
 _MEMO_MAX: Final = 16384
 _encode = msgspec.json.Encoder(order="sorted").encode
-_pod_sets_memo: "dict[bytes, tuple[tuple[PodSet, ...], bytes]]" = {}
+_pod_sets_memo: "dict[bytes, tuple[tuple[PodSet, ...], PodSetGroups, bytes]]" = {}
 _views: "dict[int, tuple[Obj, WorkloadView]]" = {}
 
 
@@ -63,6 +64,8 @@ class WorkloadView:
     generation: int
     active: bool
     pod_sets: tuple[PodSet, ...]
+    #: The indices of pod sets that must get the same flavors, in order of their first.
+    pod_set_groups: tuple[tuple[int, ...], ...]
     #: Pods still to account for in each pod set: count less the reclaimable ones.
     counts: tuple[int, ...]
     shape: Shape
@@ -100,7 +103,7 @@ def workload_view(obj: Obj) -> WorkloadView:
 def _make_view(obj: Obj) -> WorkloadView:
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     namespace, name = metadata.get("namespace", ""), metadata["name"]
-    pod_sets, shape = _pod_sets(spec.get("podSets") or ())
+    pod_sets, groups, shape = _pod_sets(spec.get("podSets") or ())
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     counts = _counts(pod_sets, status)
     priority = spec.get("priority") or 0
@@ -123,6 +126,7 @@ def _make_view(obj: Obj) -> WorkloadView:
         generation=metadata.get("generation", 0),
         active=active,
         pod_sets=pod_sets,
+        pod_set_groups=groups,
         counts=counts,
         shape=(shape, priority, counts),
         finished=finished,
@@ -164,15 +168,24 @@ def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> In
     return times.parse_time(evicted["lastTransitionTime"])
 
 
-def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> tuple[tuple[PodSet, ...], bytes]:
-    """The pod sets and their shape, shared by all of equal content."""
+def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> tuple[tuple[PodSet, ...], PodSetGroups, bytes]:
+    """The pod sets, their groups and their shape, shared by all of equal content."""
     content = _encode(objs)
     known = _pod_sets_memo.get(content)
     if known is None:
         if len(_pod_sets_memo) >= _MEMO_MAX:
             _pod_sets_memo.clear()
-        known = _pod_sets_memo[content] = tuple(map(_pod_set, objs)), _encode([_shape(o) for o in objs])
+        pod_sets = tuple(map(_pod_set, objs))
+        known = pod_sets, _pod_set_groups(pod_sets), _encode([_shape(o) for o in objs])
+        _pod_sets_memo[content] = known
     return known
+
+
+def _pod_set_groups(pod_sets: Sequence[PodSet]) -> PodSetGroups:
+    groups: dict[str | int, list[int]] = {}
+    for index, pod_set in enumerate(pod_sets):
+        groups.setdefault(index if pod_set.group is None else pod_set.group, []).append(index)
+    return tuple(map(tuple, groups.values()))
 
 
 def _pod_set(obj: Mapping[str, Any]) -> PodSet:

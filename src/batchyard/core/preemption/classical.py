@@ -6,61 +6,121 @@ one, in order, until the Workload fits; then those that turn out not to matter a
 Source: Kueue's pkg/scheduler/preemption (classicalPreemptions) and preemption/classical.
 """
 
-from enum import Enum
-from typing import NamedTuple
-
-from batchyard.core.preemption.request import Request, Target, fill_back, uses_any
+from batchyard.core.preemption.request import Request, Target, fill_back
+from batchyard.core.queue import Admitted, ClusterQueue
 from batchyard.core.quota import QuotaNode, fits_in_quota, is_within_nominal
 from batchyard.core.reasons import PreemptionReason
-from batchyard.core.snapshot import Admitted
-
-
-class Variant(Enum):
-    """On what ground a candidate may be preempted; the value is the reason it is told."""
-
-    WITHIN_QUEUE = 1
-    HIERARCHICAL = 2
-    #: Only if the preemptor does not borrow afterwards.
-    WITHOUT_BORROWING = 3
-    WHILE_BORROWING = 4
-
-    @property
-    def reason(self) -> str:
-        """The reason of the Preempted condition."""
-        if self is Variant.WITHIN_QUEUE:
-            return PreemptionReason.IN_CLUSTER_QUEUE
-        if self is Variant.WHILE_BORROWING:
-            return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
-        return PreemptionReason.IN_COHORT_RECLAMATION
-
-
-class Candidate(NamedTuple):
-    """A Workload that may be preempted; `common` is the Cohort it shares with the preemptor."""
-
-    workload: Admitted
-    variant: Variant
-    common: QuotaNode | None
-
-
-class Candidates(NamedTuple):
-    """All candidates in the order in which they go, and which kinds there are."""
-
-    ordered: list[Candidate]
-    from_others: bool
-    hierarchical: bool
 
 
 def find_targets(request: Request) -> list[Target]:
     """The Workloads to preempt, or none if that would not make room."""
-    candidates = _collect(request)
-    if not candidates.ordered or not request.could_ever_fit(c.workload for c in candidates.ordered):
+    candidates = Candidates(request)
+    if not request.could_ever_fit(candidates.own, candidates.by_priority, candidates.hierarchical):
         return []
+    ordered = candidates.ordered()
     for may_borrow in _attempts(request, candidates):
         with request.snapshot.what_if():
-            targets = _take(request, candidates.ordered, may_borrow=may_borrow)
+            targets = _take(request, candidates, ordered, may_borrow=may_borrow)
         if targets:
             return targets
     return []
+
+
+class Candidates:
+    """All that may be preempted, and on what ground."""
+
+    __slots__ = ("_common", "_request", "_with_advantage", "by_priority", "hierarchical", "own")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        #: By ClusterQueue, the Cohort it shares with the preemptor.
+        self._common: dict[ClusterQueue, QuotaNode] = {}
+        self._with_advantage: dict[ClusterQueue, None] = {}
+        self.hierarchical: list[Admitted] = []
+        self.by_priority: list[Admitted] = []
+        preemption = request.queue.view.preemption
+        self.own = request.eligible(request.queue, preemption.within_cluster_queue)
+        if request.queue.node.parent is not None and preemption.reclaim_within_cohort != "Never":
+            self._walk_up()
+
+    def ordered(self) -> list[Admitted]:
+        """In the order in which they go: those evicted already first, then by their ground."""
+        lists = [sorted(self.hierarchical, key=_rank), sorted(self.by_priority, key=_rank), self.own]
+        ordered = [candidate for found in lists for candidate in found]
+        if any(candidate.evicted for candidate in ordered):
+            ordered.sort(key=lambda candidate: not candidate.evicted)
+        return ordered
+
+    def may_go(self, candidate: Admitted, *, may_borrow: bool) -> bool:
+        """Whether it may go as things stand.
+
+        Others taken before may have left its queue, or a Cohort on the way to it, within quota: then it is spared.
+        """
+        request, queue = self._request, candidate.queue
+        if queue is request.queue:
+            return True
+        if may_borrow and queue not in self._with_advantage and not self._may_go_while_borrowing(candidate):
+            return False
+        common = self._common[queue]
+        for node in reversed(queue.node.path):
+            if node is common:
+                return True
+            if is_within_nominal(node, request.contested):
+                return False
+        return True
+
+    def reason(self, candidate: Admitted) -> str:
+        """What it is told."""
+        queue = candidate.queue
+        if queue is self._request.queue:
+            return PreemptionReason.IN_CLUSTER_QUEUE
+        if queue in self._with_advantage or not self._may_go_while_borrowing(candidate):
+            return PreemptionReason.IN_COHORT_RECLAMATION
+        return PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
+
+    def _may_go_while_borrowing(self, candidate: Admitted) -> bool:
+        """Whether one without hierarchical advantage over it may take its place even if it borrows for that."""
+        preemption = self._request.queue.view.preemption
+        if not preemption.borrow_within_cohort or candidate.priority >= self._request.workload.priority:
+            return False
+        threshold = preemption.priority_threshold_max
+        return threshold is None or candidate.priority <= threshold
+
+    def _walk_up(self) -> None:
+        """Collect from ever larger subtrees; once one has quota for the request, the preemptor has the advantage."""
+        request = self._request
+        node = request.queue.node
+        advantage, remaining = fits_in_quota(node, request.usage)
+        previous = node
+        for cohort in reversed(node.path[:-1]):
+            self._collect_below(cohort, previous, has_advantage=advantage)
+            fits, remaining = fits_in_quota(cohort, remaining)
+            advantage = advantage or fits
+            previous = cohort
+
+    def _collect_below(self, top: QuotaNode, skip: QuotaNode, *, has_advantage: bool) -> None:
+        """Candidates of a subtree without one of its branches; branches within their quota are left alone."""
+        request = self._request
+        policy = request.queue.view.preemption.reclaim_within_cohort
+        queue_of, contested = request.snapshot.queue_of, request.contested
+        found = self.hierarchical if has_advantage else self.by_priority
+        nodes = [top]
+        for node in nodes:
+            for child in node.children.values():
+                if child is skip or is_within_nominal(child, contested):
+                    continue
+                queue = queue_of.get(child)
+                if queue is None:
+                    nodes.append(child)
+                    continue
+                found += request.eligible(queue, policy)
+                self._common[queue] = top
+                if has_advantage:
+                    self._with_advantage[queue] = None
+
+
+def _rank(candidate: Admitted) -> tuple[int, int, str]:
+    return candidate.rank
 
 
 def _attempts(request: Request, candidates: Candidates) -> tuple[bool, ...]:
@@ -70,7 +130,8 @@ def _attempts(request: Request, candidates: Candidates) -> tuple[bool, ...]:
     are fewer candidates, without it less room.
     """
     forbidden = not request.queue.view.preemption.borrow_within_cohort
-    if not candidates.from_others or (forbidden and not _is_under_nominal(request)):
+    from_others = bool(candidates.hierarchical or candidates.by_priority)
+    if not from_others or (forbidden and not _is_under_nominal(request)):
         return (True,)
     if forbidden and not candidates.hierarchical:
         return (False, True)
@@ -82,102 +143,14 @@ def _is_under_nominal(request: Request) -> bool:
     return all(node.usage[fr] < node.subtree[fr] for fr in request.contested)
 
 
-def _take(request: Request, candidates: list[Candidate], *, may_borrow: bool) -> list[Target]:
+def _take(request: Request, candidates: Candidates, ordered: list[Admitted], *, may_borrow: bool) -> list[Target]:
     """Take candidates until the Workload fits, then spare what can be; none if it never fits."""
     targets: list[Target] = []
-    for candidate in candidates:
-        if not _is_still_valid(request, candidate, may_borrow=may_borrow):
+    for candidate in ordered:
+        if not candidates.may_go(candidate, may_borrow=may_borrow):
             continue
-        request.snapshot.remove_workload(candidate.workload)
-        targets.append(Target(candidate.workload, candidate.variant.reason))
+        request.snapshot.remove_usage(candidate.queue, candidate.usage)
+        targets.append(Target(candidate, candidates.reason(candidate)))
         if request.fits(may_borrow=may_borrow):
             return fill_back(request, targets, may_borrow=may_borrow)
     return []
-
-
-def _is_still_valid(request: Request, candidate: Candidate, *, may_borrow: bool) -> bool:
-    """Others taken before may leave a queue, or a Cohort on the way to it, within its quota: then it is spared."""
-    queue = candidate.workload.queue
-    if queue is request.queue:
-        return True
-    if may_borrow and candidate.variant is Variant.WITHOUT_BORROWING:
-        return False
-    for node in reversed(queue.node.path):
-        if node is candidate.common:
-            break
-        if is_within_nominal(node, request.contested):
-            return False
-    return True
-
-
-def _collect(request: Request) -> Candidates:
-    """All candidates: those evicted already first; among equals other trees before the own queue."""
-    own = _own(request)
-    hierarchical: list[Candidate] = []
-    by_priority: list[Candidate] = []
-    if request.queue.node.parent is not None and request.queue.view.preemption.reclaim_within_cohort != "Never":
-        _walk_up(request, hierarchical, by_priority)
-    lists = [sorted(found, key=lambda c: request.order(c.workload)) for found in (hierarchical, by_priority, own)]
-    ordered = [c for found in lists for c in found if c.workload.evicted]
-    ordered += [c for found in lists for c in found if not c.workload.evicted]
-    return Candidates(ordered, bool(hierarchical or by_priority), bool(hierarchical))
-
-
-def _own(request: Request) -> list[Candidate]:
-    policy = request.queue.view.preemption.within_cluster_queue
-    if policy == "Never":
-        return []
-    return [
-        Candidate(workload, Variant.WITHIN_QUEUE, None)
-        for workload in request.queue.workloads.values()
-        if request.may_preempt(workload, policy) and uses_any(workload, request.contested)
-    ]
-
-
-def _walk_up(request: Request, hierarchical: list[Candidate], by_priority: list[Candidate]) -> None:
-    """Collect from ever larger subtrees; once one has quota for the request, the preemptor has the advantage."""
-    advantage, remaining = fits_in_quota(request.queue.node, request.usage)
-    previous: QuotaNode | None = request.queue.node
-    for cohort in reversed(request.queue.node.path[:-1]):
-        found = hierarchical if advantage else by_priority
-        _collect_below(request, cohort, previous, found, has_advantage=advantage)
-        fits, remaining = fits_in_quota(cohort, remaining)
-        advantage = advantage or fits
-        previous = cohort
-
-
-def _collect_below(
-    request: Request, top: QuotaNode, skip: QuotaNode | None, found: list[Candidate], *, has_advantage: bool
-) -> None:
-    """Candidates of a subtree without one of its branches; branches within their quota are left alone."""
-    queues = request.snapshot.queue_of
-    nodes = [top]
-    for node in nodes:
-        for child in node.children.values():
-            if child is skip or is_within_nominal(child, request.contested):
-                continue
-            queue = queues.get(child)
-            if queue is None:
-                nodes.append(child)
-                continue
-            for workload in queue.workloads.values():
-                variant = _variant(request, workload, has_advantage=has_advantage)
-                if variant is not None:
-                    found.append(Candidate(workload, variant, top))
-
-
-def _variant(request: Request, candidate: Admitted, *, has_advantage: bool) -> Variant | None:
-    """On what ground a Workload of another queue may be preempted; None: it may not."""
-    preemption = request.queue.view.preemption
-    if not uses_any(candidate, request.contested):
-        return None
-    if not request.may_preempt(candidate, preemption.reclaim_within_cohort):
-        return None
-    if has_advantage:
-        return Variant.HIERARCHICAL
-    if not preemption.borrow_within_cohort or candidate.priority >= request.workload.priority:
-        return Variant.WITHOUT_BORROWING
-    threshold = preemption.priority_threshold_max
-    if threshold is not None and candidate.priority > threshold:
-        return Variant.WITHOUT_BORROWING
-    return Variant.WHILE_BORROWING

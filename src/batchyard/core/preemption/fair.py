@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from batchyard.core.fairshare import LOWEST, Share, compare, share_of
-from batchyard.core.preemption.request import Request, Target, fill_back, uses_any
+from batchyard.core.preemption.request import Request, Target, fill_back
+from batchyard.core.queue import Admitted, ClusterQueue
 from batchyard.core.quota import QuotaNode, is_borrowing_with
 from batchyard.core.reasons import PreemptionReason
-from batchyard.core.snapshot import Admitted, ClusterQueue
 
 
 def find_targets(request: Request) -> list[Target]:
@@ -35,19 +35,12 @@ def find_targets(request: Request) -> list[Target]:
 def _candidates(request: Request) -> Iterator[Admitted]:
     preemption = request.queue.view.preemption
     own, others = preemption.within_cluster_queue, preemption.reclaim_within_cohort
-    if own != "Never":
-        yield from _eligible(request, request.queue, own)
+    yield from request.eligible(request.queue, own)
     if request.queue.node.parent is None or others == "Never":
         return
     for queue in request.snapshot.queues_below(request.queue.node.path[0]):
         if queue is not request.queue and any(is_borrowing_with(queue.node, fr, 0) for fr in request.contested):
-            yield from _eligible(request, queue, others)
-
-
-def _eligible(request: Request, queue: ClusterQueue, policy: str) -> Iterator[Admitted]:
-    for workload in queue.workloads.values():
-        if request.may_preempt(workload, policy) and uses_any(workload, request.contested):
-            yield workload
+            yield from request.eligible(queue, others)
 
 
 def _fits(request: Request) -> bool:
@@ -74,7 +67,7 @@ def _first_rule(request: Request, candidates: Sequence[Admitted]) -> tuple[bool,
             reason = PreemptionReason.IN_COHORT_FAIR_SHARING
             taken = _take_fairly(request, order, queue, rest)
         if taken is not None:
-            request.snapshot.remove_workload(taken)
+            request.snapshot.remove_usage(taken.queue, taken.usage)
             targets.append(Target(taken, reason))
             if _fits(request):
                 return True, targets, []
@@ -110,7 +103,7 @@ def _second_rule(request: Request, rest: Sequence[Admitted], targets: list[Targe
         ours, theirs = order.branches(queue)
         candidate = order.pop(queue)
         if compare(order.share(ours), order.share(theirs)) < 0:
-            request.snapshot.remove_workload(candidate)
+            request.snapshot.remove_usage(candidate.queue, candidate.usage)
             targets.append(Target(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
             if _fits(request):
                 return True, targets

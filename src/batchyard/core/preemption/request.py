@@ -1,12 +1,14 @@
 """What a preemption is to achieve, and the tests that every search for victims shares."""
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from batchyard.api.views.workload import WorkloadView
+from batchyard.core.queue import Admitted, ClusterQueue
 from batchyard.core.quota import Usage, available, is_borrowing_with
-from batchyard.core.snapshot import Admitted, ClusterQueue, Snapshot
+from batchyard.core.snapshot import Snapshot
 
 
 class Target(NamedTuple):
@@ -36,56 +38,62 @@ class Request:
                 return False
         return True
 
-    def could_ever_fit(self, candidates: Iterable[Admitted]) -> bool:
+    def could_ever_fit(self, *candidates: Sequence[Admitted]) -> bool:
         """Whether it could fit if all these went. Who goes frees at most what it uses, so this never errs with no."""
-        freed: dict[int, int] = {}
-        for candidate in candidates:
-            for fr, amount in candidate.usage:
-                freed[fr] = freed.get(fr, 0) + amount
         node = self.queue.node
-        return all(amount <= 0 or amount <= available(node, fr) + freed.get(fr, 0) for fr, amount in self.usage)
+        missing = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
+        missing = {fr: amount for fr, amount in missing.items() if amount > 0}
+        for found in candidates:
+            for candidate in found:
+                for fr, amount in candidate.usage:
+                    if fr in missing:
+                        missing[fr] -= amount
+                        if missing[fr] <= 0:
+                            del missing[fr]
+                if not missing:
+                    return True
+        return not missing and any(candidates)
 
-    def may_preempt(self, candidate: Admitted, policy: str) -> bool:
-        """Whether a preemption policy lets this Workload preempt the candidate."""
-        workload = self.workload
-        if policy == "Any":
-            return True
-        if workload.priority > candidate.priority:
-            return policy != "Never"
-        return (
-            policy == "LowerOrNewerEqualPriority"
-            and workload.priority == candidate.priority
-            and workload.queued < candidate.queued
-        )
+    def eligible(self, queue: ClusterQueue, policy: str) -> list[Admitted]:
+        """The Workloads of a queue that a preemption policy gives away, in the order in which they would go."""
+        if policy == "Never" or not queue.workloads:
+            return []
+        ranked = queue.ranked()
+        if policy != "Any":
+            # Ranked by priority first: what may go is at the front.
+            end = bisect_left(ranked, self.workload.priority, key=_priority)
+            lower = ranked[:end]
+            if policy == "LowerOrNewerEqualPriority":
+                equal = ranked[end : bisect_right(ranked, self.workload.priority, key=_priority)]
+                lower += [candidate for candidate in equal if self.workload.queued < candidate.queued]
+            ranked = lower
+        contested = self.contested
+        if len(contested) == 1:
+            (fr,) = contested
+            return [candidate for candidate in ranked if fr in candidate.flavor_resources]
+        return [candidate for candidate in ranked if not candidate.flavor_resources.isdisjoint(contested)]
 
     def order(self, candidate: Admitted) -> tuple[bool, bool, int, int, str]:
         """The sort key of candidates: evicted already, other queues, low priority, lately admitted, uid."""
-        return (
-            not candidate.evicted,
-            candidate.queue is self.queue,
-            candidate.priority,
-            -candidate.reserved_at,
-            candidate.uid,
-        )
+        return (not candidate.evicted, candidate.queue is self.queue, *candidate.rank)
 
 
 def fill_back(request: Request, targets: list[Target], *, may_borrow: bool) -> list[Target]:
     """Spare the targets that turn out not to matter, last found first; the very last one always stays.
 
-    The snapshot is without the targets before, and without those returned after. A spared target's place is taken by
-    the last one, as Kueue does it.
+    The snapshot is without the usage of the targets before, and without that of those returned after. A spared
+    target's place is taken by the last one, as Kueue does it.
     """
     for index in range(len(targets) - 2, -1, -1):
-        request.snapshot.add_workload(targets[index].workload)
+        candidate = targets[index].workload
+        request.snapshot.add_usage(candidate.queue, candidate.usage)
         if request.fits(may_borrow=may_borrow):
             targets[index] = targets[-1]
             targets.pop()
         else:
-            request.snapshot.remove_workload(targets[index].workload)
+            request.snapshot.remove_usage(candidate.queue, candidate.usage)
     return targets
 
 
-def uses_any(candidate: Admitted, contested: Sequence[int]) -> bool:
-    """Whether the candidate is assigned any of the contested flavor-resources."""
-    held = candidate.flavor_resources
-    return any(fr in held for fr in contested)
+def _priority(candidate: Admitted) -> int:
+    return candidate.priority

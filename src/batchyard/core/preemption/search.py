@@ -4,8 +4,9 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.core.assignment import Assignment, Possibility
 from batchyard.core.preemption import classical, fair
 from batchyard.core.preemption.request import Request, Target
+from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import Usage, lowest_fitting_height
-from batchyard.core.snapshot import ClusterQueue, Snapshot
+from batchyard.core.snapshot import Snapshot
 
 
 class VictimSearch:

@@ -1,0 +1,193 @@
+"""A ClusterQueue as decisions see it, the Workloads that hold quota in it, and what asking it for room comes to.
+
+What a pod set asks of a queue's resource groups depends on its template, its count and the queue's spec alone; it is
+worked out once for all Workloads alike.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from batchyard.api.views.flavor import Flavor
+from batchyard.api.views.pod import PodTemplate, Requests, resource_order
+from batchyard.api.views.queues import ClusterQueueView, ResourceGroup
+from batchyard.base.instant import Instant
+from batchyard.core.matching import find_obstacle
+from batchyard.core.quota import QuotaNode, Usage
+
+_PODS: Final = "pods"
+_PLANS_MAX: Final = 4096
+
+
+class Group:
+    """A resource group of a ClusterQueue, its flavor-resource ids looked up."""
+
+    __slots__ = ("flavors", "ids", "number", "resources")
+
+    def __init__(self, number: int, group: ResourceGroup, ids: Mapping[str, tuple[int, ...]]) -> None:
+        self.number = number
+        self.flavors = group.flavors
+        self.resources = group.resources
+        #: By resource: the id for each flavor, in the order of `flavors`.
+        self.ids = ids
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """What pods ask of one resource group."""
+
+    group: Group
+    #: The resource that the search through the flavors is remembered by.
+    resource: str
+    #: Resource and amount; zero amounts too.
+    requests: Requests
+    #: By flavor: the ids of the requests.
+    ids: tuple[tuple[int, ...], ...]
+    #: By flavor: why these pods cannot use it at all; '' if they can.
+    obstacles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetPlan:
+    """What a pod set asks of a queue, group by group; `unavailable` is a resource that no group has."""
+
+    requests: Requests
+    groups: tuple[GroupPlan, ...]
+    unavailable: str
+
+
+@dataclass(slots=True, eq=False)
+class Admitted:
+    """A Workload that holds quota."""
+
+    key: str
+    uid: str
+    queue: "ClusterQueue"
+    usage: Usage
+    #: Every flavor-resource assigned, those with an amount of zero included.
+    flavor_resources: frozenset[int] = frozenset()
+    priority: int = 0
+    queued: Instant = 0
+    reserved_at: Instant = 0
+    evicted: bool = False
+    is_admitted: bool = True
+    local_queue: str = ""
+    job_uid: str = ""
+    #: Its place among those to be preempted: low priority, lately reserved, uid.
+    rank: tuple[int, int, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rank = (self.priority, -self.reserved_at, self.uid)
+        if not self.flavor_resources:
+            self.flavor_resources = frozenset(fr for fr, _ in self.usage)
+
+
+def _rank(workload: Admitted) -> tuple[int, int, str]:
+    return workload.rank
+
+
+class ClusterQueue:
+    """See the module. `workloads` is changed through the snapshot only."""
+
+    __slots__ = (
+        "_plans",
+        "_ranked",
+        "active",
+        "generation",
+        "group_of",
+        "groups",
+        "in_cycle",
+        "name",
+        "node",
+        "view",
+        "workloads",
+    )
+
+    def __init__(self, view: ClusterQueueView, node: QuotaNode) -> None:
+        self.name = view.name
+        self.view = view
+        self.node = node
+        self.groups: tuple[Group, ...] = ()
+        self.group_of: dict[str, Group] = {}
+        self.workloads: dict[str, Admitted] = {}
+        #: Grows whenever quota may have become free here; an older flavor search is then started over.
+        self.generation = 1
+        self.active = True
+        #: Its Cohort's parents lead into a cycle.
+        self.in_cycle = False
+        self._plans: dict[tuple[int, int], tuple[PodTemplate, PodSetPlan]] = {}
+        self._ranked: list[Admitted] | None = None
+
+    def set_groups(self, groups: tuple[Group, ...]) -> None:
+        """Give it other resource groups."""
+        self.groups = groups
+        self.group_of = {resource: group for group in groups for resource in group.resources}
+        self.forget_plans()
+
+    def forget_plans(self) -> None:
+        """Flavors changed."""
+        self._plans.clear()
+
+    def put(self, workload: Admitted) -> None:
+        """Add a Workload."""
+        self.workloads[workload.key] = workload
+        self._ranked = None
+
+    def take(self, key: str) -> None:
+        """Remove a Workload."""
+        del self.workloads[key]
+        self._ranked = None
+
+    def ranked(self) -> list[Admitted]:
+        """Its Workloads in the order in which they would be preempted."""
+        if self._ranked is None:
+            self._ranked = sorted(self.workloads.values(), key=_rank)
+        return self._ranked
+
+    def plan(self, template: PodTemplate, count: int, flavors: Mapping[str, Flavor]) -> PodSetPlan:
+        """What so many pods of a template ask for."""
+        key = (id(template), count)
+        known = self._plans.get(key)
+        if known is None or known[0] is not template:
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            requests = self._requests(template, count)
+            known = self._plans[key] = (template, self.plan_requests(requests, (template,), flavors))
+        return known[1]
+
+    def plan_requests(
+        self, requests: Requests, templates: tuple[PodTemplate, ...], flavors: Mapping[str, Flavor]
+    ) -> PodSetPlan:
+        """What requests ask for that must come from the same flavors for all of these templates."""
+        groups: list[GroupPlan] = []
+        planned: dict[str, None] = {}
+        for resource, amount in requests:
+            group = self.group_of.get(resource)
+            if resource in planned or (group is None and amount == 0):
+                continue
+            if group is None:
+                return PodSetPlan(requests, tuple(groups), resource)
+            plan = _plan_group(group, resource, requests, tuple(_obstacles(group, templates, flavors)))
+            planned.update(dict.fromkeys(r for r, _ in plan.requests))
+            groups.append(plan)
+        return PodSetPlan(requests, tuple(groups), "")
+
+    def _requests(self, template: PodTemplate, count: int) -> Requests:
+        """What so many pods request in all; `pods` too where the queue has quota for it."""
+        requests = tuple((r, n * count) for r, n in template.requests)
+        if _PODS not in self.group_of:
+            return requests
+        rest = [item for item in requests if item[0] != _PODS]
+        return tuple(sorted([*rest, (_PODS, count)], key=lambda item: resource_order(item[0])))
+
+
+def _plan_group(group: Group, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> GroupPlan:
+    own = tuple((r, n) for r, n in requests if r in group.ids)
+    ids = tuple(tuple(group.ids[r][index] for r, _ in own) for index in range(len(group.flavors)))
+    return GroupPlan(group, resource, own, ids, obstacles)
+
+
+def _obstacles(group: Group, templates: tuple[PodTemplate, ...], flavors: Mapping[str, Flavor]) -> Iterator[str]:
+    for name in group.flavors:
+        found = (find_obstacle(template, name, flavors.get(name)) for template in templates)
+        yield next((obstacle for obstacle in found if obstacle), "")
