@@ -580,3 +580,13 @@ def test_who_must_wait_is_woken_when_its_time_has_come() -> None:
 def test_a_queue_in_a_cycle_of_cohorts_still_shows_its_head() -> None:
     watcher = Watcher(cohort("x", parent="y"), cohort("y", parent="x"), *open_queue(cohort="x"), workload("a"))
     assert watcher.heads() == ["a"]
+
+
+def test_who_comes_in_line_rouses_the_whole_tree() -> None:
+    watcher = resting()
+    watcher.put(*open_queue("other", cohort="all"))
+    assert watcher.heads() == ["b"]
+    watcher.put(workload("c"))
+    watcher.index.rest("all")
+    watcher.put(workload("d", queue="other"))
+    assert watcher.heads() == ["c", "d"]

@@ -313,3 +313,13 @@ def test_a_debt_is_paid_by_preemption_too() -> None:
     yard.hold("b", 2, priority=-1)
     yard.put(queue("cq", quota(3), preemption=preemption("LowerPriority")))
     assert yard.victims(workload(cpu=2)) == ["a", "b"]
+
+
+def test_who_is_at_its_quota_reclaims_nothing_even_in_debt() -> None:
+    yard = shared(within="LowerPriority", reclaim="Any")
+    yard.put(cohort("all", 2))
+    yard.hold("own", 4, priority=-1)
+    yard.hold("theirs", 6, "other", priority=-1)
+    yard.put(cohort("all", 0))
+    assert yard.victims(workload(cpu=3)) == []
+    assert yard.victims(workload(cpu=2)) == ["own"]

@@ -338,3 +338,30 @@ def test_decisions_come_back_with_their_heads() -> None:
     assert decision.head is given
     yard.hold("x", 4, priority=-1)
     assert isinstance(yard.cycle(Head(given.workload, "cq"))[0], Preempt)
+
+
+@pytest.mark.parametrize(("fair_sharing", "reclaim"), [(False, "Any"), (False, "LowerPriority"), (True, "Never")])
+def test_borrowing_without_a_rule_for_it_preempts_nobody(reclaim: str, *, fair_sharing: bool) -> None:
+    rules = preemption("LowerPriority", reclaim)
+    yard = Yard(
+        queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=fair_sharing
+    )
+    yard.hold("x", 5, "other", priority=-1)
+    assert yard.wait(workload(cpu=3)).requeue is RequeueReason.NO_FIT
+
+
+def test_fair_sharing_lets_borrowers_look_for_victims() -> None:
+    rules = preemption("Never", "LowerPriority")
+    yard = Yard(queue("cq", 2, cohort="all", preemption=rules), queue("other", 4, cohort="all"), fair_sharing=True)
+    yard.hold("x", 5, "other")
+    assert yard.wait(workload(cpu=3)).requeue is RequeueReason.PREEMPTION_NO_CANDIDATES
+
+
+def test_of_what_is_free_no_more_is_kept_than_asked_for() -> None:
+    groups = [group(spot={"cpu": 6}), group(v100={"gpu": 1})]
+    nothing = [group(spot={"cpu": 0}), group(v100={"gpu": 0})]
+    yard = Yard(queue("a", groups=groups, cohort="all"), queue("b", groups=nothing, cohort="all"))
+    yard.hold("x", 0, "b", usage={("v100", "gpu"): 1})
+    asks = workload("a", queue="a", pod_sets=[make.pod_set(requests={"cpu": 2, "gpu": 1})])
+    assert [told.split(" (")[0] for told in yard.decide(asks, head("b", 4))] == ["a waits", "b: main 1 cpu=spot"]
+    assert [told.split(" (")[0] for told in yard.decide(asks, head("b", 5))] == ["a waits", "b waits"]

@@ -223,3 +223,24 @@ def test_of_a_cohort_and_a_queue_of_equal_share_the_cohort_gives() -> None:
     yard.hold("theirs", 4, "b", priority=-9)
     yard.hold("members", 4, "member", priority=9)
     assert yard.victims(asks(2)) == ["members"]
+
+
+def test_reclaiming_does_not_reach_the_own_queue() -> None:
+    yard = three()
+    yard.put(queue("a", 3, cohort="all", preemption=preemption("Never", "Any")))
+    holds(yard, "a", 5, priority=-1)
+    holds(yard, "b", 4)
+    assert yard.victims(asks(1)) == []
+
+
+def test_a_queue_of_larger_share_gives_before_a_cohort() -> None:
+    yard = fair(
+        cohort("all", 7),
+        cohort("team", 0, parent="all"),
+        queue("a", 2, cohort="all", preemption=ANY),
+        queue("b", 0, cohort="all"),
+        queue("member", 0, cohort="team"),
+    )
+    yard.hold("theirs", 5, "b", priority=9)
+    yard.hold("members", 4, "member", priority=-9)
+    assert yard.victims(asks(2)) == ["theirs"]

@@ -153,6 +153,7 @@ def test_a_search_through_all_flavors_starts_over() -> None:
 
 def test_progress_of_the_cycle_before_counts_whatever_happened() -> None:
     yard = stopped_yard()
+    yard.number = 7
     last = progress(yard, workload(cpu=3))
     yard.hold("x", 1, "lender", flavor="one")
     yard.snapshot.release("team/x")
@@ -192,3 +193,13 @@ def test_progress_of_fewer_pod_sets_leaves_the_others_at_the_first_flavor() -> N
     sets = [make.pod_set(name, requests={"cpu": "1"}) for name in ("driver", "worker")]
     obj = workload(pod_sets=sets)
     assert flavors_of(yard.admission(head_of(obj, progress(yard, obj)))) == "driver 1 cpu=two; worker 1 cpu=one"
+
+
+@pytest.mark.parametrize("preference", ["BorrowingOverPreemption", "PreemptionOverBorrowing"])
+def test_of_equal_flavors_the_first_is_taken(preference: str) -> None:
+    groups = [group(one={"cpu": 4}, two={"cpu": 4})]
+    rules = fungibility("TryNextFlavor", preference=preference)
+    yard = Yard(queue("cq", groups=groups, flavorFungibility=rules, preemption=preemption("LowerPriority")))
+    yard.hold("x", 4, flavor="one", priority=-1)
+    yard.hold("y", 4, flavor="two", priority=-1)
+    assert yard.victims(workload(cpu=3)) == ["x"]

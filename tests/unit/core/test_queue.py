@@ -33,7 +33,7 @@ def test_candidates_are_ranked_by_priority_reservation_and_uid() -> None:
         ("a", {"since": 5}),
         ("e", {"priority": -1}),
     ):
-        yard.hold(name, 1, **fields)
+        yard.hold(name, 1, "cq", **fields)
     assert [held.key[-1] for held in yard.snapshot.queues["cq"].ranked()] == ["e", "b", "a", "c", "d"]
     yard.snapshot.release("team/b")
     assert [held.key[-1] for held in yard.snapshot.queues["cq"].ranked()] == ["e", "a", "c", "d"]

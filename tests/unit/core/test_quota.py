@@ -252,3 +252,12 @@ def test_usage_may_be_given_back_in_other_portions() -> None:
 def test_a_cohort_without_children_has_no_height() -> None:
     yard = Yard(cohort("empty", 3), cohort("parent", 1, parent="top"))
     assert (yard.node("empty").height, yard.node("top").height) == (0, 1)
+
+
+def test_usage_is_summed_up_anew_when_the_tree_changes() -> None:
+    yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
+    yard.hold("x", 5, "a")
+    yard.hold("y", 1, "b")
+    assert yard.used("all") == 3 * CPU
+    yard.put(queue("c", 1, cohort="all"))
+    assert (yard.used("a"), yard.used("all"), yard.free("b")) == (5 * CPU, 3 * CPU, 4 * CPU)
