@@ -1,9 +1,14 @@
-"""How property tests look for examples: the same ones in every run, or with `--hypothesis-profile explore` many new."""
+"""How property tests look for examples.
 
-from hypothesis import HealthCheck, settings
+The same ones in every run; with `--hypothesis-profile explore` many new ones; with `unshrunk` the same, but what fails
+is not made smaller, for those who only want to know that it fails.
+"""
+
+from hypothesis import HealthCheck, Phase, settings
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=100, suppress_health_check=_SLOW)
+settings.register_profile("unshrunk", settings.get_profile("fixed"), phases=(Phase.explicit, Phase.generate))
 settings.register_profile("explore", deadline=None, max_examples=2000, suppress_health_check=_SLOW)
 settings.load_profile("fixed")

@@ -24,6 +24,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 SECONDS_MAX = 300
 
+#: One process, stop at the first failure, say little; what fails need not be made smaller.
+PYTEST = ["pytest", "-n0", "-x", "-q", "--no-header", "--tb=no", "-pno:cacheprovider", "--hypothesis-profile=unshrunk"]
+
 SUITES = {
     "unit": ("tests/unit/core", "tests/unit/controllers"),
     "quota": ("tests/properties/test_quota.py",),
@@ -58,9 +61,8 @@ def all_mutations() -> list[Mutation]:
 
 def killer(src: Path, suite: str) -> str:
     """The first test of a suite that fails against a source tree; '' if none does."""
-    arguments = ["-m", "pytest", "-n0", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *SUITES[suite]]
     environment = {**os.environ, "PYTHONPATH": str(src), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, *arguments]
+    command = [sys.executable, "-m", *PYTEST, *SUITES[suite]]
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
