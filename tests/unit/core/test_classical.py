@@ -323,3 +323,11 @@ def test_who_is_at_its_quota_reclaims_nothing_even_in_debt() -> None:
     yard.put(cohort("all", 0))
     assert yard.victims(workload(cpu=3)) == []
     assert yard.victims(workload(cpu=2)) == ["own"]
+
+
+def test_borrowing_is_tried_before_more_victims() -> None:
+    rules = preemption("LowerPriority", "Any", BORROW)
+    yard = Yard(cohort("all", 1), queue("cq", 4, cohort="all", preemption=rules), queue("third", 0, cohort="all"))
+    yard.hold("own", 2, priority=-9)
+    yard.hold("below", 3, "third", priority=-9)
+    assert yard.decide(workload(cpu=3)) == ["wl preempts below (InCohortReclaimWhileBorrowing)"]

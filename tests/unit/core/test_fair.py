@@ -244,3 +244,17 @@ def test_a_queue_of_larger_share_gives_before_a_cohort() -> None:
     yard.hold("theirs", 5, "b", priority=9)
     yard.hold("members", 4, "member", priority=-9)
     assert yard.victims(asks(2)) == ["theirs"]
+
+
+def test_the_own_branch_is_searched_though_it_borrows_nothing() -> None:
+    yard = fair(
+        cohort("root", 0),
+        cohort("left", 4, parent="root"),
+        cohort("right", 2, parent="root"),
+        queue("a", 0, cohort="left", preemption=preemption("Never", "LowerPriority")),
+        queue("b", 0, cohort="left"),
+        queue("c", 0, cohort="right"),
+    )
+    holds(yard, "b", 1, 1)
+    holds(yard, "c", 4, priority=9)
+    assert yard.victims(asks(1, priority=5)) == ["b0"]

@@ -115,6 +115,13 @@ def test_both_limits_apply_together() -> None:
     assert yard.free("a") == 0
 
 
+@pytest.mark.parametrize(("used", "free"), [(0, 5), (2, 3), (3, 2), (4, 1), (5, 0), (6, -1)])
+def test_a_borrowing_limit_counts_from_what_is_lent(used: int, free: int) -> None:
+    yard = flat(queue("a", quota(4, borrowing=1, lending=1), cohort="all"), queue("b", 5, cohort="all"))
+    yard.hold("x", used, "a")
+    assert yard.free("a") == free * CPU
+
+
 def test_the_subtree_of_a_deep_tree_sums_up() -> None:
     yard = deep()
     fr = spot_cpu(yard)
