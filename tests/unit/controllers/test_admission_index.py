@@ -568,7 +568,8 @@ def test_a_frozen_tree_has_no_heads_for_the_instant() -> None:
 
 def test_who_must_wait_is_woken_when_its_time_has_come() -> None:
     watcher = Watcher(*open_queue(), *open_queue("far"))
-    watcher.put(workload("a", status={"requeueState": {"requeueAt": make.stamp(10)}}))
+    for name, place, seconds in (("a", "cq", 10), ("b", "far", 20)):
+        watcher.put(workload(name, queue=place, status={"requeueState": {"requeueAt": make.stamp(seconds)}}))
     assert (watcher.heads(), watcher.index.next_release()) == ([], make.at(10))
     watcher.index.wake_held(make.at(9))
     assert watcher.heads() == []
