@@ -14,6 +14,10 @@ Edits = Mapping[str, Any]
 class Gone:
     """The value of a field that an edit takes away."""
 
+    def __repr__(self) -> str:
+        """The same in every process: test ids are made of it."""
+        return "GONE"
+
 
 GONE: Final = Gone()
 

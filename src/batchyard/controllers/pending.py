@@ -120,6 +120,16 @@ class PendingQueue:
         """All that wait, in the order of their turn."""
         return [w.view for w in sorted(self._waiting.values(), key=lambda w: (w.view.key != self._sticky, w.order))]
 
+    @property
+    def has_held(self) -> bool:
+        """Whether somebody must wait for a time or a condition of its own."""
+        return bool(self._held)
+
+    @property
+    def may_wake(self) -> bool:
+        """Whether a wake-up could change anything."""
+        return bool(self._waiting)
+
     def has_heads(self) -> bool:
         """Whether anybody is in line."""
         return self._front() is not None

@@ -20,7 +20,7 @@ from batchyard.core.fairshare import share_of
 from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import QuotaNode
 from batchyard.core.readiness import Readiness
-from batchyard.ports.client import Reader, UpdateStatus, WatchEvent, Write
+from batchyard.ports.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import Outcome
 
 BATCH: Final = Key("Batch", "", "queue-status")
@@ -80,7 +80,7 @@ class QueueStatus:
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
         """The LocalQueues of a ClusterQueue, when its conditions change."""
         before, after = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
-        if before == after and event.old is not None:
+        if before == after and event.old is not None and event.type is not EventType.DELETED:
             return
         for local in self._index.local_queues.values():
             if local.cluster_queue == event.key.name:

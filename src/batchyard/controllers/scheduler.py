@@ -14,6 +14,7 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.admission_index import KINDS, AdmissionIndex
+from batchyard.controllers.line_up import root_of
 from batchyard.controllers.preemption_loops import LoopWatch, PreemptionLoop
 from batchyard.core.assignment import Assignment, Attempt, PodSetAssignment, Possibility
 from batchyard.core.cycle import Cycle, Policy
@@ -60,19 +61,19 @@ class Scheduler:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """One cycle; when nothing is left to decide, say why those who wait do."""
-        self._index.wake_held(now)
         heads = self._index.take_heads(now)
         if not heads:
             return self._rest(reader, now)
         self._number += 1
         cycle = Cycle(self._index.snapshot, self._policy, self._index.namespaces, self._number)
         decisions = cycle.run(heads)
-        loops = self._loops.look((d for d in decisions if isinstance(d, Preempt)), self._index.snapshot, now)
+        preemptions = [d for d in decisions if isinstance(d, Preempt) and _is_new(d)]
+        loops = self._loops.look(preemptions, self._index.snapshot, now)
         outcome = Outcome(requeue_at=now)
         parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
         self._idle.look(zip(decisions, parked, strict=True))
         for loop in loops:
-            self._index.freeze(loop.root, now)
+            self._index.line_up.freeze(loop.root)
             self._on_loop(loop)
         return outcome
 
@@ -121,14 +122,12 @@ class Scheduler:
         )
         preempted = evict(obj, reason=reasons.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
         outcome.writes.append(UpdateStatus(preempted))
-        outcome.events.append(EventRecord(key, "Normal", "Preempted", message))
+        outcome.events += _preemption_events(key, preemptor, target, message)
 
     def _requeue(self, decision: Preempt | Wait, now: Instant) -> bool:
         head = decision.head
-        waiting = self._index.pending[head.queue]
         key = _key(head.workload)
-        parked = waiting.requeue(head, decision.last, decision.requeue, now)
-        self._index.show(head.queue)
+        parked = self._index.line_up.requeue(head, decision.last, decision.requeue)
         if not self._reports:
             self._reports_due = now + REPORT_PERIOD
         self._reports[key] = decision.why
@@ -163,8 +162,8 @@ class _IdleWatch:
             queue = self._index.snapshot.queues.get(decision.head.queue)
             if queue is None:
                 continue
-            root = self._index.root_of(queue)
-            if parked or isinstance(decision, Admit | Preempt):
+            root = root_of(queue)
+            if parked or isinstance(decision, Admit) or _is_new(decision):
                 trees[root] = None
                 continue
             stuck = trees.setdefault(root, [])
@@ -175,16 +174,21 @@ class _IdleWatch:
             self._look_at(root, heads)
 
     def _look_at(self, root: str, stuck: list[tuple[str, object]] | None) -> None:
-        touches = self._index.touches.get(root, 0)
+        touches = self._index.line_up.touches.get(root, 0)
         known, seen = self._seen.get(root, (touches, {}))
         if stuck is None or known != touches:
             seen = {}
         if stuck is not None:
             signature = tuple(sorted(stuck, key=lambda head: head[0]))
             if signature in seen:
-                self._index.rest(root)
+                self._index.line_up.rest(root)
             seen[signature] = None
         self._seen[root] = (touches, seen)
+
+
+def _is_new(decision: Decision) -> bool:
+    """Whether it preempts somebody who is not on the way out already."""
+    return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
 
 def _key(view: WorkloadView) -> Key:
@@ -218,11 +222,26 @@ def _report(obj: Obj | None, why: Why, now: Instant) -> Obj | None:
     return None if report is obj else report
 
 
+def _preemption_events(key: Key, preemptor: WorkloadView, target: Target, message: str) -> list[EventRecord]:
+    """What both sides of a preemption are told."""
+    ours, theirs = preemptor.priority, target.workload.priority
+    priorities = (
+        f"; preemptor effective priority: {ours} (base: {ours}, boost: 0);"
+        f" preemptee effective priority: {theirs} (base: {theirs}, boost: 0)"
+    )
+    victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
+    return [
+        EventRecord(key, "Normal", "EvictedDueToPreempted", message),
+        EventRecord(key, "Normal", "Preempted", message + priorities),
+        EventRecord(_key(preemptor), "Normal", "PreemptedWorkload", f"Preempted workload {victim}{priorities}"),
+    ]
+
+
 def _admission_events(
     key: Key, view: WorkloadView, decision: Admit, now: Instant, *, admitted: bool
 ) -> list[EventRecord]:
     queue = decision.queue.name
-    waited = round((now - view.queued) / SECOND)
+    waited = round((now - view.waiting_since) / SECOND)
     message = f"Quota reserved in ClusterQueue {queue}, wait time since queued was {waited}s"
     considered = _considered(decision.assignment)
     if considered:

@@ -214,7 +214,7 @@ class Cycle:
             elif limit is None:
                 reserved.append((fr, amount))
             else:
-                reserved.append((fr, min(amount, node.subtree[fr] + limit - node.usage[fr])))
+                reserved.append((fr, max(0, min(amount, node.subtree[fr] + limit - node.usage[fr]))))
         self.snapshot.add_usage(queue, tuple(reserved))
 
 

@@ -81,7 +81,7 @@ class FlavorSearch:
             for pod_set in found:
                 pod_sets.append(pod_set)
                 borrow = max(borrow, _add_usage(usage, pod_set))
-            if any(p.requests and not p.choices for p in found):
+            if any(p.requests and not p.choices and p.facts for p in found):
                 break
         tried = tuple([{r: c.tried for r, c in p.choices.items()} for p in pod_sets])
         last = LastAssignment(tried, self.queue.generation, self.cycle, self.workload.shape)
@@ -131,6 +131,8 @@ class FlavorSearch:
         attempts: list[Attempt] = []
         best, best_quality, best_index, index = [], _WORST, -1, -1
         start = self.last.next_flavor(members[0], plan.resource) if self.last is not None else 0
+        if start >= len(flavors):
+            start = 0  # the queue has lost flavors since
         for index in range(start, len(flavors)):
             obstacle = self._obstacle(plan, members, index)
             if obstacle:

@@ -9,7 +9,8 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_path
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND
-from batchyard.controllers.admission_index import GRACE, AdmissionIndex
+from batchyard.controllers.admission_index import AdmissionIndex
+from batchyard.controllers.workload_book import GRACE
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Admit
 from batchyard.core.lifecycle import workload as lifecycle
@@ -56,8 +57,7 @@ class Watcher:
         """Find every head inadmissible, until nobody is in line."""
         while heads := self.index.take_heads(self.now):
             for head in heads:
-                self.index.pending[head.queue].requeue(head, None, RequeueReason.GENERIC, self.now)
-                self.index.show(head.queue)
+                self.index.line_up.requeue(head, None, RequeueReason.GENERIC)
 
     def waiting(self, name: str = "cq") -> list[str]:
         """All that wait in a ClusterQueue."""
@@ -497,7 +497,6 @@ def test_a_release_without_a_local_queue_is_noticed_after_a_while() -> None:
     assert (watcher.heads(), watcher.index.next_release()) == ([], make.NOW + GRACE)
     for seconds, heads in ((GRACE // SECOND - 1, []), (GRACE // SECOND, ["a"])):
         watcher.now = make.at(seconds)
-        watcher.index.wake_held(watcher.now)
         assert watcher.heads() == heads
     assert watcher.index.next_release() is None
 
@@ -526,7 +525,7 @@ def resting() -> Watcher:
     watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"))
     watcher.heads()
     watcher.put(workload("b", created=1))
-    watcher.index.rest("all")
+    watcher.index.line_up.rest("all")
     return watcher
 
 
@@ -553,17 +552,22 @@ def test_a_resting_tree_is_roused_by_what_happens_in_it(what: str) -> None:
 
 def test_an_admission_rouses_its_tree() -> None:
     watcher = resting()
-    before = watcher.index.touches["all"]
+    before = watcher.index.line_up.touches["all"]
     watcher.put(holding("x"))
-    assert (watcher.heads(), watcher.index.touches["all"] > before) == (["b"], True)
+    assert (watcher.heads(), watcher.index.line_up.touches["all"] > before) == (["b"], True)
 
 
 def test_a_frozen_tree_has_no_heads_for_the_instant() -> None:
     watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"), workload("far", queue="far"))
-    watcher.index.freeze("all", watcher.now)
-    assert watcher.heads() == ["far"]
+    assert watcher.heads() == ["a", "far"]
+    watcher.put(workload("b", created=1), workload("far2", queue="far"))
+    watcher.index.line_up.freeze("all")
+    watcher.put(workload("c", created=2))
+    assert watcher.heads() == ["far2"]
     watcher.now += 1
-    assert watcher.heads() == ["a"]
+    assert watcher.heads() == []
+    watcher.put(workload("d", created=3))
+    assert watcher.heads() == ["b"]
 
 
 def test_who_must_wait_is_woken_when_its_time_has_come() -> None:
@@ -571,10 +575,9 @@ def test_who_must_wait_is_woken_when_its_time_has_come() -> None:
     for name, place, seconds in (("a", "cq", 10), ("b", "far", 20)):
         watcher.put(workload(name, queue=place, status={"requeueState": {"requeueAt": make.stamp(seconds)}}))
     assert (watcher.heads(), watcher.index.next_release()) == ([], make.at(10))
-    watcher.index.wake_held(make.at(9))
+    watcher.now = make.at(9)
     assert watcher.heads() == []
     watcher.now = make.at(10)
-    watcher.index.wake_held(watcher.now)
     assert watcher.heads() == ["a"]
 
 
@@ -588,6 +591,6 @@ def test_who_comes_in_line_rouses_the_whole_tree() -> None:
     watcher.put(*open_queue("other", cohort="all"))
     assert watcher.heads() == ["b"]
     watcher.put(workload("c"))
-    watcher.index.rest("all")
+    watcher.index.line_up.rest("all")
     watcher.put(workload("d", queue="other"))
     assert watcher.heads() == ["c", "d"]

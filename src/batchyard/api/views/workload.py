@@ -61,6 +61,8 @@ class WorkloadView:
     created: Instant
     #: When its turn began: creation, or the eviction for an admission check or unready pods.
     queued: Instant
+    #: Since when it has been waiting for quota: creation, or when it was last put back in its queue.
+    waiting_since: Instant
     generation: int
     active: bool
     pod_sets: tuple[PodSet, ...]
@@ -123,6 +125,7 @@ def _make_view(obj: Obj) -> WorkloadView:
         priority=priority,
         created=created,
         queued=_queued(conditions, created),
+        waiting_since=times.parse_time(requeued["lastTransitionTime"]) if requeued is not None else created,
         generation=metadata.get("generation", 0),
         active=active,
         pod_sets=pod_sets,

@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from batchyard.api.views.workload import WorkloadView
@@ -43,16 +44,12 @@ class Request:
         node = self.queue.node
         missing = {fr: amount - available(node, fr) for fr, amount in self.usage if amount > 0}
         missing = {fr: amount for fr, amount in missing.items() if amount > 0}
-        for found in candidates:
-            for candidate in found:
-                for fr, amount in candidate.usage:
-                    if fr in missing:
-                        missing[fr] -= amount
-                        if missing[fr] <= 0:
-                            del missing[fr]
-                if not missing:
-                    return True
-        return not missing and any(candidates)
+        for candidate in chain(*candidates):
+            for fr, amount in candidate.usage:
+                missing[fr] = missing.get(fr, 0) - amount
+            if max(missing.values(), default=0) <= 0:
+                return True
+        return False
 
     def eligible(self, queue: ClusterQueue, policy: str) -> list[Admitted]:
         """The Workloads of a queue that a preemption policy gives away, in the order in which they would go."""

@@ -1,0 +1,181 @@
+"""Whose turn it is: which ClusterQueues have somebody in line, and which trees may rest.
+
+A change that may help somebody marks a ClusterQueue; before the next cycle its whole tree is woken. A tree in which a
+cycle changed nothing rests until something in it does. A tree frozen in a loop rests for that instant whatever happens.
+"""
+
+from collections.abc import Callable, Mapping
+
+from batchyard.api.views.workload import WorkloadView
+from batchyard.base.instant import Instant
+from batchyard.controllers.pending import PendingQueue
+from batchyard.core.assignment import LastAssignment
+from batchyard.core.decisions import Head
+from batchyard.core.queue import ClusterQueue
+from batchyard.core.reasons import RequeueReason
+from batchyard.core.snapshot import Snapshot
+
+
+class LineUp:
+    """See the module."""
+
+    def __init__(self, snapshot: Snapshot, namespaces: Mapping[str, Mapping[str, str]]) -> None:
+        self.pending: dict[str, PendingQueue] = {}
+        #: By tree: how often something in it changed.
+        self.touches: dict[str, int] = {}
+        self.now: Instant = 0
+        self._snapshot = snapshot
+        self._namespaces = namespaces
+        self._to_wake: dict[str, None] = {}
+        #: ClusterQueues that may have somebody in line, but for those of resting trees.
+        self._in_line: dict[str, None] = {}
+        #: Resting trees, each with its ClusterQueues that may have somebody in line.
+        self._resting: dict[str, list[str]] = {}
+        self._frozen: dict[str, Instant] = {}
+        #: ClusterQueues in which somebody waits for a time to pass.
+        self._holding: dict[str, None] = {}
+        #: Trees with quota that was freed without waking anybody: by root, a ClusterQueue and until when that may be.
+        self._unnoticed: dict[str, tuple[str, Instant]] = {}
+
+    def has_work(self) -> bool:
+        """Whether a cycle may have something to decide."""
+        return bool(self._to_wake) or bool(self._in_line) or bool(self._unnoticed)
+
+    def take_heads(self) -> list[Head]:
+        """Wake whom changes may help, then take the front of every ClusterQueue that has one and can admit."""
+        if self._to_wake:
+            self._wake_marked()
+        heads = []
+        for name in sorted(self._in_line):
+            queue, waiting = self._snapshot.queues.get(name), self.pending.get(name)
+            head = waiting.pop() if queue is not None and waiting is not None and queue.active else None
+            if head is None:
+                del self._in_line[name]
+            else:
+                heads.append(head)
+        return heads
+
+    def put(self, name: str, view: WorkloadView) -> None:
+        """A Workload waits in a ClusterQueue, or changed while it does."""
+        waiting = self.pending.get(name)
+        if waiting is None:
+            return
+        if waiting.put(view, self.now):
+            self.show_new(name)
+        if waiting.has_held:
+            self._holding[name] = None
+
+    def requeue(self, head: Head, last: LastAssignment | None, reason: RequeueReason) -> bool:
+        """Put a head back; whether it was parked."""
+        waiting = self.pending[head.queue]
+        parked = waiting.requeue(head, last, reason, self.now)
+        if waiting.has_held:
+            self._holding[head.queue] = None
+        queue = self._snapshot.queues.get(head.queue)
+        if queue is not None and self._frozen.get(root_of(queue)) == self.now:
+            self._resting.setdefault(root_of(queue), []).append(head.queue)
+        else:
+            self._in_line[head.queue] = None
+        return parked
+
+    def show_new(self, name: str) -> None:
+        """A ClusterQueue has somebody new in line."""
+        self._in_line[name] = None
+        queue = self._snapshot.queues.get(name)
+        if queue is not None:
+            self.touch(queue)
+
+    def wake(self, name: str) -> None:
+        """Mark a ClusterQueue: something in it may help those who are parked in its tree."""
+        self._to_wake[name] = None
+
+    def wake_later(self, queue: ClusterQueue, when: Instant) -> None:
+        """Wake a tree at that time unless something else does before."""
+        self._unnoticed.setdefault(root_of(queue), (queue.name, when))
+
+    def wake_due(self) -> None:
+        """Mark those for whom enough time has passed."""
+        for name in list(self._holding):
+            waiting = self.pending.get(name)
+            if waiting is None or not waiting.has_held:
+                del self._holding[name]
+                continue
+            release = waiting.next_release()
+            if release is not None and release <= self.now:
+                self._to_wake[name] = None
+        for name, until in self._unnoticed.values():
+            if until <= self.now:
+                self._to_wake[name] = None
+
+    def next_release(self) -> Instant | None:
+        """When time alone will have somebody tried again; None if never."""
+        queues = [self.pending[name] for name in self._holding if name in self.pending]
+        times = [t for queue in queues if (t := queue.next_release()) is not None]
+        times += [until for _, until in self._unnoticed.values()]
+        return min(times, default=None)
+
+    def touch(self, queue: ClusterQueue) -> None:
+        """Something in the queue's tree changed."""
+        root = root_of(queue)
+        self.touches[root] = self.touches.get(root, 0) + 1
+        if self._frozen and self._frozen.get(root) == self.now:
+            return
+        self._frozen.pop(root, None)
+        for name in self._resting.pop(root, ()):
+            self._in_line[name] = None
+
+    def rouse_all(self) -> None:
+        """The trees themselves changed."""
+        self.touches = {root: count + 1 for root, count in self.touches.items()}
+        for names in self._resting.values():
+            self._in_line.update(dict.fromkeys(names))
+        self._resting.clear()
+        self._frozen.clear()
+
+    def rest(self, root: str) -> None:
+        """Leave a tree alone until something in it changes."""
+        resting = self._resting.setdefault(root, [])
+        for name in list(self._in_line):
+            queue = self._snapshot.queues.get(name)
+            if queue is not None and root_of(queue) == root:
+                resting.append(name)
+                del self._in_line[name]
+
+    def freeze(self, root: str) -> None:
+        """Leave a tree alone for the rest of this instant, and then until something in it changes."""
+        self._frozen[root] = self.now
+        self.rest(root)
+
+    def forget(self, name: str) -> None:
+        """A ClusterQueue is gone."""
+        for table in (self.pending, self._in_line, self._to_wake, self._holding):
+            table.pop(name, None)
+
+    def _wake_marked(self) -> None:
+        roots: dict[str, ClusterQueue] = {}
+        for name in self._to_wake:
+            queue = self._snapshot.queues.get(name)
+            if queue is not None:
+                roots[root_of(queue)] = queue
+        self._to_wake.clear()
+        for root, any_queue in roots.items():
+            self._unnoticed.pop(root, None)
+            self.touch(any_queue)
+            for queue in self._snapshot.queues_below(any_queue.node.path[0]):
+                waiting = self.pending[queue.name]
+                if waiting.may_wake and waiting.wake(self._admits(queue), self.now):
+                    self._in_line[queue.name] = None
+
+    def _admits(self, queue: ClusterQueue) -> Callable[[str], bool]:
+        selector = queue.view.namespaces
+
+        def admits(namespace: str) -> bool:
+            labels = self._namespaces.get(namespace)
+            return selector is not None and labels is not None and selector.matches(labels)
+
+        return admits
+
+
+def root_of(queue: ClusterQueue) -> str:
+    """The name of the root of a queue's tree."""
+    return queue.node.path[0].name

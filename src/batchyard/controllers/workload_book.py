@@ -1,0 +1,214 @@
+"""The Workloads: who holds what, who waits where, told from their watch events.
+
+Source: Kueue's workload event handlers in pkg/controller/core. One thing is mended: upstream wakes nobody when a
+Workload whose LocalQueue is gone or stopped gives quota back; those parked wait for the next release, and for ever if
+there is none. Here they are woken at once if nobody is left whose end would wake them, and after a grace period
+otherwise.
+"""
+
+from typing import Final
+
+from batchyard.api.meta import Obj
+from batchyard.api.views.queues import LocalQueueView
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import MINUTE, Instant
+from batchyard.controllers.line_up import LineUp
+from batchyard.controllers.tally import Tally
+from batchyard.core.decisions import Admit
+from batchyard.core.queue import Admitted, ClusterQueue
+from batchyard.core.quota import Usage
+from batchyard.core.snapshot import Snapshot
+from batchyard.ports.client import EventType, WatchEvent
+
+#: How long quota may lie free without anybody being woken by its release.
+GRACE: Final = 5 * MINUTE
+
+_DELETED: Final = EventType.DELETED
+
+
+class WorkloadBook:
+    """See the module."""
+
+    def __init__(self, snapshot: Snapshot, line_up: LineUp) -> None:
+        self.snapshot = snapshot
+        self.line_up = line_up
+        self.local_queues: dict[str, LocalQueueView] = {}
+        #: Who reserves and uses what, by ClusterQueue and by LocalQueue.
+        self.queue_tally = Tally()
+        self.local_tally = Tally()
+        #: Unfinished Workloads by LocalQueue.
+        self._workloads: dict[str, dict[str, WorkloadView]] = {}
+        self._queue_of: dict[str, str] = {}
+
+    def fill_from(self, local: LocalQueueView) -> None:
+        """Put the Workloads of a LocalQueue in line."""
+        waiting = self.line_up.pending.get(local.cluster_queue)
+        if waiting is None or local.stop_policy != "None":
+            return
+        for view in self._workloads.get(local.key, {}).values():
+            if view.admissible and self.snapshot.holder(view.key) is None:
+                waiting.put_in_line(view)
+        if waiting.has_heads():
+            self.line_up.show_new(local.cluster_queue)
+
+    def empty(self, key: str) -> None:
+        """Take the Workloads of a LocalQueue out of line."""
+        for workload in self._workloads.get(key, {}):
+            self._dequeue(workload)
+
+    def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
+        """Count an admission before it is written."""
+        chosen = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
+        usage, queue = decision.assignment.usage, decision.queue
+        self._hold(_admitted(decision.head.workload, queue, usage, chosen, reserved_at=now, is_admitted=admitted))
+
+    def forget(self, view: WorkloadView) -> None:
+        """Count an admission no more that could not be written, and queue the Workload again."""
+        self._release(view.key)
+        self._enqueue(view)
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a change of a Workload."""
+        view = workload_view(event.obj)
+        if event.type is _DELETED:
+            self._drop(view.key)
+            return
+        self._sort_in(view)
+        if view.finished or not view.active:
+            self._leave(view)
+            return
+        if view.quota_reserved:
+            self._reserve(view, event.old)
+            return
+        if self.snapshot.holder(view.key) is not None:
+            self._wake_for(view.key)
+            self._release(view.key)
+        if view.admissible:
+            self._enqueue(view)
+        else:
+            self._dequeue(view.key)
+
+    def _sort_in(self, view: WorkloadView) -> None:
+        """Keep the Workload with its LocalQueue."""
+        before = self._queue_of.get(view.key)
+        if before is not None and before != view.queue:
+            self._dequeue(view.key)
+            del self._workloads[before][view.key]
+        self._queue_of[view.key] = view.queue
+        self._workloads.setdefault(view.queue, {})[view.key] = view
+
+    def _leave(self, view: WorkloadView) -> None:
+        """A finished or inactive Workload neither waits nor holds."""
+        self._dequeue(view.key)
+        self._wake_for(view.key)
+        self._release(view.key)
+        if view.finished:
+            self._workloads[view.queue].pop(view.key, None)
+
+    def _reserve(self, view: WorkloadView, old: Obj | None) -> None:
+        """Count what the Workload holds as its status has it."""
+        self._dequeue(view.key)
+        queue = self.snapshot.queues.get(view.cluster_queue)
+        if queue is None:
+            self._release(view.key)
+            return
+        usage: dict[int, int] = {}
+        chosen: dict[int, None] = {}
+        for holding in view.holdings:
+            amounts = dict(holding.usage)
+            for resource, flavor in holding.flavors.items():
+                fr = self.snapshot.id_of(flavor, resource)
+                chosen[fr] = None
+                usage[fr] = usage.get(fr, 0) + amounts.get(resource, 0)
+        reserved_at = view.reserved_at or 0
+        self._hold(
+            _admitted(
+                view, queue, tuple(usage.items()), frozenset(chosen), reserved_at=reserved_at, is_admitted=view.admitted
+            )
+        )
+        if old is not None:
+            before = workload_view(old)
+            if before.quota_reserved and (before.counts != view.counts or before.priority != view.priority):
+                self._wake_for(view.key)
+
+    def _drop(self, key: str) -> None:
+        self._dequeue(key)
+        self._wake_for(key)
+        self._release(key)
+        local = self._queue_of.pop(key, None)
+        if local is not None:
+            self._workloads[local].pop(key, None)
+
+    def _hold(self, held: Admitted) -> None:
+        self._untally(self.snapshot.holder(held.key))
+        self.snapshot.hold(held)
+        self.queue_tally.add(held.queue.name, held)
+        self.local_tally.add(held.local_queue, held)
+        self.line_up.touch(held.queue)
+
+    def _release(self, key: str) -> None:
+        held = self.snapshot.release(key)
+        if held is not None:
+            self._untally(held)
+            self.line_up.touch(held.queue)
+
+    def _untally(self, held: Admitted | None) -> None:
+        if held is not None:
+            self.queue_tally.remove(held.queue.name, held)
+            self.local_tally.remove(held.local_queue, held)
+
+    def _enqueue(self, view: WorkloadView) -> None:
+        local = self.local_queues.get(view.queue)
+        if local is not None and local.stop_policy == "None":
+            self.line_up.put(local.cluster_queue, view)
+
+    def _dequeue(self, key: str) -> None:
+        local = self.local_queues.get(self._queue_of.get(key, ""))
+        waiting = self.line_up.pending.get(local.cluster_queue) if local is not None else None
+        if waiting is not None:
+            waiting.remove(key)
+
+    def _wake_for(self, key: str) -> None:
+        """Wake the tree in which a Workload holds, or may have held, quota."""
+        if self._is_open(self._queue_of.get(key, "")):
+            self.line_up.wake(self.local_queues[self._queue_of[key]].cluster_queue)
+            return
+        held = self.snapshot.holder(key)
+        if held is None:
+            return
+        root = held.queue.node.path[0]
+        others = (w for queue in self.snapshot.queues_below(root) for w in queue.workloads.values() if w is not held)
+        if any(self._is_open(other.local_queue) for other in others):
+            self.line_up.wake_later(held.queue, self.line_up.now + GRACE)
+        else:
+            self.line_up.wake(held.queue.name)
+
+    def _is_open(self, local_queue: str) -> bool:
+        """Whether a LocalQueue is there and not stopped."""
+        local = self.local_queues.get(local_queue)
+        return local is not None and local.stop_policy == "None"
+
+
+def _admitted(
+    view: WorkloadView,
+    queue: ClusterQueue,
+    usage: Usage,
+    chosen: frozenset[int],
+    *,
+    reserved_at: Instant,
+    is_admitted: bool,
+) -> Admitted:
+    return Admitted(
+        key=view.key,
+        uid=view.uid,
+        queue=queue,
+        usage=usage,
+        flavor_resources=chosen,
+        priority=view.priority,
+        queued=view.queued,
+        reserved_at=reserved_at,
+        evicted=view.evicted and view.quota_reserved,
+        is_admitted=is_admitted,
+        local_queue=view.queue,
+        job_uid=view.job_uid,
+    )
