@@ -71,17 +71,13 @@ class LineUp:
         parked = waiting.requeue(head, last, reason, self.now)
         if waiting.has_held:
             self._holding[head.queue] = None
-        queue = self._snapshot.queues.get(head.queue)
-        if queue is not None and self._frozen.get(root_of(queue)) == self.now:
-            self._resting.setdefault(root_of(queue), []).append(head.queue)
-        else:
-            self._in_line[head.queue] = None
+        self._show(head.queue, self._snapshot.queues.get(head.queue))
         return parked
 
     def show_new(self, name: str) -> None:
         """A ClusterQueue has somebody new in line."""
-        self._in_line[name] = None
         queue = self._snapshot.queues.get(name)
+        self._show(name, queue)
         if queue is not None:
             self.touch(queue)
 
@@ -151,6 +147,13 @@ class LineUp:
         for table in (self.pending, self._in_line, self._to_wake, self._holding):
             table.pop(name, None)
 
+    def _show(self, name: str, queue: ClusterQueue | None) -> None:
+        """A ClusterQueue may have somebody in line; in a frozen tree nobody looks."""
+        if queue is not None and self._frozen and self._frozen.get(root_of(queue)) == self.now:
+            self._resting.setdefault(root_of(queue), []).append(name)
+        else:
+            self._in_line[name] = None
+
     def _wake_marked(self) -> None:
         roots: dict[str, ClusterQueue] = {}
         for name in self._to_wake:
@@ -164,7 +167,7 @@ class LineUp:
             for queue in self._snapshot.queues_below(any_queue.node.path[0]):
                 waiting = self.pending[queue.name]
                 if waiting.may_wake and waiting.wake(self._admits(queue), self.now):
-                    self._in_line[queue.name] = None
+                    self._show(queue.name, queue)
 
     def _admits(self, queue: ClusterQueue) -> Callable[[str], bool]:
         selector = queue.view.namespaces
