@@ -14,6 +14,9 @@ from properties.worlds import SMALL, Drawn, broken_laws, event_log, examples
 
 CORPUS = [
     pytest.param(34, id="a head whose victims free too few pods stays in front of others"),
+    pytest.param(5161, id="a blocked head leaves with its LocalQueue"),
+    pytest.param(5207, id="a tree gets another root while quota lies free unnoticed"),
+    pytest.param(5222, id="Cohorts move while quota lies free unnoticed"),
 ]
 
 SEEDS = range(1000, 1060)

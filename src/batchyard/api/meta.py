@@ -4,6 +4,7 @@ An object is never changed once somebody else may hold it. `with_*` return a new
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 Obj: TypeAlias = Mapping[str, Any]
@@ -23,8 +24,13 @@ class Key(NamedTuple):
 
 def group_kind(obj: Obj) -> str:
     """`Kind.group` of an object, or `Kind` in the core group."""
-    group, slash, _ = obj["apiVersion"].partition("/")
-    return f"{obj['kind']}.{group}" if slash else str(obj["kind"])
+    return _group_kind(obj["apiVersion"], obj["kind"])
+
+
+@lru_cache(maxsize=1024)
+def _group_kind(api_version: str, kind: str) -> str:
+    group, slash, _ = api_version.partition("/")
+    return f"{kind}.{group}" if slash else kind
 
 
 def key_of(obj: Obj) -> Key:

@@ -69,6 +69,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _one_line(cell: str) -> str:
     """A cell up to its first line break, three dots for the rest, and control characters made harmless."""
+    if cell.isprintable():
+        return cell
     first, *rest = _LINE_BREAK.split(cell, maxsplit=1)
     printable = "".join(character if character.isprintable() else " " for character in first)
     return f"{printable}..." if rest else printable

@@ -99,9 +99,11 @@ class LineUp:
             release = waiting.next_release()
             if release is not None and release <= self.now:
                 self._to_wake[name] = None
-        for name, until in self._unnoticed.values():
+        for root, (name, until) in list(self._unnoticed.items()):
             if until <= self.now:
-                self._to_wake[name] = None
+                # Its tree may have another root by now, or the queue be gone: then all are woken.
+                del self._unnoticed[root]
+                self._to_wake.update(dict.fromkeys([name] if name in self.pending else self.pending))
 
     def next_release(self) -> Instant | None:
         """When time alone will have somebody tried again; None if never."""

@@ -165,8 +165,8 @@ class WorkloadBook:
     def _dequeue(self, key: str) -> None:
         local = self.local_queues.get(self._queue_of.get(key, ""))
         waiting = self.line_up.pending.get(local.cluster_queue) if local is not None else None
-        if waiting is not None:
-            waiting.remove(key)
+        if waiting is not None and waiting.remove(key):
+            self.line_up.show_new(waiting.name)  # the next one may be first now
 
     def _wake_for(self, key: str) -> None:
         """Wake the tree in which a Workload holds, or may have held, quota."""

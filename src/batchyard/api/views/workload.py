@@ -21,9 +21,10 @@ PodSetGroups: TypeAlias = tuple[tuple[int, ...], ...]
 JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
 ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
 _MEMO_MAX: Final = 16384
+_VIEWS_MAX: Final = 262144
 _encode = msgspec.json.Encoder(order="sorted").encode
 _pod_sets_memo: "dict[bytes, tuple[tuple[PodSet, ...], PodSetGroups, bytes]]" = {}
-_views: "dict[int, tuple[Obj, WorkloadView]]" = {}
+_views: "dict[str, tuple[Obj, WorkloadView, Obj, WorkloadView]]" = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,23 @@ class WorkloadView:
 
 
 def workload_view(obj: Obj) -> WorkloadView:
-    """The view of a Workload, made once per object."""
-    known = _views.get(id(obj))
-    if known is not None and known[0] is obj:
-        return known[1]
-    if len(_views) >= _MEMO_MAX:
-        _views.clear()
-    view = _make_view(obj)
-    _views[id(obj)] = (obj, view)
-    return view
+    """The view of a Workload, made once per object: the two last revisions of each are remembered."""
+    uid = obj["metadata"].get("uid", "")
+    known = _views.get(uid)
+    if known is None:
+        if len(_views) >= _VIEWS_MAX:
+            _views.clear()
+        view = _make_view(obj)
+        _views[uid] = (obj, view, obj, view)
+        return view
+    newer, view, older, older_view = known
+    if newer is obj:
+        return view
+    if older is obj:
+        return older_view
+    made = _make_view(obj)
+    _views[uid] = (obj, made, newer, view)
+    return made
 
 
 def _make_view(obj: Obj) -> WorkloadView:
