@@ -23,6 +23,11 @@ class Mode(IntEnum):
     FIT = 3
 
 
+_NO_FIT: Final = Mode.NO_FIT
+_FIT: Final = Mode.FIT
+_PREEMPT: Final = Mode.PREEMPT
+
+
 class Possibility(IntEnum):
     """How a flavor could be had, worst to best."""
 
@@ -79,8 +84,8 @@ class PodSetAssignment:
     def mode(self) -> Mode:
         """The worst of its resources."""
         if not self.facts:
-            return Mode.FIT
-        return min((c.mode for c in self.choices.values()), default=Mode.NO_FIT)
+            return _FIT
+        return min([c.mode for c in self.choices.values()], default=_NO_FIT)
 
     @property
     def no_fit_reason(self) -> str:
@@ -143,9 +148,9 @@ class Assignment:
     @property
     def preempting(self) -> tuple[int, ...]:
         """The flavor-resources that need preemption."""
-        return tuple(dict.fromkeys(c.fr for p in self.pod_sets for c in p.choices.values() if c.mode is Mode.PREEMPT))
+        return tuple(dict.fromkeys(c.fr for p in self.pod_sets for c in p.choices.values() if c.mode is _PREEMPT))
 
 
 def worst_mode(pod_sets: Sequence[PodSetAssignment]) -> Mode:
     """The mode of an assignment: that of its worst pod set."""
-    return min((p.mode for p in pod_sets), default=Mode.NO_FIT)
+    return min([p.mode for p in pod_sets], default=_NO_FIT)

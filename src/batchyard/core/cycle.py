@@ -41,6 +41,12 @@ _OVERLAP: Final = "Workload has overlapping preemption targets with another work
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
 
+_M_NO_FIT: Final = Mode.NO_FIT
+_M_PREEMPT: Final = Mode.PREEMPT
+_M_DEFERRED_FIT: Final = Mode.DEFERRED_FIT
+_M_FIT: Final = Mode.FIT
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What a platform chooses for all its queues."""
@@ -139,8 +145,8 @@ class Cycle:
 
         def attempt(counts: Sequence[int] | None) -> tuple[Assignment, list[Target], bool]:
             assignment = search.assign(counts)
-            targets = victims.targets_for(assignment) if assignment.mode is Mode.PREEMPT else []
-            return assignment, targets, assignment.mode is Mode.FIT or bool(targets)
+            targets = victims.targets_for(assignment) if assignment.mode is _M_PREEMPT else []
+            return assignment, targets, assignment.mode is _M_FIT or bool(targets)
 
         full, targets, good = attempt(None)
         if not good and workload.can_be_partially_admitted:
@@ -155,14 +161,14 @@ class Cycle:
         """Admit if it fits now, preempt if victims free enough, else say exactly why not."""
         fits = self._look_again(entry, victims)
         assignment, head = entry.assignment, entry.head
-        if assignment.mode is Mode.NO_FIT:
+        if assignment.mode is _M_NO_FIT:
             why = Why(assignment.no_fit_reason, assignment.pod_set_facts)
             return Wait(head, why, RequeueReason.NO_FIT, assignment.last)
-        if assignment.mode is Mode.PREEMPT and not entry.targets:
+        if assignment.mode is _M_PREEMPT and not entry.targets:
             self._reserve(entry)
             why = Why(WAITING_FOR_QUOTA, assignment.pod_set_facts)
             return Wait(head, why, RequeueReason.PREEMPTION_NO_CANDIDATES, assignment.last)
-        if assignment.mode is Mode.DEFERRED_FIT:
+        if assignment.mode is _M_DEFERRED_FIT:
             self.snapshot.add_usage(entry.queue, entry.usage)
             why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
             return Wait(head, why, RequeueReason.PENDING_PREEMPTION)
@@ -172,7 +178,7 @@ class Cycle:
             return self._skip(entry, _NO_LONGER_FITS)
         victims.claim(entry.targets)
         self.snapshot.add_usage(entry.queue, entry.usage)
-        if assignment.mode is Mode.PREEMPT:
+        if assignment.mode is _M_PREEMPT:
             after = f". Pending the preemption of {len(entry.targets)} workload(s)"
             why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, assignment.pod_set_facts, after=after)
             return Preempt(head, entry.queue, tuple(entry.targets), why)
@@ -196,8 +202,8 @@ class Cycle:
             for victim in victims.claimed.values():
                 self.snapshot.remove_workload(victim)
             entry.assignment, entry.targets = self._assign(entry.workload, entry.queue, None, nominated)
-        if entry.assignment.mode is Mode.FIT:
-            entry.assignment.mode = Mode.DEFERRED_FIT
+        if entry.assignment.mode is _M_FIT:
+            entry.assignment.mode = _M_DEFERRED_FIT
         return victims.leave_room_for(entry)
 
     def _reserve(self, entry: Entry) -> None:

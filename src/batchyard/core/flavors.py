@@ -35,6 +35,11 @@ Nominated: TypeAlias = Sequence[Mapping[str, str]]
 
 _WORST_BORROW: Final = 1 << 60
 
+# Members looked up once: an attribute of an enum costs more than what is done with it here.
+_P_NO_FIT: Final = Possibility.NO_FIT
+_P_NO_CANDIDATES: Final = Possibility.NO_CANDIDATES
+_P_FIT: Final = Possibility.FIT
+
 
 class Quality(NamedTuple):
     """How well a flavor would do."""
@@ -43,9 +48,9 @@ class Quality(NamedTuple):
     borrow: int
 
 
-_WORST: Final = Quality(Possibility.NO_FIT, _WORST_BORROW)
-_BEST: Final = Quality(Possibility.FIT, 0)
-_NO_FIT: Final = Quality(Possibility.NO_FIT, 0)
+_WORST: Final = Quality(_P_NO_FIT, _WORST_BORROW)
+_BEST: Final = Quality(_P_FIT, 0)
+_NO_FIT: Final = Quality(_P_NO_FIT, 0)
 
 
 @dataclass(slots=True)
@@ -153,7 +158,7 @@ class FlavorSearch:
         choices = {}
         for (resource, _), fr, quality in zip(plan.requests, plan.ids[best_index], best, strict=False):
             choices[resource] = Choice(flavors[best_index], fr, quality.possibility.mode, quality.borrow, tried)
-        return Found(choices, [] if best_quality.possibility is Possibility.FIT else facts, attempts)
+        return Found(choices, [] if best_quality.possibility is _P_FIT else facts, attempts)
 
     def _obstacle(self, plan: GroupPlan, members: Sequence[int], index: int) -> str:
         """What rules a flavor out, whatever its quota; '' if nothing does."""
@@ -184,7 +189,7 @@ class _Trial:
         for (resource, amount), fr in zip(self.plan.requests, self.plan.ids[self.index], strict=True):
             quality = self._weigh(resource, fr, amount, usage.get(fr, 0))
             self.borrow = max(self.borrow, quality.borrow)
-            if quality != _BEST and _is_preferred(worst, quality, fungibility):
+            if quality is not _BEST and (worst is _BEST or _is_preferred(worst, quality, fungibility)):
                 worst = quality
             found.append(quality)
         return found, worst
@@ -202,12 +207,12 @@ class _Trial:
         borrow, may_reclaim = lowest_fitting_height(node, fr, total)
         free = max(0, available(node, fr))
         if total <= free:
-            return Quality(Possibility.FIT, borrow) if borrow else _BEST
+            return Quality(_P_FIT, borrow) if borrow else _BEST
         self.facts.append(Short(resource, self.plan.group.flavors[self.index], total - free))
         if node.subtree[fr] >= total or may_reclaim or self._may_preempt_while_borrowing():
             return Quality(*search.oracle(fr, total))
         self.no_fit_reason = worse(self.no_fit_reason, WAITING_FOR_QUOTA)
-        return Quality(Possibility.NO_FIT, borrow)
+        return Quality(_P_NO_FIT, borrow)
 
     def _may_preempt_while_borrowing(self) -> bool:
         preemption = self.search.queue.view.preemption
@@ -230,7 +235,7 @@ class _Trial:
 
 def _ruled_out(plan: GroupPlan, index: int, obstacle: str) -> Attempt:
     group = plan.group
-    return Attempt(group.flavors[index], group.number, Possibility.NO_FIT, 0, (obstacle,), NO_MATCHING_FLAVOR)
+    return Attempt(group.flavors[index], group.number, _P_NO_FIT, 0, (obstacle,), NO_MATCHING_FLAVOR)
 
 
 def _add_usage(usage: dict[int, int], pod_set: PodSetAssignment) -> int:
@@ -255,11 +260,11 @@ def _sum(requests: Sequence[Requests]) -> Requests:
 
 def _is_preferred(a: Quality, b: Quality, fungibility: Fungibility) -> bool:
     """Whether a is better than b under the queue's preference."""
-    if a.possibility is Possibility.NO_FIT:
+    if a.possibility is _P_NO_FIT:
         return False
-    if b.possibility is Possibility.NO_FIT:
+    if b.possibility is _P_NO_FIT:
         return True
-    a_hopeless, b_hopeless = a.possibility is Possibility.NO_CANDIDATES, b.possibility is Possibility.NO_CANDIDATES
+    a_hopeless, b_hopeless = a.possibility is _P_NO_CANDIDATES, b.possibility is _P_NO_CANDIDATES
     if a_hopeless != b_hopeless:
         return b_hopeless
     if fungibility.prefer_preemption:
@@ -270,9 +275,9 @@ def _is_preferred(a: Quality, b: Quality, fungibility: Fungibility) -> bool:
 def _should_go_on(quality: Quality, fungibility: Fungibility) -> bool:
     """Whether to look at the next flavor too."""
     possibility = quality.possibility
-    if possibility <= Possibility.NO_CANDIDATES:
+    if possibility <= _P_NO_CANDIDATES:
         return True
-    if possibility < Possibility.FIT and fungibility.try_next_when_preempting:
+    if possibility < _P_FIT and fungibility.try_next_when_preempting:
         return True
     return quality.borrow != 0 and fungibility.try_next_when_borrowing
 
