@@ -7,6 +7,7 @@ decisions alone, as `Cycle.run` takes them, without popping heads or writing any
 """
 
 import argparse
+import gc
 import statistics
 import time
 from collections.abc import Iterator
@@ -80,6 +81,7 @@ def main() -> None:
     """Run and print a row of the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", type=int, default=20)
+    gc.disable()  # the kernel lets the collector run rarely too
     rows = list(cycles(parser.parse_args().cycles))
     times = [spent for spent, _ in rows]
     admitted = sum(count for _, count in rows)
