@@ -309,9 +309,9 @@ def test_a_banned_word_is_found(text: str) -> None:
     assert len(found_in(words.banned_words, text.replace("~", ""), "docs/a.md")) == 1
 
 
-@pytest.mark.parametrize("text", ["network/work/a", "../shared/work", "`/root/cohort/queue`", "an issue of quota"])
+@pytest.mark.parametrize("text", ["network/wo~rk/a", "../shared/wo~rk", "`/ro~ot/cohort/queue`", "an issue of quota"])
 def test_words_close_to_banned_ones_are_free(text: str) -> None:
-    assert found_in(words.banned_words, text, "docs/a.md") == []
+    assert found_in(words.banned_words, text.replace("~", ""), "docs/a.md") == []
 
 
 @pytest.mark.parametrize(

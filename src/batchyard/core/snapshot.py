@@ -152,7 +152,7 @@ class Snapshot:
 
     @staticmethod
     def path_of(queue: ClusterQueue) -> str:
-        """Where a ClusterQueue is in its tree: `/root/cohort/queue`."""
+        """Where a ClusterQueue is in its tree: `/company/team/queue`."""
         return "/" + "/".join(node.name for node in queue.node.path)
 
     # Changes that are undone.

@@ -13,10 +13,10 @@ from yard import Yard, cohort, group, queue
 def family() -> Yard:
     """Root > team > a, b; root > c; 2 cpu each."""
     return Yard(
-        cohort("team", 2, parent="root"),
+        cohort("team", 2, parent="company"),
         queue("a", 2, cohort="team"),
         queue("b", 2, cohort="team"),
-        queue("c", 2, cohort="root"),
+        queue("c", 2, cohort="company"),
     )
 
 
@@ -32,7 +32,7 @@ def usages(yard: Yard) -> dict[str, Any]:
 def test_a_path_leads_from_the_root_to_the_queue() -> None:
     yard = family()
     yard.put(queue("alone", 1))
-    assert [path(yard, name) for name in ("a", "c", "alone")] == ["/root/team/a", "/root/c", "/alone"]
+    assert [path(yard, name) for name in ("a", "c", "alone")] == ["/company/team/a", "/company/c", "/alone"]
 
 
 def test_a_cohort_exists_by_being_named() -> None:
@@ -72,7 +72,7 @@ def test_a_workload_is_counted_once_where_it_was_counted_last() -> None:
     yard.hold("x", 4, "a")
     held = yard.hold("x", 1, "b")
     assert yard.snapshot.holder("team/x") is held
-    assert (yard.used("a"), yard.used("b"), yard.used("root")) == (0, 1000, 1000)
+    assert (yard.used("a"), yard.used("b"), yard.used("company")) == (0, 1000, 1000)
 
 
 def test_who_holds_nothing_more_has_given_back_what_it_had() -> None:
@@ -86,9 +86,9 @@ def test_who_holds_nothing_more_has_given_back_what_it_had() -> None:
 def test_usage_in_a_flavor_the_queue_no_longer_has_still_counts() -> None:
     yard = family()
     yard.hold("x", 1, "a", flavor="gone")
-    assert (yard.used("a", "gone"), yard.used("root", "gone")) == (1000, 1000)
+    assert (yard.used("a", "gone"), yard.used("company", "gone")) == (1000, 1000)
     yard.snapshot.release("team/x")
-    assert yard.used("root", "gone") == 0
+    assert yard.used("company", "gone") == 0
 
 
 def test_usage_that_comes_before_the_trees_are_settled_counts_too() -> None:
@@ -97,7 +97,7 @@ def test_usage_that_comes_before_the_trees_are_settled_counts_too() -> None:
     held = Admitted("team/x", "uid-x", yard.snapshot.queues["a"], ((first, 5), (second, 7)))
     yard.snapshot.hold(held)
     yard.snapshot.settle()
-    assert (yard.used("root", "new"), yard.used("root", "new", "gpu")) == (5, 7)
+    assert (yard.used("company", "new"), yard.used("company", "new", "gpu")) == (5, 7)
 
 
 @pytest.mark.parametrize("parents", [{"x": "x"}, {"x": "y", "y": "x"}, {"x": "y", "y": "z", "z": "y"}], ids=str)
@@ -116,9 +116,9 @@ def test_a_cycle_that_is_broken_up_makes_a_tree_again() -> None:
 def test_the_queues_below_a_node_are_those_of_its_subtree() -> None:
     yard = family()
     below = {
-        name: sorted(q.name for q in yard.snapshot.queues_below(yard.node(name))) for name in ("root", "team", "c")
+        name: sorted(q.name for q in yard.snapshot.queues_below(yard.node(name))) for name in ("company", "team", "c")
     }
-    assert below == {"root": ["a", "b", "c"], "team": ["a", "b"], "c": ["c"]}
+    assert below == {"company": ["a", "b", "c"], "team": ["a", "b"], "c": ["c"]}
 
 
 def test_whatever_is_tried_is_undone() -> None:
@@ -132,7 +132,7 @@ def test_whatever_is_tried_is_undone() -> None:
             yard.snapshot.remove_usage(other.queue, other.usage)
             yard.snapshot.add_usage(held.queue, ((0, 2000),))
             assert yard.used("a") == 2000
-        assert (yard.used("root"), held.key in held.queue.workloads) == (1000, False)
+        assert (yard.used("company"), held.key in held.queue.workloads) == (1000, False)
     assert (usages(yard), held.key in held.queue.workloads) == (before, True)
 
 
