@@ -1,7 +1,7 @@
 """A flavor for each resource of each pod set, and how well that fits."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -23,8 +23,6 @@ class Mode(IntEnum):
     FIT = 3
 
 
-_NO_FIT: Final = Mode.NO_FIT
-_FIT: Final = Mode.FIT
 _PREEMPT: Final = Mode.PREEMPT
 
 
@@ -76,16 +74,11 @@ class PodSetAssignment:
     name: str
     count: int
     requests: Requests
-    choices: dict[str, Choice]
+    choices: Mapping[str, Choice]
+    #: That of its worst resource.
+    mode: Mode
     facts: tuple[Fact, ...]
     attempts: tuple[Attempt, ...]
-
-    @property
-    def mode(self) -> Mode:
-        """The worst of its resources."""
-        if not self.facts:
-            return _FIT
-        return min([c.mode for c in self.choices.values()], default=_NO_FIT)
 
     @property
     def no_fit_reason(self) -> str:
@@ -125,11 +118,15 @@ class LastAssignment(NamedTuple):
 class Assignment:
     """Flavors for a whole Workload. `mode` may be lowered to DEFERRED_FIT."""
 
-    pod_sets: list[PodSetAssignment] = field(default_factory=list)
-    mode: Mode = Mode.NO_FIT
-    borrow: int = 0
-    usage: Usage = ()
-    last: LastAssignment | None = None
+    pod_sets: list[PodSetAssignment]
+    mode: Mode
+    borrow: int
+    usage: Usage
+
+    @property
+    def tried(self) -> tuple[Mapping[str, int], ...]:
+        """By pod set and resource, the last flavor looked at, or SCAN_DONE."""
+        return tuple([{r: c.tried for r, c in p.choices.items()} for p in self.pod_sets])
 
     @property
     def pod_set_facts(self) -> tuple[PodSetFacts, ...]:
@@ -149,8 +146,3 @@ class Assignment:
     def preempting(self) -> tuple[int, ...]:
         """The flavor-resources that need preemption."""
         return tuple(dict.fromkeys(c.fr for p in self.pod_sets for c in p.choices.values() if c.mode is _PREEMPT))
-
-
-def worst_mode(pod_sets: Sequence[PodSetAssignment]) -> Mode:
-    """The mode of an assignment: that of its worst pod set."""
-    return min([p.mode for p in pod_sets], default=_NO_FIT)

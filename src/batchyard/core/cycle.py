@@ -139,16 +139,14 @@ class Cycle:
             last = None
         fair = self.policy.fair_sharing
         victims = VictimSearch(workload, queue, self.snapshot, fair_sharing=fair)
-        search = FlavorSearch(
-            workload, queue, self.snapshot, victims.oracle, last, self.number, fair_sharing=fair, nominated=nominated
-        )
+        search = FlavorSearch(workload, queue, self.snapshot, victims.oracle, last, fair, nominated)
 
-        def attempt(counts: Sequence[int] | None) -> tuple[Assignment, list[Target], bool]:
+        def attempt(counts: Sequence[int]) -> tuple[Assignment, list[Target], bool]:
             assignment = search.assign(counts)
             targets = victims.targets_for(assignment) if assignment.mode is _M_PREEMPT else []
             return assignment, targets, assignment.mode is _M_FIT or bool(targets)
 
-        full, targets, good = attempt(None)
+        full, targets, good = attempt(workload.counts)
         if not good and workload.can_be_partially_admitted:
             partial = search_counts(workload.pod_sets, attempt)
             if partial is not None:
@@ -163,11 +161,11 @@ class Cycle:
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _M_NO_FIT:
             why = Why(assignment.no_fit_reason, assignment.pod_set_facts)
-            return Wait(head, why, RequeueReason.NO_FIT, assignment.last)
+            return Wait(head, why, RequeueReason.NO_FIT, self._tried(entry))
         if assignment.mode is _M_PREEMPT and not entry.targets:
             self._reserve(entry)
             why = Why(WAITING_FOR_QUOTA, assignment.pod_set_facts)
-            return Wait(head, why, RequeueReason.PREEMPTION_NO_CANDIDATES, assignment.last)
+            return Wait(head, why, RequeueReason.PREEMPTION_NO_CANDIDATES, self._tried(entry))
         if assignment.mode is _M_DEFERRED_FIT:
             self.snapshot.add_usage(entry.queue, entry.usage)
             why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
@@ -184,10 +182,13 @@ class Cycle:
             return Preempt(head, entry.queue, tuple(entry.targets), why)
         return Admit(head, entry.queue, assignment)
 
-    @staticmethod
-    def _skip(entry: Entry, text: str) -> Decision:
+    def _skip(self, entry: Entry, text: str) -> Decision:
         why = Why(WAITING_FOR_QUOTA, text=text)
-        return Wait(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, entry.assignment.last)
+        return Wait(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, self._tried(entry))
+
+    def _tried(self, entry: Entry) -> LastAssignment:
+        """How far the search for flavors came, for the next one to go on from there."""
+        return LastAssignment(entry.assignment.tried, entry.queue.generation, self.number, entry.workload.shape)
 
     def _look_again(self, entry: Entry, victims: "_Victims") -> bool:
         """Whether it still fits, the victims of this cycle gone.

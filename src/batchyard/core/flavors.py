@@ -18,9 +18,9 @@ from batchyard.core.assignment import (
     Attempt,
     Choice,
     LastAssignment,
+    Mode,
     PodSetAssignment,
     Possibility,
-    worst_mode,
 )
 from batchyard.core.queue import ClusterQueue, GroupPlan, PodSetPlan
 from batchyard.core.quota import available, lowest_fitting_height
@@ -28,8 +28,10 @@ from batchyard.core.reasons import EXCEEDS_MAX_QUOTA, NO_MATCHING_FLAVOR, WAITIN
 from batchyard.core.reasons import most_severe as worse
 from batchyard.core.snapshot import Snapshot
 
-#: Asks whether preemption could free an amount of a flavor-resource; returns how, and the height it would borrow from.
-Oracle: TypeAlias = Callable[[int, int], tuple[Possibility, int]]
+#: How well a flavor would do, and the height it would borrow from.
+Quality: TypeAlias = tuple[Possibility, int]
+#: Asks how preemption could free an amount of a flavor-resource that now lies at some height.
+Oracle: TypeAlias = Callable[[int, int, int], Quality]
 #: The flavors of an earlier nomination, which a second look may not leave: by pod set, by resource.
 Nominated: TypeAlias = Sequence[Mapping[str, str]]
 
@@ -39,27 +41,20 @@ _WORST_BORROW: Final = 1 << 60
 _P_NO_FIT: Final = Possibility.NO_FIT
 _P_NO_CANDIDATES: Final = Possibility.NO_CANDIDATES
 _P_FIT: Final = Possibility.FIT
+_M_NO_FIT: Final = Mode.NO_FIT
+_M_FIT: Final = Mode.FIT
+
+_WORST: Final[Quality] = (_P_NO_FIT, _WORST_BORROW)
+_BEST: Final[Quality] = (_P_FIT, 0)
+_NO_FIT: Final[Quality] = (_P_NO_FIT, 0)
 
 
-class Quality(NamedTuple):
-    """How well a flavor would do."""
-
-    possibility: Possibility
-    borrow: int
-
-
-_WORST: Final = Quality(_P_NO_FIT, _WORST_BORROW)
-_BEST: Final = Quality(_P_FIT, 0)
-_NO_FIT: Final = Quality(_P_NO_FIT, 0)
-
-
-@dataclass(slots=True)
-class Found:
+class Found(NamedTuple):
     """What a search of one resource group came to: the choices, and what was held against the flavors tried."""
 
-    choices: dict[str, Choice]
-    facts: list[Fact]
-    attempts: list[Attempt]
+    choices: Mapping[str, Choice]
+    facts: Sequence[Fact]
+    attempts: Sequence[Attempt]
 
 
 @dataclass(slots=True)
@@ -71,30 +66,28 @@ class FlavorSearch:
     snapshot: Snapshot
     oracle: Oracle
     last: LastAssignment | None
-    cycle: int
     fair_sharing: bool = False
     nominated: Nominated = ()
 
-    def assign(self, counts: Sequence[int] | None = None) -> Assignment:
+    def assign(self, counts: Sequence[int]) -> Assignment:
         """Flavors for all pod sets, or how far it came: after a pod set without flavor no more are tried."""
         pod_sets: list[PodSetAssignment] = []
         usage: dict[int, int] = {}
-        borrow = 0
-        counts = self.workload.counts if counts is None else counts
+        borrow, mode = 0, _M_FIT
         for members in self.workload.pod_set_groups:
             found = self._find(members, counts, usage)
             for pod_set in found:
                 pod_sets.append(pod_set)
                 borrow = max(borrow, _add_usage(usage, pod_set))
-            if any(p.requests and not p.choices and p.facts for p in found):
+                mode = min(mode, pod_set.mode)
+            if mode is _M_NO_FIT and any(p.requests and not p.choices and p.facts for p in found):
                 break
-        tried = tuple([{r: c.tried for r, c in p.choices.items()} for p in pod_sets])
-        last = LastAssignment(tried, self.queue.generation, self.cycle, self.workload.shape)
-        return Assignment(pod_sets, worst_mode(pod_sets), borrow, tuple(usage.items()), last)
+        return Assignment(pod_sets, mode if pod_sets else _M_NO_FIT, borrow, tuple(usage.items()))
 
     def _find(self, members: Sequence[int], counts: Sequence[int], usage: Mapping[int, int]) -> list[PodSetAssignment]:
         """The assignments of pod sets that must get the same flavors: usually it is one."""
-        plans = [self.queue.plan(self.workload.pod_sets[i].template, counts[i], self.snapshot.flavors) for i in members]
+        queue, pod_sets, obstacles = self.queue, self.workload.pod_sets, self.snapshot.obstacles
+        plans = [queue.plan(pod_sets[i].template, counts[i], obstacles) for i in members]
         plan = plans[0] if len(plans) == 1 else self._common_plan(members, plans)
         found = self._search(plan, members, usage)
         facts, attempts = tuple(found.facts), tuple(found.attempts)
@@ -103,30 +96,33 @@ class FlavorSearch:
             choices = found.choices
             if len(plans) > 1:
                 choices = {r: choices[r] for r, _ in own.requests if r in choices}
-            name = self.workload.pod_sets[index].name
-            assignments.append(PodSetAssignment(name, counts[index], own.requests, choices, facts, attempts))
+            mode = _worst_mode(choices) if facts else _M_FIT
+            name = pod_sets[index].name
+            assignments.append(PodSetAssignment(name, counts[index], own.requests, choices, mode, facts, attempts))
         return assignments
 
     def _common_plan(self, members: Sequence[int], plans: Sequence[PodSetPlan]) -> PodSetPlan:
         """What pod sets ask for together."""
-        templates = tuple(self.workload.pod_sets[i].template for i in members)
-        return self.queue.plan_requests(_sum([p.requests for p in plans]), templates, self.snapshot.flavors)
+        templates = [self.workload.pod_sets[i].template for i in members]
+        return self.queue.plan_requests(_sum([p.requests for p in plans]), templates, self.snapshot.obstacles)
 
     def _search(self, plan: PodSetPlan, members: Sequence[int], usage: Mapping[int, int]) -> Found:
         """Choices for every resource; no choices at all, and the reason alone, when one resource has none."""
         if len(plan.groups) == 1 and not plan.unavailable:
             return self._search_group(plan.groups[0], members, usage)
-        total = Found({}, [], [])
+        choices: dict[str, Choice] = {}
+        facts: list[Fact] = []
+        attempts: list[Attempt] = []
         for group in plan.groups:
             found = self._search_group(group, members, usage)
-            total.attempts += found.attempts
+            attempts += found.attempts
             if not found.choices:
-                return Found({}, found.facts, total.attempts)
-            total.choices.update(found.choices)
-            total.facts += found.facts
+                return Found({}, found.facts, attempts)
+            choices.update(found.choices)
+            facts += found.facts
         if plan.unavailable:
-            return Found({}, [f"resource {plan.unavailable} unavailable in ClusterQueue"], total.attempts)
-        return total
+            return Found({}, [f"resource {plan.unavailable} unavailable in ClusterQueue"], attempts)
+        return Found(choices, facts, attempts)
 
     def _search_group(self, plan: GroupPlan, members: Sequence[int], usage: Mapping[int, int]) -> Found:
         """The best flavor of a resource group, and what was held against those tried; nothing once one fits."""
@@ -134,103 +130,100 @@ class FlavorSearch:
         flavors = plan.group.flavors
         facts: list[Fact] = []
         attempts: list[Attempt] = []
-        best, best_quality, best_index, index = [], _WORST, -1, -1
-        start = self.last.next_flavor(members[0], plan.resource) if self.last is not None else 0
-        if start >= len(flavors):
-            start = 0  # the queue has lost flavors since
-        for index in range(start, len(flavors)):
-            obstacle = self._obstacle(plan, members, index)
+        best: Sequence[Quality] = ()
+        best_quality, best_index, index = _WORST, -1, -1
+        for index in range(self._start(plan, members), len(flavors)):
+            obstacle = plan.obstacles[index] if not self.nominated else self._obstacle(plan, members, index)
             if obstacle:
                 facts.append(obstacle)
                 attempts.append(_ruled_out(plan, index, obstacle))
                 continue
-            trial = _Trial(self, plan, index)
-            found, quality = trial.weigh(usage)
-            if trial.facts or trial.borrow:
-                facts += trial.facts
-                attempts.append(trial.attempt(quality))
+            if self._fits_in_own_quota(plan, index, usage):
+                best, best_quality, best_index = (_BEST,) * len(plan.asks), _BEST, index
+                break
+            found, quality, attempt = self._weigh(plan, index, usage)
+            if attempt.facts or attempt.borrow:
+                facts += attempt.facts
+                attempts.append(attempt)
             goes_on = _should_go_on(quality, fungibility)
             if not goes_on or _is_preferred(quality, best_quality, fungibility):
                 best, best_quality, best_index = found, quality, index
             if not goes_on:
                 break
         tried = SCAN_DONE if index == len(flavors) - 1 else index
-        choices = {}
-        for (resource, _), fr, quality in zip(plan.requests, plan.ids[best_index], best, strict=False):
-            choices[resource] = Choice(flavors[best_index], fr, quality.possibility.mode, quality.borrow, tried)
-        return Found(choices, [] if best_quality.possibility is _P_FIT else facts, attempts)
+        choices = {
+            resource: Choice(flavors[best_index], ids[best_index], possibility.mode, borrow, tried)
+            for (resource, _, ids), (possibility, borrow) in zip(plan.asks, best, strict=False)
+        }
+        return Found(choices, () if best_quality[0] is _P_FIT else facts, attempts)
+
+    def _start(self, plan: GroupPlan, members: Sequence[int]) -> int:
+        """The flavor to begin with."""
+        if self.last is None:
+            return 0
+        start = self.last.next_flavor(members[0], plan.resource)
+        return start if start < len(plan.group.flavors) else 0  # the queue may have lost flavors since
 
     def _obstacle(self, plan: GroupPlan, members: Sequence[int], index: int) -> str:
-        """What rules a flavor out, whatever its quota; '' if nothing does."""
+        """What rules a flavor out, whatever its quota, when only nominated ones may be had; '' if nothing does."""
         nominated, flavor, resource = self.nominated, plan.group.flavors[index], plan.resource
-        if nominated and not any(i < len(nominated) and nominated[i].get(resource) == flavor for i in members):
+        if not any(i < len(nominated) and nominated[i].get(resource) == flavor for i in members):
             return f"skipping flavor {flavor} as it is not found in the nomination mapping for resource {resource}"
         return plan.obstacles[index]
 
+    def _fits_in_own_quota(self, plan: GroupPlan, index: int, usage: Mapping[int, int]) -> bool:
+        """Whether a flavor has room for all without borrowing: then no more need be known of it."""
+        node = self.queue.node
+        used, quota = node.usage, node.subtree
+        for _, amount, ids in plan.asks:
+            fr = ids[index]
+            total = amount + usage.get(fr, 0) if usage else amount
+            if used[fr] + total > quota[fr] or total > available(node, fr):
+                return False
+        return True
 
-class _Trial:
-    """How one flavor does for all that is asked of a group."""
-
-    __slots__ = ("borrow", "facts", "index", "no_fit_reason", "plan", "search")
-
-    def __init__(self, search: FlavorSearch, plan: GroupPlan, index: int) -> None:
-        self.search = search
-        self.plan = plan
-        self.index = index
-        self.borrow = 0
-        self.facts: list[Fact] = []
-        self.no_fit_reason = ""
-
-    def weigh(self, usage: Mapping[int, int]) -> tuple[list[Quality], Quality]:
-        """How each resource could be had, and the worst of them: so good is the flavor."""
-        fungibility = self.search.queue.view.fungibility
-        worst = _BEST
-        found = []
-        for (resource, amount), fr in zip(self.plan.requests, self.plan.ids[self.index], strict=True):
-            quality = self._weigh(resource, fr, amount, usage.get(fr, 0))
-            self.borrow = max(self.borrow, quality.borrow)
-            if quality is not _BEST and (worst is _BEST or _is_preferred(worst, quality, fungibility)):
+    def _weigh(
+        self, plan: GroupPlan, index: int, usage: Mapping[int, int]
+    ) -> tuple[Sequence[Quality], Quality, Attempt]:
+        """How each resource could be had in a flavor, and the worst of them: so good is the flavor."""
+        node, group, fungibility = self.queue.node, plan.group, self.queue.view.fungibility
+        flavor = group.flavors[index]
+        facts: list[Fact] = []
+        found: list[Quality] = []
+        worst, highest, no_fit_reason = _BEST, 0, ""
+        for resource, amount, ids in plan.asks:
+            fr = ids[index]
+            assumed = usage.get(fr, 0)
+            total = assumed + amount
+            quality = _NO_FIT
+            if total > node.potential[fr]:
+                facts.append(TooLarge(resource, flavor, assumed, amount, node.potential[fr]))
+                no_fit_reason = worse(no_fit_reason, EXCEEDS_MAX_QUOTA)
+            else:
+                borrow, may_reclaim = lowest_fitting_height(node, fr, total)
+                free = max(0, available(node, fr))
+                if total <= free:
+                    quality = (_P_FIT, borrow)
+                else:
+                    facts.append(Short(resource, flavor, total - free))
+                    if node.subtree[fr] >= total or may_reclaim or self._may_preempt_while_borrowing():
+                        quality = self.oracle(fr, total, borrow)
+                    else:
+                        no_fit_reason = worse(no_fit_reason, WAITING_FOR_QUOTA)
+                        quality = (_P_NO_FIT, borrow)
+            highest = max(highest, quality[1])
+            if quality != _BEST and (worst is _BEST or _is_preferred(worst, quality, fungibility)):
                 worst = quality
             found.append(quality)
-        return found, worst
-
-    def _weigh(self, resource: str, fr: int, amount: int, assumed: int) -> Quality:
-        """How one resource could be had, on top of what earlier pod sets take."""
-        search = self.search
-        node = search.queue.node
-        total = assumed + amount
-        if total > node.potential[fr]:
-            flavor = self.plan.group.flavors[self.index]
-            self.facts.append(TooLarge(resource, flavor, assumed, amount, node.potential[fr]))
-            self.no_fit_reason = worse(self.no_fit_reason, EXCEEDS_MAX_QUOTA)
-            return _NO_FIT
-        borrow, may_reclaim = lowest_fitting_height(node, fr, total)
-        free = max(0, available(node, fr))
-        if total <= free:
-            return Quality(_P_FIT, borrow) if borrow else _BEST
-        self.facts.append(Short(resource, self.plan.group.flavors[self.index], total - free))
-        if node.subtree[fr] >= total or may_reclaim or self._may_preempt_while_borrowing():
-            return Quality(*search.oracle(fr, total))
-        self.no_fit_reason = worse(self.no_fit_reason, WAITING_FOR_QUOTA)
-        return Quality(_P_NO_FIT, borrow)
+        return found, worst, Attempt(flavor, group.number, worst[0], highest, tuple(facts), no_fit_reason)
 
     def _may_preempt_while_borrowing(self) -> bool:
-        preemption = self.search.queue.view.preemption
-        if preemption.borrow_within_cohort:
-            return True
-        return self.search.fair_sharing and preemption.reclaim_within_cohort != "Never"
+        preemption = self.queue.view.preemption
+        return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
 
-    def attempt(self, quality: Quality) -> Attempt:
-        """What came of it, for those who ask."""
-        group = self.plan.group
-        return Attempt(
-            group.flavors[self.index],
-            group.number,
-            quality.possibility,
-            self.borrow,
-            tuple(self.facts),
-            self.no_fit_reason,
-        )
+
+def _worst_mode(choices: Mapping[str, Choice]) -> Mode:
+    return min([choice.mode for choice in choices.values()], default=_M_NO_FIT)
 
 
 def _ruled_out(plan: GroupPlan, index: int, obstacle: str) -> Attempt:
@@ -260,26 +253,27 @@ def _sum(requests: Sequence[Requests]) -> Requests:
 
 def _is_preferred(a: Quality, b: Quality, fungibility: Fungibility) -> bool:
     """Whether a is better than b under the queue's preference."""
-    if a.possibility is _P_NO_FIT:
+    (a_possibility, a_borrow), (b_possibility, b_borrow) = a, b
+    if a_possibility is _P_NO_FIT:
         return False
-    if b.possibility is _P_NO_FIT:
+    if b_possibility is _P_NO_FIT:
         return True
-    a_hopeless, b_hopeless = a.possibility is _P_NO_CANDIDATES, b.possibility is _P_NO_CANDIDATES
+    a_hopeless, b_hopeless = a_possibility is _P_NO_CANDIDATES, b_possibility is _P_NO_CANDIDATES
     if a_hopeless != b_hopeless:
         return b_hopeless
     if fungibility.prefer_preemption:
-        return (-a.borrow, a.possibility) > (-b.borrow, b.possibility)
-    return (a.possibility, -a.borrow) > (b.possibility, -b.borrow)
+        return (-a_borrow, a_possibility) > (-b_borrow, b_possibility)
+    return (a_possibility, -a_borrow) > (b_possibility, -b_borrow)
 
 
 def _should_go_on(quality: Quality, fungibility: Fungibility) -> bool:
     """Whether to look at the next flavor too."""
-    possibility = quality.possibility
+    possibility, borrow = quality
     if possibility <= _P_NO_CANDIDATES:
         return True
     if possibility < _P_FIT and fungibility.try_next_when_preempting:
         return True
-    return quality.borrow != 0 and fungibility.try_next_when_borrowing
+    return borrow != 0 and fungibility.try_next_when_borrowing
 
 
 def is_outdated(last: LastAssignment, queue: ClusterQueue, cycle: int, workload: WorkloadView) -> bool:

@@ -5,9 +5,35 @@ Source: Kueue's pkg/scheduler/flavorassigner (checkFlavorForPodSets, flavorSelec
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from batchyard.api.views.flavor import Flavor
 from batchyard.api.views.pod import PodTemplate
+
+_MEMO_MAX: Final = 4096
+
+
+class Obstacles:
+    """What keeps pods from flavors, worked out once for all templates that constrain alike."""
+
+    def __init__(self, flavors: Mapping[str, Flavor]) -> None:
+        self._flavors = flavors
+        self._known: dict[tuple[object, ...], tuple[str, ...]] = {}
+
+    def of(self, template: PodTemplate, names: tuple[str, ...]) -> tuple[str, ...]:
+        """By flavor, why pods of the template cannot use it; '' if they can."""
+        question = (names, template.node_selector, template.affinity, template.tolerations)
+        known = self._known.get(question)
+        if known is None:
+            if len(self._known) >= _MEMO_MAX:
+                self._known.clear()
+            known = tuple([find_obstacle(template, name, self._flavors.get(name)) for name in names])
+            self._known[question] = known
+        return known
+
+    def forget(self) -> None:
+        """Flavors changed."""
+        self._known.clear()
 
 
 def find_obstacle(template: PodTemplate, name: str, flavor: Flavor | None) -> str:

@@ -4,15 +4,14 @@ What a pod set asks of a queue's resource groups depends on its template, its co
 worked out once for all Workloads alike.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from batchyard.api.views.flavor import Flavor
 from batchyard.api.views.pod import PodTemplate, Requests, resource_order
 from batchyard.api.views.queues import ClusterQueueView, ResourceGroup
 from batchyard.base.instant import Instant
-from batchyard.core.matching import find_obstacle
+from batchyard.core.matching import Obstacles
 from batchyard.core.quota import QuotaNode, Usage
 
 _PODS: Final = "pods"
@@ -32,6 +31,14 @@ class Group:
         self.ids = ids
 
 
+class Ask(NamedTuple):
+    """An amount of a resource, and the flavor-resource id for each flavor of its group."""
+
+    resource: str
+    amount: int
+    ids: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """What pods ask of one resource group."""
@@ -39,10 +46,8 @@ class GroupPlan:
     group: Group
     #: The resource that the search through the flavors is remembered by.
     resource: str
-    #: Resource and amount; zero amounts too.
-    requests: Requests
-    #: By flavor: the ids of the requests.
-    ids: tuple[tuple[int, ...], ...]
+    #: Amounts of zero too.
+    asks: tuple[Ask, ...]
     #: By flavor: why these pods cannot use it at all; '' if they can.
     obstacles: tuple[str, ...]
 
@@ -144,7 +149,7 @@ class ClusterQueue:
             self._ranked = sorted(self.workloads.values(), key=_rank)
         return self._ranked
 
-    def plan(self, template: PodTemplate, count: int, flavors: Mapping[str, Flavor]) -> PodSetPlan:
+    def plan(self, template: PodTemplate, count: int, obstacles: Obstacles) -> PodSetPlan:
         """What so many pods of a template ask for."""
         key = (id(template), count)
         known = self._plans.get(key)
@@ -152,12 +157,10 @@ class ClusterQueue:
             if len(self._plans) >= _PLANS_MAX:
                 self._plans.clear()
             requests = self._requests(template, count)
-            known = self._plans[key] = (template, self.plan_requests(requests, (template,), flavors))
+            known = self._plans[key] = (template, self.plan_requests(requests, (template,), obstacles))
         return known[1]
 
-    def plan_requests(
-        self, requests: Requests, templates: tuple[PodTemplate, ...], flavors: Mapping[str, Flavor]
-    ) -> PodSetPlan:
+    def plan_requests(self, requests: Requests, templates: Sequence[PodTemplate], obstacles: Obstacles) -> PodSetPlan:
         """What requests ask for that must come from the same flavors for all of these templates."""
         groups: list[GroupPlan] = []
         planned: dict[str, None] = {}
@@ -167,8 +170,9 @@ class ClusterQueue:
                 continue
             if group is None:
                 return PodSetPlan(requests, tuple(groups), resource)
-            plan = _plan_group(group, resource, requests, tuple(_obstacles(group, templates, flavors)))
-            planned.update(dict.fromkeys(r for r, _ in plan.requests))
+            found = [obstacles.of(template, group.flavors) for template in templates]
+            plan = _plan_group(group, resource, requests, found[0] if len(found) == 1 else _merged(found))
+            planned.update(dict.fromkeys([ask.resource for ask in plan.asks]))
             groups.append(plan)
         return PodSetPlan(requests, tuple(groups), "")
 
@@ -182,12 +186,10 @@ class ClusterQueue:
 
 
 def _plan_group(group: Group, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> GroupPlan:
-    own = tuple((r, n) for r, n in requests if r in group.ids)
-    ids = tuple(tuple(group.ids[r][index] for r, _ in own) for index in range(len(group.flavors)))
-    return GroupPlan(group, resource, own, ids, obstacles)
+    asks = tuple([Ask(r, amount, group.ids[r]) for r, amount in requests if r in group.ids])
+    return GroupPlan(group, resource, asks, obstacles)
 
 
-def _obstacles(group: Group, templates: tuple[PodTemplate, ...], flavors: Mapping[str, Flavor]) -> Iterator[str]:
-    for name in group.flavors:
-        found = (find_obstacle(template, name, flavors.get(name)) for template in templates)
-        yield next((obstacle for obstacle in found if obstacle), "")
+def _merged(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """By flavor, the first obstacle of several templates."""
+    return tuple([next(filter(None, of_flavor), "") for of_flavor in zip(*obstacles, strict=True)])

@@ -10,6 +10,7 @@ from batchyard.api.views.flavor import Flavor
 from batchyard.api.views.queues import ClusterQueueView, CohortView, ResourceGroup
 from batchyard.base.check import invariant
 from batchyard.core.forest import Forest
+from batchyard.core.matching import Obstacles
 from batchyard.core.queue import Admitted, ClusterQueue, Group
 from batchyard.core.quota import QuotaNode, Usage, change_usage
 
@@ -38,6 +39,7 @@ class Snapshot:
     def __init__(self) -> None:
         self.forest = Forest()
         self.flavors: dict[str, Flavor] = {}
+        self.obstacles = Obstacles(self.flavors)
         self.queues: dict[str, ClusterQueue] = {}
         #: The ClusterQueue of a leaf.
         self.queue_of: dict[QuotaNode, ClusterQueue] = {}
@@ -218,5 +220,6 @@ class Snapshot:
         return Group(number, group, ids)
 
     def _forget_plans(self) -> None:
+        self.obstacles.forget()
         for queue in self.queues.values():
             queue.forget_plans()

@@ -38,6 +38,11 @@ class Preemption:
     borrow_within_cohort: bool = False
     priority_threshold_max: int | None = None
 
+    @property
+    def is_allowed(self) -> bool:
+        """Whether there is anybody they may preempt."""
+        return self.within_cluster_queue != "Never" or self.reclaim_within_cohort != "Never"
+
 
 @dataclass(frozen=True, slots=True)
 class Fungibility:

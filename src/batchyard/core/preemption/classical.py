@@ -41,7 +41,7 @@ class Candidates:
         preemption = request.queue.view.preemption
         self.own = request.eligible(request.queue, preemption.within_cluster_queue)
         if request.queue.node.parent is not None and preemption.reclaim_within_cohort != "Never":
-            self._walk_up()
+            self._walk_up(only_with_advantage=not preemption.borrow_within_cohort and not _is_under_nominal(request))
 
     def ordered(self) -> list[Admitted]:
         """In the order in which they go: those evicted already first, then by their ground."""
@@ -86,14 +86,18 @@ class Candidates:
         threshold = preemption.priority_threshold_max
         return threshold is None or candidate.priority <= threshold
 
-    def _walk_up(self) -> None:
-        """Collect from ever larger subtrees; once one has quota for the request, the preemptor has the advantage."""
+    def _walk_up(self, *, only_with_advantage: bool) -> None:
+        """Collect from ever larger subtrees; once one has quota for the request, the preemptor has the advantage.
+
+        Who borrows already, and may not preempt for that, has nobody to take from where it lacks the advantage.
+        """
         request = self._request
         node = request.queue.node
         advantage, remaining = fits_in_quota(node, request.usage)
         previous = node
         for cohort in reversed(node.path[:-1]):
-            self._collect_below(cohort, previous, has_advantage=advantage)
+            if advantage or not only_with_advantage:
+                self._collect_below(cohort, previous, has_advantage=advantage)
             fits, remaining = fits_in_quota(cohort, remaining)
             advantage = advantage or fits
             previous = cohort

@@ -1,5 +1,7 @@
 """One head's search for victims. The same question comes often: answers are kept while the snapshot stands still."""
 
+from typing import Final
+
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.assignment import Assignment, Possibility
 from batchyard.core.preemption import classical, fair
@@ -7,6 +9,10 @@ from batchyard.core.preemption.request import Request, Target
 from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import Usage, lowest_fitting_height
 from batchyard.core.snapshot import Snapshot
+
+_NO_CANDIDATES: Final = Possibility.NO_CANDIDATES
+_PREEMPT: Final = Possibility.PREEMPT
+_RECLAIM: Final = Possibility.RECLAIM
 
 
 class VictimSearch:
@@ -34,20 +40,25 @@ class VictimSearch:
                     usage[choice.fr] = usage.get(choice.fr, 0) + amount * assigned.count
         return self._targets(tuple(usage.items()), assignment.preempting)
 
-    def oracle(self, fr: int, amount: int) -> tuple[Possibility, int]:
-        """Whether preemption could free an amount of one flavor-resource, how, and from how far it would borrow."""
+    def oracle(self, fr: int, amount: int, height: int) -> tuple[Possibility, int]:
+        """Whether preemption could free an amount of one flavor-resource, how, and from how far it would borrow.
+
+        As things stand the amount lies at that height.
+        """
         node = self._queue.node
         targets = self._targets(((fr, amount),), (fr,))
         if not targets:
-            return Possibility.NO_CANDIDATES, lowest_fitting_height(node, fr, amount)[0]
+            return _NO_CANDIDATES, height
         with self._snapshot.what_if():
             for target in targets:
                 self._snapshot.remove_usage(target.workload.queue, target.workload.usage)
             height, _ = lowest_fitting_height(node, fr, amount)
         own = any(target.workload.queue is self._queue for target in targets)
-        return Possibility.PREEMPT if own else Possibility.RECLAIM, height
+        return _PREEMPT if own else _RECLAIM, height
 
     def _targets(self, usage: Usage, contested: tuple[int, ...]) -> list[Target]:
+        if not self._queue.view.preemption.is_allowed:
+            return []
         question = (usage, contested)
         known = self._found.get(question)
         if known is None:
