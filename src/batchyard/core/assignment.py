@@ -35,13 +35,9 @@ class Possibility(IntEnum):
     RECLAIM = 3
     FIT = 4
 
-    @property
-    def mode(self) -> Mode:
-        """The mode of an assignment of this possibility."""
-        return _MODES[self]
 
-
-_MODES: Final = (Mode.NO_FIT, Mode.PREEMPT, Mode.PREEMPT, Mode.PREEMPT, Mode.FIT)
+#: By possibility, the mode of an assignment that has it.
+MODES: Final = (Mode.NO_FIT, Mode.PREEMPT, Mode.PREEMPT, Mode.PREEMPT, Mode.FIT)
 
 
 class Choice(NamedTuple):

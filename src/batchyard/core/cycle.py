@@ -23,7 +23,7 @@ from batchyard.core.partial import search_counts
 from batchyard.core.preemption.request import Target
 from batchyard.core.preemption.search import VictimSearch
 from batchyard.core.queue import Admitted, ClusterQueue
-from batchyard.core.quota import Usage, available
+from batchyard.core.quota import Usage, has_room
 from batchyard.core.reasons import (
     MISCONFIGURED,
     SUSPENDED,
@@ -243,20 +243,16 @@ class _Victims:
 
     def leave_room_for(self, entry: Entry) -> bool:
         """Whether the entry fits once all claimed, and its own targets, are gone."""
+        node = entry.queue.node
         if not self.claimed and not entry.targets:
-            return _fits(entry)
-        root = entry.queue.node.path[0]
+            return has_room(node, entry.usage)
+        root = node.path[0]
         own = {target.workload.key: target.workload for target in entry.targets}
         with self._snapshot.what_if():
             for victim in {**self.claimed, **own}.values():
                 if victim.queue.node.path[0] is root:
                     self._snapshot.remove_usage(victim.queue, victim.usage)
-            return _fits(entry)
-
-
-def _fits(entry: Entry) -> bool:
-    node = entry.queue.node
-    return all(amount <= max(0, available(node, fr)) for fr, amount in entry.assignment.usage)
+            return has_room(node, entry.usage)
 
 
 def _selects(selector: Selector | None, labels: Mapping[str, str]) -> bool:

@@ -1,6 +1,5 @@
 """What a cycle decides about a head, with the reason inside."""
 
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
@@ -18,8 +17,7 @@ class Head(NamedTuple):
     last: LastAssignment | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(NamedTuple):
     """Why a Workload is not admitted: the reason of its QuotaReserved condition, and what the message is made of."""
 
     reason: str
@@ -33,8 +31,7 @@ class Why:
         return (self.text or message_of(self.facts)) + self.after
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(NamedTuple):
     """Quota is reserved for it."""
 
     head: Head
@@ -42,8 +39,7 @@ class Admit:
     assignment: Assignment
 
 
-@dataclass(frozen=True, slots=True)
-class Preempt:
+class Preempt(NamedTuple):
     """Others make room; it stays at the front until they have."""
 
     head: Head
@@ -54,8 +50,7 @@ class Preempt:
     last: LastAssignment | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """Not now. `requeue` says whether it stays in line or is parked."""
 
     head: Head

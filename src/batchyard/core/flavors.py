@@ -5,14 +5,16 @@ The search stops at a flavor good enough for the queue's fungibility rules, else
 goes on from where this one stopped. Source: Kueue's pkg/scheduler/flavorassigner/flavorassigner.go.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.pod import Requests, resource_order
 from batchyard.api.views.queues import Fungibility
-from batchyard.api.views.workload import WorkloadView
+from batchyard.api.views.workload import PodSet, WorkloadView
 from batchyard.core.assignment import (
+    MODES,
     SCAN_DONE,
     Assignment,
     Attempt,
@@ -75,7 +77,10 @@ class FlavorSearch:
         usage: dict[int, int] = {}
         borrow, mode = 0, _M_FIT
         for members in self.workload.pod_set_groups:
-            found = self._find(members, counts, usage)
+            if len(members) == 1:
+                found = [self._find(members[0], counts, usage)]
+            else:
+                found = self._find_together(members, counts, usage)
             for pod_set in found:
                 pod_sets.append(pod_set)
                 borrow = max(borrow, _add_usage(usage, pod_set))
@@ -84,27 +89,25 @@ class FlavorSearch:
                 break
         return Assignment(pod_sets, mode if pod_sets else _M_NO_FIT, borrow, tuple(usage.items()))
 
-    def _find(self, members: Sequence[int], counts: Sequence[int], usage: Mapping[int, int]) -> list[PodSetAssignment]:
-        """The assignments of pod sets that must get the same flavors: usually it is one."""
-        queue, pod_sets, obstacles = self.queue, self.workload.pod_sets, self.snapshot.obstacles
-        plans = [queue.plan(pod_sets[i].template, counts[i], obstacles) for i in members]
-        plan = plans[0] if len(plans) == 1 else self._common_plan(members, plans)
-        found = self._search(plan, members, usage)
-        facts, attempts = tuple(found.facts), tuple(found.attempts)
-        assignments = []
-        for index, own in zip(members, plans, strict=True):
-            choices = found.choices
-            if len(plans) > 1:
-                choices = {r: choices[r] for r, _ in own.requests if r in choices}
-            mode = _worst_mode(choices) if facts else _M_FIT
-            name = pod_sets[index].name
-            assignments.append(PodSetAssignment(name, counts[index], own.requests, choices, mode, facts, attempts))
-        return assignments
+    def _find(self, index: int, counts: Sequence[int], usage: Mapping[int, int]) -> PodSetAssignment:
+        """The assignment of a pod set on its own."""
+        pod_set, count = self.workload.pod_sets[index], counts[index]
+        plan = self.queue.plan(pod_set.template, count, self.snapshot.obstacles)
+        return _assigned(pod_set, count, plan.requests, self._search(plan, (index,), usage))
 
-    def _common_plan(self, members: Sequence[int], plans: Sequence[PodSetPlan]) -> PodSetPlan:
-        """What pod sets ask for together."""
-        templates = [self.workload.pod_sets[i].template for i in members]
-        return self.queue.plan_requests(_sum([p.requests for p in plans]), templates, self.snapshot.obstacles)
+    def _find_together(
+        self, members: Sequence[int], counts: Sequence[int], usage: Mapping[int, int]
+    ) -> list[PodSetAssignment]:
+        """The assignments of pod sets that must get the same flavors."""
+        pod_sets, obstacles = [self.workload.pod_sets[i] for i in members], self.snapshot.obstacles
+        plans = [self.queue.plan(p.template, counts[i], obstacles) for i, p in zip(members, pod_sets, strict=True)]
+        total, templates = _sum([plan.requests for plan in plans]), [p.template for p in pod_sets]
+        found = self._search(self.queue.plan_requests(total, templates, obstacles), members, usage)
+        assignments = []
+        for index, pod_set, plan in zip(members, pod_sets, plans, strict=True):
+            choices = {r: found.choices[r] for r, _ in plan.requests if r in found.choices}
+            assignments.append(_assigned(pod_set, counts[index], plan.requests, found._replace(choices=choices)))
+        return assignments
 
     def _search(self, plan: PodSetPlan, members: Sequence[int], usage: Mapping[int, int]) -> Found:
         """Choices for every resource; no choices at all, and the reason alone, when one resource has none."""
@@ -139,8 +142,7 @@ class FlavorSearch:
                 attempts.append(_ruled_out(plan, index, obstacle))
                 continue
             if self._fits_in_own_quota(plan, index, usage):
-                best, best_quality, best_index = (_BEST,) * len(plan.asks), _BEST, index
-                break
+                return Found(_choices(plan, index, repeat(_BEST), index), (), attempts)
             found, quality, attempt = self._weigh(plan, index, usage)
             if attempt.facts or attempt.borrow:
                 facts += attempt.facts
@@ -150,11 +152,7 @@ class FlavorSearch:
                 best, best_quality, best_index = found, quality, index
             if not goes_on:
                 break
-        tried = SCAN_DONE if index == len(flavors) - 1 else index
-        choices = {
-            resource: Choice(flavors[best_index], ids[best_index], possibility.mode, borrow, tried)
-            for (resource, _, ids), (possibility, borrow) in zip(plan.asks, best, strict=False)
-        }
+        choices = _choices(plan, best_index, best, index)
         return Found(choices, () if best_quality[0] is _P_FIT else facts, attempts)
 
     def _start(self, plan: GroupPlan, members: Sequence[int]) -> int:
@@ -222,8 +220,20 @@ class FlavorSearch:
         return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
 
 
-def _worst_mode(choices: Mapping[str, Choice]) -> Mode:
-    return min([choice.mode for choice in choices.values()], default=_M_NO_FIT)
+def _assigned(pod_set: PodSet, count: int, requests: Requests, found: Found) -> PodSetAssignment:
+    choices, facts, attempts = found
+    mode = min([choice.mode for choice in choices.values()], default=_M_NO_FIT) if facts else _M_FIT
+    return PodSetAssignment(pod_set.name, count, requests, choices, mode, tuple(facts), tuple(attempts))
+
+
+def _choices(plan: GroupPlan, index: int, qualities: Iterable[Quality], last: int) -> dict[str, Choice]:
+    """A flavor chosen for all that is asked for; `last` is the one last looked at."""
+    flavors = plan.group.flavors
+    flavor, tried = flavors[index], SCAN_DONE if last == len(flavors) - 1 else last
+    return {
+        resource: Choice(flavor, ids[index], MODES[possibility], borrow, tried)
+        for (resource, _, ids), (possibility, borrow) in zip(plan.asks, qualities, strict=False)
+    }
 
 
 def _ruled_out(plan: GroupPlan, index: int, obstacle: str) -> Attempt:

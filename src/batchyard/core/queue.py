@@ -39,8 +39,7 @@ class Ask(NamedTuple):
     ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPlan:
+class GroupPlan(NamedTuple):
     """What pods ask of one resource group."""
 
     group: Group
@@ -52,8 +51,7 @@ class GroupPlan:
     obstacles: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PodSetPlan:
+class PodSetPlan(NamedTuple):
     """What a pod set asks of a queue, group by group; `unavailable` is a resource that no group has."""
 
     requests: Requests

@@ -3,7 +3,6 @@
 Sources: Kueue's pkg/scheduler/flavorassigner (messages), apis/kueue/v1beta2 (reasons of QuotaReserved=False).
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -82,8 +81,7 @@ class TooLarge(NamedTuple):
 Fact: TypeAlias = Short | TooLarge | str
 
 
-@dataclass(frozen=True, slots=True)
-class PodSetFacts:
+class PodSetFacts(NamedTuple):
     """What stands against one pod set."""
 
     pod_set: str

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Reader, WatchEvent, Write
 
 
-@dataclass(frozen=True, slots=True)
-class EventRecord:
+class EventRecord(NamedTuple):
     """A Kubernetes Event about an object, recorded only if the writes of its outcome succeed."""
 
     regarding: Key

@@ -2,13 +2,12 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.queue import Admitted, ClusterQueue
-from batchyard.core.quota import Usage, available, is_borrowing_with
+from batchyard.core.quota import Usage, available, has_room, is_borrowing_with
 from batchyard.core.snapshot import Snapshot
 
 
@@ -19,8 +18,7 @@ class Target(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """Room wanted: by whom, in which queue, how much, and in which flavor-resources somebody must go for it."""
 
     workload: WorkloadView
@@ -32,12 +30,9 @@ class Request:
     def fits(self, *, may_borrow: bool) -> bool:
         """Whether the usage fits as the snapshot now stands."""
         node = self.queue.node
-        for fr, amount in self.usage:
-            if not may_borrow and is_borrowing_with(node, fr, amount):
-                return False
-            if amount > max(0, available(node, fr)):
-                return False
-        return True
+        if not may_borrow and any(is_borrowing_with(node, fr, amount) for fr, amount in self.usage):
+            return False
+        return has_room(node, self.usage)
 
     def could_ever_fit(self, *candidates: Sequence[Admitted]) -> bool:
         """Whether it could fit if all these went. Who goes frees at most what it uses, so this never errs with no."""
