@@ -127,7 +127,7 @@ class Assignment:
     @property
     def pod_set_facts(self) -> tuple[PodSetFacts, ...]:
         """What stands against it."""
-        return tuple(PodSetFacts(p.name, p.facts) for p in self.pod_sets if p.facts)
+        return tuple([PodSetFacts(p.name, p.facts) for p in self.pod_sets if p.facts])
 
     @property
     def no_fit_reason(self) -> str:

@@ -138,13 +138,17 @@ class Cycle:
         if last is not None and is_outdated(last, queue, self.number, workload):
             last = None
         fair = self.policy.fair_sharing
-        victims = VictimSearch(workload, queue, self.snapshot, fair_sharing=fair)
-        search = FlavorSearch(workload, queue, self.snapshot, victims.oracle, last, fair, nominated)
+        may_preempt = queue.view.preemption.is_allowed
+        victims = VictimSearch(workload, queue, self.snapshot, fair_sharing=fair) if may_preempt else None
+        oracle = victims.oracle if victims is not None else None
+        search = FlavorSearch(workload, queue, self.snapshot, oracle, last, fair, nominated)
 
         def attempt(counts: Sequence[int]) -> tuple[Assignment, list[Target], bool]:
             assignment = search.assign(counts)
-            targets = victims.targets_for(assignment) if assignment.mode is _M_PREEMPT else []
-            return assignment, targets, assignment.mode is _M_FIT or bool(targets)
+            if victims is None or assignment.mode is not _M_PREEMPT:
+                return assignment, [], assignment.mode is _M_FIT
+            targets = victims.targets_for(assignment)
+            return assignment, targets, bool(targets)
 
         full, targets, good = attempt(workload.counts)
         if not good and workload.can_be_partially_admitted:

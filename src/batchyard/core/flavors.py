@@ -66,7 +66,8 @@ class FlavorSearch:
     workload: WorkloadView
     queue: ClusterQueue
     snapshot: Snapshot
-    oracle: Oracle
+    #: None: the queue preempts nobody.
+    oracle: Oracle | None
     last: LastAssignment | None
     fair_sharing: bool = False
     nominated: Nominated = ()
@@ -185,7 +186,7 @@ class FlavorSearch:
     ) -> tuple[Sequence[Quality], Quality, Attempt]:
         """How each resource could be had in a flavor, and the worst of them: so good is the flavor."""
         node, group, fungibility = self.queue.node, plan.group, self.queue.view.fungibility
-        flavor = group.flavors[index]
+        flavor, potential, quota, oracle = group.flavors[index], node.potential, node.subtree, self.oracle
         facts: list[Fact] = []
         found: list[Quality] = []
         worst, highest, no_fit_reason = _BEST, 0, ""
@@ -193,24 +194,24 @@ class FlavorSearch:
             fr = ids[index]
             assumed = usage.get(fr, 0)
             total = assumed + amount
-            quality = _NO_FIT
-            if total > node.potential[fr]:
-                facts.append(TooLarge(resource, flavor, assumed, amount, node.potential[fr]))
+            if total > potential[fr]:
+                facts.append(TooLarge(resource, flavor, assumed, amount, potential[fr]))
                 no_fit_reason = worse(no_fit_reason, EXCEEDS_MAX_QUOTA)
+                quality = _NO_FIT
             else:
                 borrow, may_reclaim = lowest_fitting_height(node, fr, total)
-                free = max(0, available(node, fr))
-                if total <= free:
+                free = available(node, fr)
+                if total <= free or total == 0:
                     quality = (_P_FIT, borrow)
                 else:
-                    facts.append(Short(resource, flavor, total - free))
-                    if node.subtree[fr] >= total or may_reclaim or self._may_preempt_while_borrowing():
-                        quality = self.oracle(fr, total, borrow)
+                    facts.append(Short(resource, flavor, total - free if free > 0 else total))
+                    if quota[fr] >= total or may_reclaim or self._may_preempt_while_borrowing():
+                        quality = oracle(fr, total, borrow) if oracle is not None else (_P_NO_CANDIDATES, borrow)
                     else:
                         no_fit_reason = worse(no_fit_reason, WAITING_FOR_QUOTA)
                         quality = (_P_NO_FIT, borrow)
             highest = max(highest, quality[1])
-            if quality != _BEST and (worst is _BEST or _is_preferred(worst, quality, fungibility)):
+            if quality != worst and (worst is _BEST or _is_preferred(worst, quality, fungibility)):
                 worst = quality
             found.append(quality)
         return found, worst, Attempt(flavor, group.number, worst[0], highest, tuple(facts), no_fit_reason)

@@ -100,15 +100,17 @@ def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, 
     Returns the height of the lowest subtree whose quota holds it (of the whole tree if none does), and whether that
     subtree has a parent.
     """
-    parent = queue.parent
-    if parent is None or not is_borrowing_with(queue, fr, amount):
-        return 0, parent is not None
-    remaining = amount - local_available(queue, fr)
-    for step in reversed(queue.path[:-1]):
-        if not is_borrowing_with(step, fr, remaining):
-            return step.height, step.parent is not None
-        remaining -= local_available(step, fr)
-    return queue.path[0].height, False
+    step, remaining = queue, amount
+    while True:
+        used, parent = step.usage[fr], step.parent
+        if used + remaining <= step.subtree[fr]:
+            return step.height, parent is not None
+        if parent is None:
+            return step.height, False
+        local = step.local[fr]
+        if local > used:
+            remaining -= local - used
+        step = parent
 
 
 def change_usage(node: QuotaNode, fr: int, delta: int) -> None:

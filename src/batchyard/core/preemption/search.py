@@ -57,8 +57,6 @@ class VictimSearch:
         return _PREEMPT if own else _RECLAIM, height
 
     def _targets(self, usage: Usage, contested: tuple[int, ...]) -> list[Target]:
-        if not self._queue.view.preemption.is_allowed:
-            return []
         question = (usage, contested)
         known = self._found.get(question)
         if known is None:
