@@ -91,6 +91,10 @@ class AdmissionIndex:
         self.line_up.wake_due()
         return self.line_up.take_heads()
 
+    def dequeue(self, key: str) -> None:
+        """Take a Workload out of line."""
+        self.book.dequeue(key)
+
     def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
         """Count an admission before it is written."""
         self.book.assume(decision, now, admitted=admitted)

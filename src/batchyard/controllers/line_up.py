@@ -42,13 +42,13 @@ class LineUp:
         return bool(self._to_wake) or bool(self._in_line) or bool(self._unnoticed)
 
     def take_heads(self) -> list[Head]:
-        """Wake whom changes may help, then take the front of every ClusterQueue that has one and can admit."""
+        """Wake whom changes may help, then look at the front of every ClusterQueue that has one and can admit."""
         if self._to_wake:
             self._wake_marked()
         heads = []
         for name in sorted(self._in_line):
             queue, waiting = self._snapshot.queues.get(name), self.pending.get(name)
-            head = waiting.pop() if queue is not None and waiting is not None and queue.active else None
+            head = waiting.head() if queue is not None and waiting is not None and queue.active else None
             if head is None:
                 del self._in_line[name]
             else:

@@ -160,30 +160,36 @@ class PendingQueue:
             self._enter(waiting)
             self._push(waiting)
 
-    def pop(self) -> Head | None:
-        """Take the one whose turn it is."""
+    def head(self) -> Head | None:
+        """The one whose turn it is. It stays in line until it is requeued, or removed when it is admitted."""
         waiting = self._front()
-        if waiting is None:
-            return None
-        self._exit(waiting)
-        return Head(waiting.view, self.name, waiting.last)
+        return None if waiting is None else Head(waiting.view, self.name, waiting.last)
 
     def requeue(self, head: Head, last: LastAssignment | None, reason: RequeueReason, now: Instant) -> bool:
         """Put a head back, in line or parked; whether it was parked."""
         view = head.workload
         if reason is RequeueReason.PENDING_PREEMPTION and not self.strict_fifo:
             self._sticky = view.key
-        waiting = Waiting(view, last)
-        self._enter(waiting)
+        waiting = self._waiting.get(view.key)
+        if waiting is None or waiting.view is not view:
+            self.remove(view.key, forget_sticky=False)
+            waiting = Waiting(view, last)
+            self._enter(waiting)
+        waiting.last = last
         if must_wait(view, now):
+            self._leave(waiting)
             self._held[view.key] = waiting
             return True
         if self._stays_in_line(reason) or (last is not None and last.has_flavors_left):
-            self._push(waiting)
+            if waiting.line is None:
+                self._push(waiting)
             return False
-        self._class_of(view).parked.push(waiting)
         if reason in _HOPELESS and not self.strict_fifo:
             self._park_shape(view.shape)
+        members = self._class_of(view)
+        if waiting.line is not members.parked:
+            members.parked.push(waiting)
+            self._show_front(_class_key(view), members)
         return True
 
     def wake(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:

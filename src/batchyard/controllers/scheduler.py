@@ -95,8 +95,9 @@ class Scheduler:
         key = _key(view)
         self._reports.pop(key, None)
         obj = reader.get(key)
+        self._index.dequeue(view.key)
         if obj is None or not workload_view(obj).admissible:
-            return
+            return  # its change is still to be told
         admitted = not decision.queue.view.admission_checks
         self._index.assume(decision, now, admitted=admitted)
         admission = {

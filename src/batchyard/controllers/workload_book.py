@@ -54,7 +54,7 @@ class WorkloadBook:
     def empty(self, key: str) -> None:
         """Take the Workloads of a LocalQueue out of line."""
         for workload in self._workloads.get(key, {}):
-            self._dequeue(workload)
+            self.dequeue(workload)
 
     def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
         """Count an admission before it is written."""
@@ -86,20 +86,20 @@ class WorkloadBook:
         if view.admissible:
             self._enqueue(view)
         else:
-            self._dequeue(view.key)
+            self.dequeue(view.key)
 
     def _sort_in(self, view: WorkloadView) -> None:
         """Keep the Workload with its LocalQueue."""
         before = self._queue_of.get(view.key)
         if before is not None and before != view.queue:
-            self._dequeue(view.key)
+            self.dequeue(view.key)
             del self._workloads[before][view.key]
         self._queue_of[view.key] = view.queue
         self._workloads.setdefault(view.queue, {})[view.key] = view
 
     def _leave(self, view: WorkloadView) -> None:
         """A finished or inactive Workload neither waits nor holds."""
-        self._dequeue(view.key)
+        self.dequeue(view.key)
         self._wake_for(view.key)
         self._release(view.key)
         if view.finished:
@@ -107,7 +107,7 @@ class WorkloadBook:
 
     def _reserve(self, view: WorkloadView, old: Obj | None) -> None:
         """Count what the Workload holds as its status has it."""
-        self._dequeue(view.key)
+        self.dequeue(view.key)
         queue = self.snapshot.queues.get(view.cluster_queue)
         if queue is None:
             self._release(view.key)
@@ -132,7 +132,7 @@ class WorkloadBook:
                 self._wake_for(view.key)
 
     def _drop(self, key: str) -> None:
-        self._dequeue(key)
+        self.dequeue(key)
         self._wake_for(key)
         self._release(key)
         local = self._queue_of.pop(key, None)
@@ -162,7 +162,8 @@ class WorkloadBook:
         if local is not None and local.stop_policy == "None":
             self.line_up.put(local.cluster_queue, view)
 
-    def _dequeue(self, key: str) -> None:
+    def dequeue(self, key: str) -> None:
+        """Take a Workload out of line."""
         local = self.local_queues.get(self._queue_of.get(key, ""))
         waiting = self.line_up.pending.get(local.cluster_queue) if local is not None else None
         if waiting is not None and waiting.remove(key):

@@ -84,14 +84,17 @@ def is_borrowing_with(node: QuotaNode, fr: int, amount: int) -> bool:
 def is_within_nominal(node: QuotaNode, frs: Iterable[int]) -> bool:
     """Whether the node uses no more than its subtree's quota in all of these."""
     usage, subtree = node.usage, node.subtree
-    return all(usage[fr] <= subtree[fr] for fr in frs)
+    return not [fr for fr in frs if usage[fr] > subtree[fr]]
 
 
 def fits_in_quota(node: QuotaNode, requests: Usage) -> tuple[bool, Usage]:
     """Whether requests fit in this node's own quota, and what of them is left to ask of the parent."""
     usage, subtree = node.usage, node.subtree
-    fits = all(usage[fr] + amount <= subtree[fr] for fr, amount in requests)
-    return fits, tuple((fr, max(0, amount - local_available(node, fr))) for fr, amount in requests)
+    fits, rest = True, []
+    for fr, amount in requests:
+        fits = fits and usage[fr] + amount <= subtree[fr]
+        rest.append((fr, max(0, amount - local_available(node, fr))))
+    return fits, tuple(rest)
 
 
 def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:

@@ -50,8 +50,11 @@ class Watcher:
         return self.put(with_path(self._known[Key(kind, namespace, name)], path, value))
 
     def heads(self) -> list[str]:
-        """The heads, which are taken."""
-        return [head.workload.name for head in self.index.take_heads(self.now)]
+        """The heads, which wait no more."""
+        heads = self.index.take_heads(self.now)
+        for head in heads:
+            self.index.pending[head.queue].remove(head.workload.key, forget_sticky=False)
+        return [head.workload.name for head in heads]
 
     def park(self) -> None:
         """Find every head inadmissible, until nobody is in line."""

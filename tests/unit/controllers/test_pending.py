@@ -50,23 +50,26 @@ def wake(queue: PendingQueue, seconds: float = 0) -> bool:
 
 
 def take(queue: PendingQueue) -> Head:
-    """The head, which must be there."""
-    head = queue.pop()
+    """The head, which must be there; it waits no more."""
+    head = queue.head()
     assert head is not None
+    queue.remove(head.workload.key, forget_sticky=False)
     return head
 
 
 def taken(queue: PendingQueue) -> list[str]:
     """Everybody in line, in the order of their turn; they are in line no more."""
     names = []
-    while (head := queue.pop()) is not None:
-        names.append(head.workload.name)
+    while queue.has_heads():
+        names.append(take(queue).workload.name)
     return names
 
 
 def requeue(queue: PendingQueue, reason: RequeueReason, seconds: float = 0) -> bool:
-    """Take the head and put it back for a reason; whether it was parked."""
-    return queue.requeue(take(queue), None, reason, make.at(seconds))
+    """Put the head back for a reason; whether it was parked."""
+    head = queue.head()
+    assert head is not None
+    return queue.requeue(head, None, reason, make.at(seconds))
 
 
 def names(views: list[WorkloadView]) -> list[str]:
@@ -99,11 +102,12 @@ def test_an_eviction_for_unready_pods_renews_the_waiting_time() -> None:
 
 def test_an_empty_queue_has_no_head() -> None:
     queue = waiting()
-    assert (queue.pop(), queue.has_heads(), len(queue)) == (None, False, 0)
+    assert (queue.head(), queue.has_heads(), len(queue)) == (None, False, 0)
 
 
-def test_a_head_that_was_taken_waits_no_more() -> None:
+def test_a_head_waits_until_it_is_removed() -> None:
     queue = waiting(workload("a"))
+    assert queue.head() == queue.head()
     assert (take(queue).workload.name, len(queue), queue.get("team/a")) == ("a", 0, None)
     assert queue.by_local_queue == {"team/cq": 0}
 

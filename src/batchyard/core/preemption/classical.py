@@ -15,7 +15,8 @@ from batchyard.core.reasons import PreemptionReason
 def find_targets(request: Request) -> list[Target]:
     """The Workloads to preempt, or none if that would not make room."""
     candidates = Candidates(request)
-    if not request.could_ever_fit(candidates.own, candidates.by_priority, candidates.hierarchical):
+    found = [candidates.own, candidates.by_priority, candidates.hierarchical]
+    if not any(found) or not request.could_ever_fit(*found):
         return []
     ordered = candidates.ordered()
     for may_borrow in _attempts(request, candidates):
@@ -143,8 +144,8 @@ def _attempts(request: Request, candidates: Candidates) -> tuple[bool, ...]:
 
 
 def _is_under_nominal(request: Request) -> bool:
-    node = request.queue.node
-    return all(node.usage[fr] < node.subtree[fr] for fr in request.contested)
+    usage, quota = request.queue.node.usage, request.queue.node.subtree
+    return not [fr for fr in request.contested if usage[fr] >= quota[fr]]
 
 
 def _take(request: Request, candidates: Candidates, ordered: list[Admitted], *, may_borrow: bool) -> list[Target]:
