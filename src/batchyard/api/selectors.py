@@ -44,7 +44,7 @@ class Selector:
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the labels are selected."""
-        return all(requirement.matches(labels) for requirement in self.requirements)
+        return not self.requirements or all(requirement.matches(labels) for requirement in self.requirements)
 
 
 def selector(obj: Mapping[str, Any] | None) -> Selector | None:

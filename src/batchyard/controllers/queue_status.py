@@ -40,8 +40,8 @@ class QueueStatus:
     def __init__(self, index: AdmissionIndex, *, fair_sharing: bool) -> None:
         self._index = index
         self._fair_sharing = fair_sharing
-        #: Queues whose Workloads changed since the last batch.
-        self._stale: dict[Key, None] = {}
+        #: Queues whose Workloads changed since the last batch: kind, and name after namespace.
+        self._stale: dict[tuple[str, str], None] = {}
         self._due: Instant | None = None
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
@@ -65,16 +65,17 @@ class QueueStatus:
         if now < self._due:
             return Outcome(requeue_at=self._due)
         stale, self._stale, self._due = self._stale, {}, None
-        return Outcome([write for queue in stale for write in self._writes(queue, reader, now)])
+        keys = [Key(kind, *queue.rpartition("/")[::2]) for kind, queue in stale]
+        return Outcome([write for key in keys for write in self._writes(key, reader, now)])
 
     def _note(self, event: WatchEvent) -> Iterable[Key]:
         view = workload_view(event.obj)
-        namespace, _, name = view.queue.partition("/")
-        self._stale[Key(scheme.LOCAL_QUEUE, namespace, name)] = None
+        self._stale[scheme.LOCAL_QUEUE, view.queue] = None
+        if view.cluster_queue:
+            self._stale[scheme.CLUSTER_QUEUE, view.cluster_queue] = None
         local = self._index.local_queues.get(view.queue)
-        for queue in dict.fromkeys((view.cluster_queue, local.cluster_queue if local else "")):
-            if queue:
-                self._stale[Key(scheme.CLUSTER_QUEUE, "", queue)] = None
+        if local is not None:
+            self._stale[scheme.CLUSTER_QUEUE, local.cluster_queue] = None
         return () if self._due is not None else (BATCH,)
 
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:

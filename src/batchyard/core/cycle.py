@@ -143,19 +143,16 @@ class Cycle:
         oracle = victims.oracle if victims is not None else None
         search = FlavorSearch(workload, queue, self.snapshot, oracle, last, fair, nominated)
 
-        def attempt(counts: Sequence[int]) -> tuple[Assignment, list[Target], bool]:
+        def attempt(counts: Sequence[int]) -> tuple[Assignment, list[Target]]:
             assignment = search.assign(counts)
             if victims is None or assignment.mode is not _M_PREEMPT:
-                return assignment, [], assignment.mode is _M_FIT
-            targets = victims.targets_for(assignment)
-            return assignment, targets, bool(targets)
+                return assignment, []
+            return assignment, victims.targets_for(assignment)
 
-        full, targets, good = attempt(workload.counts)
-        if not good and workload.can_be_partially_admitted:
-            partial = search_counts(workload.pod_sets, attempt)
-            if partial is not None:
-                return partial
-        return full, targets
+        found = attempt(workload.counts)
+        if _is_good(found) or not workload.can_be_partially_admitted:
+            return found
+        return search_counts(workload.pod_sets, attempt, _is_good) or found
 
     # Decision.
 
@@ -229,6 +226,12 @@ class Cycle:
         self.snapshot.add_usage(queue, tuple(reserved))
 
 
+def _is_good(found: tuple[Assignment, list[Target]]) -> bool:
+    """Whether it fits, now or once the victims are gone."""
+    assignment, targets = found
+    return assignment.mode is _M_FIT or bool(targets)
+
+
 class _Victims:
     """Those whom the entries decided so far preempt."""
 
@@ -265,12 +268,14 @@ def _selects(selector: Selector | None, labels: Mapping[str, str]) -> bool:
 
 def _over_limit(workload: WorkloadView) -> str:
     """Requests above their limits, in Kueue's words; '' if there are none."""
+    if not [p for p in workload.pod_sets if p.template.over_limit]:
+        return ""
+    if not [p for p in workload.pod_sets if p.template.over_limit]:
+        return ""
     faults = [
         f"spec.podSets[{index}].template.spec.{place}: Invalid value: [{names}]: requests must not exceed its limits"
         for index, pod_set in enumerate(workload.pod_sets)
         for place, resources in pod_set.template.over_limit
         for names in (",".join(f'"{name}"' for name in resources),)
     ]
-    if not faults:
-        return ""
     return f"resources validation failed: {faults[0] if len(faults) == 1 else '[' + ', '.join(faults) + ']'}"

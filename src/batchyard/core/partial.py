@@ -10,25 +10,23 @@ from typing import TypeVar
 from batchyard.api.views.workload import PodSet
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 def search_counts(
-    pod_sets: Sequence[PodSet], attempt: Callable[[Sequence[int]], tuple[T, U, bool]]
-) -> tuple[T, U] | None:
-    """The result of `attempt` (its third value says whether it is good) for the smallest reduction; None if none is."""
+    pod_sets: Sequence[PodSet], attempt: Callable[[Sequence[int]], T], is_good: Callable[[T], bool]
+) -> T | None:
+    """The result of `attempt` for the smallest reduction with which it is good; None if there is none."""
     deltas = [p.count - (p.count if p.min_count is None else p.min_count) for p in pod_sets]
     total = sum(deltas)
     if total == 0:
         return None
     low, high = 0, total + 1
-    good: tuple[int, T, U] | None = None
+    good: tuple[int, T] | None = None
     while low < high:
         middle = (low + high) // 2
-        counts = [p.count - delta * middle // total for p, delta in zip(pod_sets, deltas, strict=True)]
-        first, second, is_good = attempt(counts)
-        if is_good:
-            good, high = (middle, first, second), middle
+        found = attempt([p.count - delta * middle // total for p, delta in zip(pod_sets, deltas, strict=True)])
+        if is_good(found):
+            good, high = (middle, found), middle
         else:
             low = middle + 1
-    return good[1:] if good is not None and good[0] == low else None
+    return good[1] if good is not None and good[0] == low else None

@@ -20,12 +20,14 @@ def tried(fits: int, *pod_sets: Obj) -> tuple[Sequence[int] | None, list[Sequenc
     """The counts found where so many pods fit in all, and all counts tried."""
     seen: list[Sequence[int]] = []
 
-    def attempt(counts: Sequence[int]) -> tuple[Sequence[int], None, bool]:
+    def attempt(counts: Sequence[int]) -> Sequence[int]:
         seen.append(counts)
-        return counts, None, sum(counts) <= fits
+        return counts
 
-    found = search_counts(workload_view(workload(pod_sets=pod_sets)).pod_sets, attempt)
-    return (None if found is None else found[0]), seen
+    found = search_counts(
+        workload_view(workload(pod_sets=pod_sets)).pod_sets, attempt, lambda counts: sum(counts) <= fits
+    )
+    return found, seen
 
 
 @pytest.mark.parametrize("fits", [2, 3, 4, 5, 6, 7, 8])

@@ -23,7 +23,7 @@ ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
 _MEMO_MAX: Final = 16384
 _VIEWS_MAX: Final = 262144
 _encode = msgspec.json.Encoder(order="sorted").encode
-_pod_sets_memo: "dict[bytes, tuple[tuple[PodSet, ...], PodSetGroups, bytes]]" = {}
+_pod_sets_memo: "dict[bytes, _PodSets]" = {}
 _views: "dict[str, tuple[Obj, WorkloadView, Obj, WorkloadView]]" = {}
 
 
@@ -88,7 +88,7 @@ class WorkloadView:
     @property
     def can_be_partially_admitted(self) -> bool:
         """Whether some pod set may run with fewer pods."""
-        return any(p.min_count is not None and p.count > p.min_count for p in self.pod_sets)
+        return bool([p for p in self.pod_sets if p.min_count is not None and p.count > p.min_count])
 
 
 def workload_view(obj: Obj) -> WorkloadView:
@@ -114,7 +114,8 @@ def workload_view(obj: Obj) -> WorkloadView:
 def _make_view(obj: Obj) -> WorkloadView:
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     namespace, name = metadata.get("namespace", ""), metadata["name"]
-    pod_sets, groups, shape = _pod_sets(spec.get("podSets") or ())
+    shared = _pod_sets(spec.get("podSets") or ())
+    pod_sets = shared.pod_sets
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     counts = _counts(pod_sets, status)
     priority = spec.get("priority") or 0
@@ -138,9 +139,9 @@ def _make_view(obj: Obj) -> WorkloadView:
         generation=metadata.get("generation", 0),
         active=active,
         pod_sets=pod_sets,
-        pod_set_groups=groups,
+        pod_set_groups=shared.groups,
         counts=counts,
-        shape=(shape, priority, counts),
+        shape=(shared.shape, priority, counts),
         finished=finished,
         quota_reserved=reserved,
         admitted=_is_true(conditions, "Admitted"),
@@ -150,7 +151,7 @@ def _make_view(obj: Obj) -> WorkloadView:
         requeue_at=times.parse_time(requeue_at) if requeue_at else None,
         cluster_queue=admission["clusterQueue"] if admission else "",
         reserved_at=times.parse_time(conditions["QuotaReserved"]["lastTransitionTime"]) if reserved else None,
-        holdings=_holdings(admission, pod_sets, counts) if admission else (),
+        holdings=shared.holdings_of(admission, counts) if admission else (),
     )
 
 
@@ -180,16 +181,39 @@ def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> In
     return times.parse_time(evicted["lastTransitionTime"])
 
 
-def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> tuple[tuple[PodSet, ...], PodSetGroups, bytes]:
-    """The pod sets, their groups and their shape, shared by all of equal content."""
+class _PodSets:
+    """The pod sets of a Workload, shared by all of equal content, and what Workloads hold for them."""
+
+    __slots__ = ("_holdings", "groups", "pod_sets", "shape")
+
+    def __init__(self, objs: Sequence[Mapping[str, Any]]) -> None:
+        self.pod_sets = tuple(map(_pod_set, objs))
+        self.groups = _pod_set_groups(self.pod_sets)
+        self.shape = _encode([_shape(o) for o in objs])
+        self._holdings: dict[tuple[bytes, tuple[int, ...]], tuple[Holding, ...]] = {}
+
+    def holdings_of(self, admission: Mapping[str, Any], counts: tuple[int, ...]) -> tuple[Holding, ...]:
+        """What an admission holds, scaled down by pods that are done. A partial admission keeps its count."""
+        assignments = admission.get("podSetAssignments") or ()
+        question = _encode(assignments), counts
+        known = self._holdings.get(question)
+        if known is None:
+            if len(self._holdings) >= _MEMO_MAX:
+                self._holdings.clear()
+            total = {p.name: p.count for p in self.pod_sets}
+            left = {p.name: count for p, count in zip(self.pod_sets, counts, strict=True)}
+            known = tuple(_holding(a, total.get(a["name"], 0), left) for a in assignments)
+            self._holdings[question] = known
+        return known
+
+
+def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> _PodSets:
     content = _encode(objs)
     known = _pod_sets_memo.get(content)
     if known is None:
         if len(_pod_sets_memo) >= _MEMO_MAX:
             _pod_sets_memo.clear()
-        pod_sets = tuple(map(_pod_set, objs))
-        known = pod_sets, _pod_set_groups(pod_sets), _encode([_shape(o) for o in objs])
-        _pod_sets_memo[content] = known
+        known = _pod_sets_memo[content] = _PodSets(objs)
     return known
 
 
@@ -241,13 +265,6 @@ def _counts(pod_sets: Sequence[PodSet], status: Mapping[str, Any]) -> tuple[int,
     if not reclaimable:
         return tuple(p.count for p in pod_sets)
     return tuple(p.count - min(p.count, reclaimable.get(p.name, 0)) for p in pod_sets)
-
-
-def _holdings(admission: Mapping[str, Any], pod_sets: Sequence[PodSet], counts: Sequence[int]) -> tuple[Holding, ...]:
-    """What the admission holds, scaled down by pods that are done. A partial admission keeps its count."""
-    total = {p.name: p.count for p in pod_sets}
-    left = {p.name: count for p, count in zip(pod_sets, counts, strict=True)}
-    return tuple(_holding(a, total.get(a["name"], 0), left) for a in admission.get("podSetAssignments") or ())
 
 
 def _holding(assignment: Mapping[str, Any], total: int, left: Mapping[str, int]) -> Holding:
