@@ -6,6 +6,7 @@ worked out once for all Workloads alike.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from batchyard.api.views.pod import PodTemplate, Requests, resource_order
@@ -85,8 +86,8 @@ class Admitted:
             self.flavor_resources = frozenset(fr for fr, _ in self.usage)
 
 
-def _rank(workload: Admitted) -> tuple[int, int, str]:
-    return workload.rank
+#: The sort key of candidates for preemption.
+RANK: Final = attrgetter("rank")
 
 
 class ClusterQueue:
@@ -144,7 +145,7 @@ class ClusterQueue:
     def ranked(self) -> list[Admitted]:
         """Its Workloads in the order in which they would be preempted."""
         if self._ranked is None:
-            self._ranked = sorted(self.workloads.values(), key=_rank)
+            self._ranked = sorted(self.workloads.values(), key=RANK)
         return self._ranked
 
     def plan(self, template: PodTemplate, count: int, obstacles: Obstacles) -> PodSetPlan:

@@ -7,7 +7,7 @@ Source: Kueue's pkg/scheduler/preemption (classicalPreemptions) and preemption/c
 """
 
 from batchyard.core.preemption.request import Request, Target, fill_back
-from batchyard.core.queue import Admitted, ClusterQueue
+from batchyard.core.queue import RANK, Admitted, ClusterQueue
 from batchyard.core.quota import QuotaNode, fits_in_quota, is_within_nominal
 from batchyard.core.reasons import PreemptionReason
 
@@ -46,7 +46,7 @@ class Candidates:
 
     def ordered(self) -> list[Admitted]:
         """In the order in which they go: those evicted already first, then by their ground."""
-        lists = [sorted(self.hierarchical, key=_rank), sorted(self.by_priority, key=_rank), self.own]
+        lists = [sorted(self.hierarchical, key=RANK), sorted(self.by_priority, key=RANK), self.own]
         ordered = [candidate for found in lists for candidate in found]
         if any(candidate.evicted for candidate in ordered):
             ordered.sort(key=lambda candidate: not candidate.evicted)
@@ -122,10 +122,6 @@ class Candidates:
                 self._common[queue] = top
                 if has_advantage:
                     self._with_advantage[queue] = None
-
-
-def _rank(candidate: Admitted) -> tuple[int, int, str]:
-    return candidate.rank
 
 
 def _attempts(request: Request, candidates: Candidates) -> tuple[bool, ...]:

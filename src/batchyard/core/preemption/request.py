@@ -3,12 +3,15 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.queue import Admitted, ClusterQueue
 from batchyard.core.quota import Usage, available, has_room, is_borrowing_with
 from batchyard.core.snapshot import Snapshot
+
+_PRIORITY: Final = attrgetter("priority")
 
 
 class Target(NamedTuple):
@@ -53,10 +56,12 @@ class Request(NamedTuple):
         ranked = queue.ranked()
         if policy != "Any":
             # Ranked by priority first: what may go is at the front.
-            end = bisect_left(ranked, self.workload.priority, key=_priority)
+            if ranked[0].priority > self.workload.priority:
+                return []
+            end = bisect_left(ranked, self.workload.priority, key=_PRIORITY)
             lower = ranked[:end]
             if policy == "LowerOrNewerEqualPriority":
-                equal = ranked[end : bisect_right(ranked, self.workload.priority, key=_priority)]
+                equal = ranked[end : bisect_right(ranked, self.workload.priority, key=_PRIORITY)]
                 lower += [candidate for candidate in equal if self.workload.queued < candidate.queued]
             ranked = lower
         contested = self.contested
@@ -85,7 +90,3 @@ def fill_back(request: Request, targets: list[Target], *, may_borrow: bool) -> l
         else:
             request.snapshot.remove_usage(candidate.queue, candidate.usage)
     return targets
-
-
-def _priority(candidate: Admitted) -> int:
-    return candidate.priority
