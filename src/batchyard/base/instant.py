@@ -5,6 +5,7 @@ inputs give equal outputs on every machine. Durations are written as Go writes t
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 Instant = int
@@ -20,6 +21,7 @@ _UNITS: Final = {"us": MICROSECOND, "µs": MICROSECOND, "ms": MILLISECOND, "s": 
 _PART: Final = re.compile(r"(\d+)(?:\.(\d*))?(us|µs|ms|s|m|h)|\.(\d+)(us|µs|ms|s|m|h)")
 
 
+@lru_cache(maxsize=4096)
 def parse_duration(text: str) -> Duration:
     """Microseconds of a Go duration (`1h30m`, `0.2s`); ValueError says what is wrong.
 

@@ -140,10 +140,14 @@ class WorkloadBook:
             self._workloads[local].pop(key, None)
 
     def _hold(self, held: Admitted) -> None:
-        self._untally(self.snapshot.holder(held.key))
-        self.snapshot.hold(held)
-        self.queue_tally.add(held.queue.name, held)
-        self.local_tally.add(held.local_queue, held)
+        known = self.snapshot.holder(held.key)
+        if known is not None and known.is_like(held):
+            self.snapshot.confirm(known)  # an admission that was counted before it was written
+        else:
+            self._untally(known)
+            self.snapshot.hold(held)
+            self.queue_tally.add(held.queue.name, held)
+            self.local_tally.add(held.local_queue, held)
         self.line_up.touch(held.queue)
 
     def _release(self, key: str) -> None:

@@ -141,4 +141,4 @@ class Assignment:
     @property
     def preempting(self) -> tuple[int, ...]:
         """The flavor-resources that need preemption."""
-        return tuple(dict.fromkeys(c.fr for p in self.pod_sets for c in p.choices.values() if c.mode is _PREEMPT))
+        return tuple(dict.fromkeys([c.fr for p in self.pod_sets for c in p.choices.values() if c.mode is _PREEMPT]))

@@ -80,6 +80,20 @@ class Admitted:
     #: Its place among those to be preempted: low priority, lately reserved, uid.
     rank: tuple[int, int, str] = field(init=False)
 
+    def is_like(self, other: "Admitted") -> bool:
+        """Whether they differ in nothing that bears on decisions."""
+        return (
+            self.queue is other.queue
+            and self.rank == other.rank
+            and self.usage == other.usage
+            and self.evicted == other.evicted
+            and self.is_admitted == other.is_admitted
+            and self.queued == other.queued
+            and self.flavor_resources == other.flavor_resources
+            and self.local_queue == other.local_queue
+            and self.job_uid == other.job_uid
+        )
+
     def __post_init__(self) -> None:
         self.rank = (self.priority, -self.reserved_at, self.uid)
         if not self.flavor_resources:

@@ -108,6 +108,11 @@ class Snapshot:
         self._assigned[workload.key] = workload
         self._count(workload.queue.node, workload.usage, 1)
 
+    @staticmethod
+    def confirm(workload: Admitted) -> None:
+        """What is held already was counted as it should be. An older flavor search is started over, as in hold()."""
+        workload.queue.generation += 1
+
     def release(self, key: str) -> Admitted | None:
         """Count a Workload no more; returns what it held, or None."""
         invariant(self._depth == 0, "what lasts is not tried")

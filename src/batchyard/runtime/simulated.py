@@ -42,7 +42,7 @@ class WorkloadPlayback:
         """A Workload nobody owns that holds quota."""
         obj = event.obj
         holds = "admission" in (obj.get("status") or ()) and controller_of(obj) is None
-        return (event.key,) if holds else ()
+        return (event.key,) if holds and not lifecycle.is_finished(obj) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """Release an evicted one; finish one whose time is over."""
