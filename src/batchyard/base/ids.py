@@ -1,13 +1,13 @@
 """Names and uids made from a seed, so that equal runs make equal ones."""
 
 import hashlib
-import uuid
 
 
 def uid_for(seed: int, *parts: str) -> str:
     """A version-4-shaped UUID fixed by the seed and the parts."""
-    digest = hashlib.blake2b("\0".join((str(seed), *parts)).encode(), digest_size=16).digest()
-    return str(uuid.UUID(bytes=digest, version=4))
+    digest = hashlib.blake2b("\0".join((str(seed), *parts)).encode(), digest_size=16).hexdigest()
+    variant = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:]}"
 
 
 def fnv1a_64(text: str) -> int:

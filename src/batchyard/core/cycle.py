@@ -11,6 +11,7 @@ Source: Kueue's pkg/scheduler/scheduler.go.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from batchyard.api.selectors import Selector
@@ -143,16 +144,10 @@ class Cycle:
         oracle = victims.oracle if victims is not None else None
         search = FlavorSearch(workload, queue, self.snapshot, oracle, last, fair, nominated)
 
-        def attempt(counts: Sequence[int]) -> tuple[Assignment, list[Target]]:
-            assignment = search.assign(counts)
-            if victims is None or assignment.mode is not _M_PREEMPT:
-                return assignment, []
-            return assignment, victims.targets_for(assignment)
-
-        found = attempt(workload.counts)
+        found = _attempt(search, victims, workload.counts)
         if _is_good(found) or not workload.can_be_partially_admitted:
             return found
-        return search_counts(workload.pod_sets, attempt, _is_good) or found
+        return search_counts(workload.pod_sets, partial(_attempt, search, victims), _is_good) or found
 
     # Decision.
 
@@ -224,6 +219,16 @@ class Cycle:
             else:
                 reserved.append((fr, max(0, min(amount, node.subtree[fr] + limit - node.usage[fr]))))
         self.snapshot.add_usage(queue, tuple(reserved))
+
+
+def _attempt(
+    search: FlavorSearch, victims: VictimSearch | None, counts: Sequence[int]
+) -> tuple[Assignment, list[Target]]:
+    """Flavors and victims for so many pods."""
+    assignment = search.assign(counts)
+    if victims is None or assignment.mode is not _M_PREEMPT:
+        return assignment, []
+    return assignment, victims.targets_for(assignment)
 
 
 def _is_good(found: tuple[Assignment, list[Target]]) -> bool:

@@ -15,7 +15,7 @@ from batchyard.base.instant import Instant
 from batchyard.core.matching import Obstacles
 from batchyard.core.quota import QuotaNode, Usage
 
-_PODS: Final = "pods"
+PODS: Final = "pods"
 _PLANS_MAX: Final = 4096
 
 
@@ -192,10 +192,10 @@ class ClusterQueue:
     def _requests(self, template: PodTemplate, count: int) -> Requests:
         """What so many pods request in all; `pods` too where the queue has quota for it."""
         requests = tuple((r, n * count) for r, n in template.requests)
-        if _PODS not in self.group_of:
+        if PODS not in self.group_of:
             return requests
-        rest = [item for item in requests if item[0] != _PODS]
-        return tuple(sorted([*rest, (_PODS, count)], key=lambda item: resource_order(item[0])))
+        rest = [item for item in requests if item[0] != PODS]
+        return tuple(sorted([*rest, (PODS, count)], key=lambda item: resource_order(item[0])))
 
 
 def _plan_group(group: Group, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> GroupPlan:

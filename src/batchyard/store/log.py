@@ -6,7 +6,9 @@ called re-entrantly. A durable log is such a listener. Watches read the window a
 what has left the window is gone, and a watch that still wants it must list again.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final, TypeAlias
 
 from batchyard.api.errors import ApiError
@@ -15,7 +17,7 @@ from batchyard.ports.client import WatchEvent
 
 Listener: TypeAlias = Callable[[WatchEvent], None]
 
-WINDOW: Final = 1024  # entries kept at least; enough for a watcher that is a few batches late
+WINDOW: Final = 1024  # entries kept; enough for a watcher that is a few batches late
 
 
 class Expired(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
@@ -25,16 +27,14 @@ class Expired(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
 
 
 class RevisionLog:
-    """All changes in order of revision; the last `window` of them (or up to twice as many) can be read again."""
+    """All changes in order of revision; the last `window` of them can be read again."""
 
-    __slots__ = ("_entries", "_listeners", "_telling", "_trimmed_at", "_window", "revision")
+    __slots__ = ("_entries", "_listeners", "_telling", "revision")
 
     def __init__(self, window: int = WINDOW) -> None:
         invariant(window >= 1, "the window of history holds at least one entry")
-        self._entries: list[WatchEvent] = []
+        self._entries: deque[WatchEvent] = deque(maxlen=window)
         self._listeners: list[Listener] = []
-        self._window = window
-        self._trimmed_at = 2 * window
         self._telling = False
         self.revision = 0
 
@@ -47,10 +47,7 @@ class RevisionLog:
         assert not self._telling, "a listener of the log must not write"
         self._telling = True
         self.revision = entry.revision
-        entries = self._entries
-        entries.append(entry)
-        if len(entries) >= self._trimmed_at:
-            del entries[: -self._window]
+        self._entries.append(entry)
         for listener in self._listeners:
             listener(entry)
         self._telling = False
@@ -62,11 +59,10 @@ class RevisionLog:
         if wanted > len(self._entries):
             oldest = self.revision - len(self._entries)
             raise Expired(f"too old resource version: {revision} ({oldest}); list again and watch from there")
-        return self._entries[len(self._entries) - wanted :]
+        return list(islice(self._entries, len(self._entries) - wanted, None))
 
     def validate(self) -> None:
         """Check what must hold between two appends."""
         revisions = [entry.revision for entry in self._entries]
         last = self.revision
         invariant(revisions == list(range(last - len(revisions) + 1, last + 1)), "the window has no gap")
-        invariant(len(revisions) < self._trimmed_at, "the window is bounded")

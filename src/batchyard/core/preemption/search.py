@@ -6,7 +6,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.core.assignment import Assignment, Possibility
 from batchyard.core.preemption import classical, fair
 from batchyard.core.preemption.request import Request, Target
-from batchyard.core.queue import ClusterQueue
+from batchyard.core.queue import PODS, ClusterQueue
 from batchyard.core.quota import Usage, lowest_fitting_height
 from batchyard.core.snapshot import Snapshot
 
@@ -32,13 +32,9 @@ class VictimSearch:
 
         The count of pods, where a queue has quota for it, is no part of the question: it is none upstream.
         """
-        usage: dict[int, int] = {}
-        for pod_set, assigned in zip(self._workload.pod_sets, assignment.pod_sets, strict=True):
-            for resource, amount in pod_set.template.requests:
-                choice = assigned.choices.get(resource)
-                if choice is not None and amount * assigned.count != 0:
-                    usage[choice.fr] = usage.get(choice.fr, 0) + amount * assigned.count
-        return self._targets(tuple(usage.items()), assignment.preempting)
+        names = self._snapshot.names
+        usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
+        return self._targets(tuple(usage), assignment.preempting)
 
     def oracle(self, fr: int, amount: int, height: int) -> tuple[Possibility, int]:
         """Whether preemption could free an amount of one flavor-resource, how, and from how far it would borrow.
