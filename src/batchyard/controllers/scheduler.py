@@ -52,7 +52,7 @@ class Scheduler:
         self._loops = LoopWatch()
         self._idle = _IdleWatch(index)
         #: Why Workloads wait, not yet written.
-        self._reports: dict[Key, Why] = {}
+        self._reports: dict[str, Why] = {}
         self._reports_due: Instant = 0
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
@@ -93,7 +93,7 @@ class Scheduler:
     def _admit(self, decision: Admit, reader: Reader, now: Instant, outcome: Outcome) -> None:
         view = decision.head.workload
         key = _key(view)
-        self._reports.pop(key, None)
+        self._reports.pop(view.key, None)
         obj = reader.get(key)
         self._index.dequeue(view.key)
         if obj is None or not workload_view(obj).admissible:
@@ -108,8 +108,7 @@ class Scheduler:
         outcome.events += _admission_events(key, view, decision, now, admitted=admitted)
 
     def _evict(self, decision: Preempt, target: Target, reader: Reader, now: Instant, outcome: Outcome) -> None:
-        namespace, _, name = target.workload.key.partition("/")
-        key = Key(scheme.WORKLOAD, namespace, name)
+        key = _workload_key(target.workload.key)
         obj = reader.get(key)
         if obj is None or target.workload.evicted:
             return
@@ -127,18 +126,18 @@ class Scheduler:
 
     def _requeue(self, decision: Preempt | Wait, now: Instant) -> bool:
         head = decision.head
-        key = _key(head.workload)
         parked = self._index.line_up.requeue(head, decision.last, decision.requeue)
         if not self._reports:
             self._reports_due = now + REPORT_PERIOD
-        self._reports[key] = decision.why
+        self._reports[head.workload.key] = decision.why
         return parked
 
     def _rest(self, reader: Reader, now: Instant) -> Outcome:
         """Nothing to decide: write the reports that are due, and say when to look again."""
         outcome = Outcome()
         if self._reports and now >= self._reports_due:
-            for key, why in self._reports.items():
+            for name, why in self._reports.items():
+                key = _workload_key(name)
                 report = _report(reader.get(key), why, now)
                 if report is not None:
                     outcome.writes.append(UpdateStatus(report))
@@ -194,6 +193,12 @@ def _is_new(decision: Decision) -> bool:
 
 def _key(view: WorkloadView) -> Key:
     return Key(scheme.WORKLOAD, view.namespace, view.name)
+
+
+def _workload_key(name: str) -> Key:
+    """The key of a Workload by its namespace and name."""
+    namespace, _, name = name.partition("/")
+    return Key(scheme.WORKLOAD, namespace, name)
 
 
 def _pod_set_assignment(assignment: PodSetAssignment) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from batchyard.api.selectors import Selector
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.assignment import Assignment, LastAssignment, Mode
 from batchyard.core.decisions import Admit, Decision, Head, Preempt, Wait, Why
@@ -119,7 +118,7 @@ class Cycle:
         elif labels is None:
             text = f'workload namespace "{namespace}" does not exist: Namespace "{namespace}" not found'
             why = Why(MISCONFIGURED, text=text)
-        elif not _selects(queue.view.namespaces, labels):
+        elif queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
             why, requeue = Why(MISCONFIGURED, text=_NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
         elif text := _over_limit(head.workload):
             why = Why(MISCONFIGURED, text=text)
@@ -153,7 +152,8 @@ class Cycle:
 
     def _decide(self, entry: Entry, victims: "_Victims") -> Decision:
         """Admit if it fits now, preempt if victims free enough, else say exactly why not."""
-        fits = self._look_again(entry, victims)
+        if victims.overlap(entry.targets):
+            self._look_again(entry, victims)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _M_NO_FIT:
             why = Why(assignment.no_fit_reason, assignment.pod_set_facts)
@@ -168,7 +168,7 @@ class Cycle:
             return Wait(head, why, RequeueReason.PENDING_PREEMPTION)
         if victims.overlap(entry.targets):
             return self._skip(entry, _OVERLAP)
-        if not fits:
+        if not victims.leave_room_for(entry):
             return self._skip(entry, _NO_LONGER_FITS)
         victims.claim(entry.targets)
         self.snapshot.add_usage(entry.queue, entry.usage)
@@ -186,14 +186,11 @@ class Cycle:
         """How far the search for flavors came, for the next one to go on from there."""
         return LastAssignment(entry.assignment.tried, entry.queue.generation, self.number, entry.workload.shape)
 
-    def _look_again(self, entry: Entry, victims: "_Victims") -> bool:
-        """Whether it still fits, the victims of this cycle gone.
+    def _look_again(self, entry: Entry, victims: "_Victims") -> None:
+        """Another entry has claimed one of its victims: it is nominated anew as if those victims were gone.
 
-        Where another entry has claimed one of its victims, it is nominated anew, without changing flavors, as if
-        those victims were gone; what then fits has to wait until they are.
+        It may not change flavors. What then fits has to wait until they are gone.
         """
-        if not victims.overlap(entry.targets):
-            return victims.leave_room_for(entry)
         nominated = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
             for victim in victims.claimed.values():
@@ -201,7 +198,6 @@ class Cycle:
             entry.assignment, entry.targets = self._assign(entry.workload, entry.queue, None, nominated)
         if entry.assignment.mode is _M_FIT:
             entry.assignment.mode = _M_DEFERRED_FIT
-        return victims.leave_room_for(entry)
 
     def _reserve(self, entry: Entry) -> None:
         """Keep quota for a head that cannot get it back by preemption later, lest others take it meanwhile."""
@@ -265,10 +261,6 @@ class _Victims:
                 if victim.queue.node.path[0] is root:
                     self._snapshot.remove_usage(victim.queue, victim.usage)
             return has_room(node, entry.usage)
-
-
-def _selects(selector: Selector | None, labels: Mapping[str, str]) -> bool:
-    return selector is not None and selector.matches(labels)
 
 
 def _over_limit(workload: WorkloadView) -> str:

@@ -136,7 +136,8 @@ class FlavorSearch:
         attempts: list[Attempt] = []
         best: Sequence[Quality] = ()
         best_quality, best_index, index = _WORST, -1, -1
-        for index in range(self._start(plan, members), len(flavors)):
+        start = 0 if self.last is None else _start(self.last, plan, members)
+        for index in range(start, len(flavors)):
             obstacle = plan.obstacles[index] if not self.nominated else self._obstacle(plan, members, index)
             if obstacle:
                 facts.append(obstacle)
@@ -155,13 +156,6 @@ class FlavorSearch:
                 break
         choices = _choices(plan, best_index, best, index)
         return Found(choices, () if best_quality[0] is _P_FIT else facts, attempts)
-
-    def _start(self, plan: GroupPlan, members: Sequence[int]) -> int:
-        """The flavor to begin with."""
-        if self.last is None:
-            return 0
-        start = self.last.next_flavor(members[0], plan.resource)
-        return start if start < len(plan.group.flavors) else 0  # the queue may have lost flavors since
 
     def _obstacle(self, plan: GroupPlan, members: Sequence[int], index: int) -> str:
         """What rules a flavor out, whatever its quota, when only nominated ones may be had; '' if nothing does."""
@@ -219,6 +213,12 @@ class FlavorSearch:
     def _may_preempt_while_borrowing(self) -> bool:
         preemption = self.queue.view.preemption
         return preemption.borrow_within_cohort or (self.fair_sharing and preemption.reclaim_within_cohort != "Never")
+
+
+def _start(last: LastAssignment, plan: GroupPlan, members: Sequence[int]) -> int:
+    """The flavor to go on with; the first, if the queue has lost flavors since."""
+    start = last.next_flavor(members[0], plan.resource)
+    return start if start < len(plan.group.flavors) else 0
 
 
 def _assigned(pod_set: PodSet, count: int, requests: Requests, found: Found) -> PodSetAssignment:

@@ -39,7 +39,8 @@ def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
 
 
 def _classical_key(entry: Entry) -> tuple[int, int, int, str]:
-    return entry.borrow, *_turn(entry)
+    workload = entry.workload
+    return entry.borrow, -workload.priority, workload.queued, workload.uid
 
 
 def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:

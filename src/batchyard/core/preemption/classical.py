@@ -99,8 +99,8 @@ class Candidates:
         for cohort in reversed(node.path[:-1]):
             if advantage or not only_with_advantage:
                 self._collect_below(cohort, previous, has_advantage=advantage)
-            fits, remaining = fits_in_quota(cohort, remaining)
-            advantage = advantage or fits
+            if not advantage and cohort.parent is not None:
+                advantage, remaining = fits_in_quota(cohort, remaining)
             previous = cohort
 
     def _collect_below(self, top: QuotaNode, skip: QuotaNode, *, has_advantage: bool) -> None:
