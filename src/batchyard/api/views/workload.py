@@ -20,6 +20,7 @@ PodSetGroups: TypeAlias = tuple[tuple[int, ...], ...]
 
 JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
 ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
+_NO_STATUS: Final[Obj] = {}
 _MEMO_MAX: Final = 16384
 _VIEWS_MAX: Final = 262144
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -48,7 +49,7 @@ class Holding(NamedTuple):
     usage: Requests
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False, eq=False)
 class WorkloadView:
     """A Workload as decisions see it."""
 
@@ -85,6 +86,45 @@ class WorkloadView:
     reserved_at: Instant | None
     holdings: tuple[Holding, ...]
 
+    def __init__(self, obj: Obj) -> None:
+        metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
+        self.namespace, self.name = metadata.get("namespace", ""), metadata["name"]
+        self.key = f"{self.namespace}/{self.name}"
+        self.uid = metadata.get("uid", "")
+        self.job_uid = (metadata.get("labels") or {}).get(JOB_UID_LABEL, "")
+        self.created = times.parse_time(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0
+        self.generation = metadata.get("generation", 0)
+        self.queue = f"{self.namespace}/{spec.get('queueName', '')}"
+        self.priority = spec.get("priority") or 0
+        self.active = spec.get("active", True) is not False
+        shared = _pod_sets(spec.get("podSets") or ())
+        self.pod_sets, self.pod_set_groups = shared.pod_sets, shared.groups
+        self.counts = _counts(shared.pod_sets, status)
+        self.shape = shared.shape, self.priority, self.counts
+        admission = status.get("admission")
+        self.cluster_queue = admission["clusterQueue"] if admission else ""
+        self.holdings = shared.holdings_of(admission, self.counts) if admission else ()
+        self._read_conditions(metadata, status)
+
+    def _read_conditions(self, metadata: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+        conditions = {c["type"]: c for c in status.get("conditions") or ()}
+        self.finished, self.admitted = _is_true(conditions, "Finished"), _is_true(conditions, "Admitted")
+        self.evicted, self.quota_reserved = _is_true(conditions, "Evicted"), _is_true(conditions, "QuotaReserved")
+        self.reserved_at = None
+        if self.quota_reserved:
+            self.reserved_at = times.parse_time(conditions["QuotaReserved"]["lastTransitionTime"])
+        self.admissible = (
+            self.active and not self.finished and not self.quota_reserved and not _is_held(metadata, conditions)
+        )
+        self.queued = _queued(conditions, self.created)
+        requeued = conditions.get("Requeued")
+        self.waiting_since, self.requeue_blocked = self.created, False
+        if requeued is not None:
+            self.waiting_since = times.parse_time(requeued["lastTransitionTime"])
+            self.requeue_blocked = requeued["status"] == "False"
+        requeue_at = status["requeueState"].get("requeueAt") if "requeueState" in status else None
+        self.requeue_at = times.parse_time(requeue_at) if requeue_at else None
+
     @property
     def can_be_partially_admitted(self) -> bool:
         """Whether some pod set may run with fewer pods."""
@@ -98,7 +138,7 @@ def workload_view(obj: Obj) -> WorkloadView:
     if known is None:
         if len(_views) >= _VIEWS_MAX:
             _views.clear()
-        view = _make_view(obj)
+        view = WorkloadView(obj)
         _views[uid] = (obj, view, obj, view)
         return view
     newer, view, older, older_view = known
@@ -106,53 +146,9 @@ def workload_view(obj: Obj) -> WorkloadView:
         return view
     if older is obj:
         return older_view
-    made = _make_view(obj)
+    made = WorkloadView(obj)
     _views[uid] = (obj, made, newer, view)
     return made
-
-
-def _make_view(obj: Obj) -> WorkloadView:
-    metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
-    namespace, name = metadata.get("namespace", ""), metadata["name"]
-    shared = _pod_sets(spec.get("podSets") or ())
-    pod_sets = shared.pod_sets
-    conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    counts = _counts(pod_sets, status)
-    priority = spec.get("priority") or 0
-    created = times.parse_time(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0
-    active = spec.get("active", True) is not False
-    finished, reserved = _is_true(conditions, "Finished"), _is_true(conditions, "QuotaReserved")
-    admission = status.get("admission")
-    requeue_at = (status.get("requeueState") or {}).get("requeueAt")
-    requeued = conditions.get("Requeued")
-    return WorkloadView(
-        key=f"{namespace}/{name}",
-        namespace=namespace,
-        name=name,
-        uid=metadata.get("uid", ""),
-        job_uid=(metadata.get("labels") or {}).get(JOB_UID_LABEL, ""),
-        queue=f"{namespace}/{spec.get('queueName', '')}",
-        priority=priority,
-        created=created,
-        queued=_queued(conditions, created),
-        waiting_since=times.parse_time(requeued["lastTransitionTime"]) if requeued is not None else created,
-        generation=metadata.get("generation", 0),
-        active=active,
-        pod_sets=pod_sets,
-        pod_set_groups=shared.groups,
-        counts=counts,
-        shape=(shared.shape, priority, counts),
-        finished=finished,
-        quota_reserved=reserved,
-        admitted=_is_true(conditions, "Admitted"),
-        evicted=_is_true(conditions, "Evicted"),
-        admissible=active and not finished and not reserved and not _is_held(metadata, conditions),
-        requeue_blocked=requeued is not None and requeued["status"] == "False",
-        requeue_at=times.parse_time(requeue_at) if requeue_at else None,
-        cluster_queue=admission["clusterQueue"] if admission else "",
-        reserved_at=times.parse_time(conditions["QuotaReserved"]["lastTransitionTime"]) if reserved else None,
-        holdings=shared.holdings_of(admission, counts) if admission else (),
-    )
 
 
 def _is_true(conditions: Mapping[str, Mapping[str, Any]], kind: str) -> bool:
