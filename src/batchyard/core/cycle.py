@@ -139,7 +139,7 @@ class Cycle:
             last = None
         fair = self.policy.fair_sharing
         may_preempt = queue.view.preemption.is_allowed
-        victims = VictimSearch(workload, queue, self.snapshot, fair_sharing=fair) if may_preempt else None
+        victims = VictimSearch(workload, queue, self.snapshot, fair) if may_preempt else None
         oracle = victims.oracle if victims is not None else None
         search = FlavorSearch(workload, queue, self.snapshot, oracle, last, fair, nominated)
 

@@ -84,8 +84,11 @@ class FlavorSearch:
                 found = self._find_together(members, counts, usage)
             for pod_set in found:
                 pod_sets.append(pod_set)
-                borrow = max(borrow, _add_usage(usage, pod_set))
-                mode = min(mode, pod_set.mode)
+                height = _add_usage(usage, pod_set)
+                if height > borrow:
+                    borrow = height
+                if pod_set.mode < mode:
+                    mode = pod_set.mode
             if mode is _M_NO_FIT and any(p.requests and not p.choices and p.facts for p in found):
                 break
         return Assignment(pod_sets, mode if pod_sets else _M_NO_FIT, borrow, tuple(usage.items()))
@@ -204,7 +207,8 @@ class FlavorSearch:
                     else:
                         no_fit_reason = worse(no_fit_reason, WAITING_FOR_QUOTA)
                         quality = (_P_NO_FIT, borrow)
-            highest = max(highest, quality[1])
+            if quality[1] > highest:
+                highest = quality[1]
             if quality != worst and (worst is _BEST or _is_preferred(worst, quality, fungibility)):
                 worst = quality
             found.append(quality)
@@ -249,7 +253,8 @@ def _add_usage(usage: dict[int, int], pod_set: PodSetAssignment) -> int:
     for resource, amount in pod_set.requests:
         choice = choices.get(resource)
         if choice is not None:
-            borrow = max(borrow, choice.borrow)
+            if choice.borrow > borrow:
+                borrow = choice.borrow
             usage[choice.fr] = usage.get(choice.fr, 0) + amount
     return borrow
 

@@ -57,7 +57,8 @@ def available(node: QuotaNode, fr: int) -> int:
         ceiling = step.borrowing_ceiling[fr]
         if ceiling is not None:
             room = ceiling - (used - local if used > local else 0)
-            free = min(room, free)
+            if room < free:
+                free = room
         if local > used:
             free += local - used
     return free

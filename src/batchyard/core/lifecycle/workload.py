@@ -197,9 +197,9 @@ def release_after_eviction(workload: Obj, now: Instant) -> Obj:
 
     Source: the eviction step of pkg/controller/jobframework/reconciler.go.
     """
-    draft = StatusDraft(workload, now)
-    if not draft.is_true(r.EVICTED) or not draft.is_true(r.QUOTA_RESERVED):
+    if not is_true(workload, r.EVICTED) or not has_quota_reservation(workload):
         return workload
+    draft = StatusDraft(workload, now)
     evicted = draft.conditions[r.EVICTED]
     reason, message = evicted["reason"], evicted["message"]
     draft.set_condition(r.REQUEUED, reason in _REQUEUED_AT_ONCE, reason, message)

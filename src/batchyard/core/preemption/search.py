@@ -20,7 +20,7 @@ class VictimSearch:
 
     __slots__ = ("_fair_sharing", "_found", "_queue", "_snapshot", "_workload")
 
-    def __init__(self, workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot, *, fair_sharing: bool) -> None:
+    def __init__(self, workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot, fair_sharing: bool) -> None:
         self._workload = workload
         self._queue = queue
         self._snapshot = snapshot
