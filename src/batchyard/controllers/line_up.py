@@ -71,7 +71,8 @@ class LineUp:
         parked = waiting.requeue(head, last, reason, self.now)
         if waiting.has_held:
             self._holding[head.queue] = None
-        self._show(head.queue, self._snapshot.queues.get(head.queue))
+        if head.queue not in self._in_line:
+            self._show(head.queue, self._snapshot.queues.get(head.queue))
         return parked
 
     def show_new(self, name: str) -> None:

@@ -152,7 +152,7 @@ class Cycle:
 
     def _decide(self, entry: Entry, victims: "_Victims") -> Decision:
         """Admit if it fits now, preempt if victims free enough, else say exactly why not."""
-        if victims.overlap(entry.targets):
+        if entry.targets and victims.overlap(entry.targets):
             self._look_again(entry, victims)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _M_NO_FIT:
@@ -166,7 +166,7 @@ class Cycle:
             self.snapshot.add_usage(entry.queue, entry.usage)
             why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
             return Wait(head, why, RequeueReason.PENDING_PREEMPTION)
-        if victims.overlap(entry.targets):
+        if entry.targets and victims.overlap(entry.targets):
             return self._skip(entry, _OVERLAP)
         if not victims.leave_room_for(entry):
             return self._skip(entry, _NO_LONGER_FITS)

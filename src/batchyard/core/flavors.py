@@ -8,7 +8,7 @@ goes on from where this one stopped. Source: Kueue's pkg/scheduler/flavorassigne
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from batchyard.api.views.pod import Requests, resource_order
 from batchyard.api.views.queues import Fungibility
@@ -51,12 +51,8 @@ _BEST: Final[Quality] = (_P_FIT, 0)
 _NO_FIT: Final[Quality] = (_P_NO_FIT, 0)
 
 
-class Found(NamedTuple):
-    """What a search of one resource group came to: the choices, and what was held against the flavors tried."""
-
-    choices: Mapping[str, Choice]
-    facts: Sequence[Fact]
-    attempts: Sequence[Attempt]
+#: What a search came to: the choices, and what was held against the flavors tried.
+Found: TypeAlias = tuple[Mapping[str, Choice], Sequence[Fact], Sequence[Attempt]]
 
 
 @dataclass(slots=True)
@@ -106,11 +102,12 @@ class FlavorSearch:
         pod_sets, obstacles = [self.workload.pod_sets[i] for i in members], self.snapshot.obstacles
         plans = [self.queue.plan(p.template, counts[i], obstacles) for i, p in zip(members, pod_sets, strict=True)]
         total, templates = _sum([plan.requests for plan in plans]), [p.template for p in pod_sets]
-        found = self._search(self.queue.plan_requests(total, templates, obstacles), members, usage)
+        common = self.queue.plan_requests(total, templates, obstacles)
+        chosen, facts, attempts = self._search(common, members, usage)
         assignments = []
         for index, pod_set, plan in zip(members, pod_sets, plans, strict=True):
-            choices = {r: found.choices[r] for r, _ in plan.requests if r in found.choices}
-            assignments.append(_assigned(pod_set, counts[index], plan.requests, found._replace(choices=choices)))
+            own = {r: chosen[r] for r, _ in plan.requests if r in chosen}
+            assignments.append(_assigned(pod_set, counts[index], plan.requests, (own, facts, attempts)))
         return assignments
 
     def _search(self, plan: PodSetPlan, members: Sequence[int], usage: Mapping[int, int]) -> Found:
@@ -121,15 +118,15 @@ class FlavorSearch:
         facts: list[Fact] = []
         attempts: list[Attempt] = []
         for group in plan.groups:
-            found = self._search_group(group, members, usage)
-            attempts += found.attempts
-            if not found.choices:
-                return Found({}, found.facts, attempts)
-            choices.update(found.choices)
-            facts += found.facts
+            chosen, more_facts, more_attempts = self._search_group(group, members, usage)
+            attempts += more_attempts
+            if not chosen:
+                return {}, more_facts, attempts
+            choices.update(chosen)
+            facts += more_facts
         if plan.unavailable:
-            return Found({}, [f"resource {plan.unavailable} unavailable in ClusterQueue"], attempts)
-        return Found(choices, facts, attempts)
+            return {}, [f"resource {plan.unavailable} unavailable in ClusterQueue"], attempts
+        return choices, facts, attempts
 
     def _search_group(self, plan: GroupPlan, members: Sequence[int], usage: Mapping[int, int]) -> Found:
         """The best flavor of a resource group, and what was held against those tried; nothing once one fits."""
@@ -147,7 +144,7 @@ class FlavorSearch:
                 attempts.append(_ruled_out(plan, index, obstacle))
                 continue
             if self._fits_in_own_quota(plan, index, usage):
-                return Found(_choices(plan, index, repeat(_BEST), index), (), attempts)
+                return _choices(plan, index, repeat(_BEST), index), (), attempts
             found, quality, attempt = self._weigh(plan, index, usage)
             if attempt.facts or attempt.borrow:
                 facts += attempt.facts
@@ -158,7 +155,7 @@ class FlavorSearch:
             if not goes_on:
                 break
         choices = _choices(plan, best_index, best, index)
-        return Found(choices, () if best_quality[0] is _P_FIT else facts, attempts)
+        return choices, () if best_quality[0] is _P_FIT else facts, attempts
 
     def _obstacle(self, plan: GroupPlan, members: Sequence[int], index: int) -> str:
         """What rules a flavor out, whatever its quota, when only nominated ones may be had; '' if nothing does."""
