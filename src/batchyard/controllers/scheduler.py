@@ -80,14 +80,14 @@ class Scheduler:
     def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: Outcome) -> bool:
         """Carry a decision out; whether its Workload was parked."""
         match decision:
+            case Wait():
+                return self._requeue(decision, now)
             case Admit():
                 self._admit(decision, reader, now, outcome)
                 return False
             case Preempt():
                 for target in decision.targets:
                     self._evict(decision, target, reader, now, outcome)
-                return self._requeue(decision, now)
-            case Wait():
                 return self._requeue(decision, now)
 
     def _admit(self, decision: Admit, reader: Reader, now: Instant, outcome: Outcome) -> None:

@@ -8,6 +8,8 @@ from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.core.lifecycle.waiting import is_inactive, stop_policy
 from batchyard.ports.client import EventType, WatchEvent
 
+_MODIFIED: Final = EventType.MODIFIED
+
 #: The namespace and name of a LocalQueue.
 _Place = tuple[str, str]
 
@@ -31,10 +33,18 @@ class QueueIndex:
 
     def note_workload(self, event: WatchEvent) -> None:
         """Take note of a Workload's queue; one that is finished or gone is in none."""
-        key, place = event.key, _place_of(event.obj)
+        key, finished = event.key, lifecycle.is_finished(event.obj)
+        if (
+            event.type is _MODIFIED
+            and not finished
+            and event.old is not None
+            and event.old["spec"] is event.obj["spec"]
+        ):
+            return
+        place = _place_of(event.obj)
         if event.old is not None and (old_place := _place_of(event.old)) != place:
             self._workloads.get(old_place, {}).pop(key, None)
-        if event.type is EventType.DELETED or lifecycle.is_finished(event.obj):
+        if event.type is EventType.DELETED or finished:
             self._workloads.get(place, {}).pop(key, None)
         else:
             self._workloads.setdefault(place, {})[key] = None

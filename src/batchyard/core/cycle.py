@@ -120,8 +120,8 @@ class Cycle:
             why = Why(MISCONFIGURED, text=text)
         elif queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
             why, requeue = Why(MISCONFIGURED, text=_NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
-        elif text := _over_limit(head.workload):
-            why = Why(MISCONFIGURED, text=text)
+        elif head.workload.over_limit:
+            why = Why(MISCONFIGURED, text=_over_limit(head.workload))
         else:
             return None
         return Wait(head, why, requeue, head.last)
@@ -264,9 +264,7 @@ class _Victims:
 
 
 def _over_limit(workload: WorkloadView) -> str:
-    """Requests above their limits, in Kueue's words; '' if there are none."""
-    if not [p for p in workload.pod_sets if p.template.over_limit]:
-        return ""
+    """Requests above their limits, in Kueue's words."""
     if not [p for p in workload.pod_sets if p.template.over_limit]:
         return ""
     faults = [

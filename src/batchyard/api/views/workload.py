@@ -85,6 +85,8 @@ class WorkloadView:
     cluster_queue: str
     reserved_at: Instant | None
     holdings: tuple[Holding, ...]
+    #: Some pod set has requests above its limits.
+    over_limit: bool
 
     def __init__(self, obj: Obj) -> None:
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
@@ -98,7 +100,7 @@ class WorkloadView:
         self.priority = spec.get("priority") or 0
         self.active = spec.get("active", True) is not False
         shared = _pod_sets(spec.get("podSets") or ())
-        self.pod_sets, self.pod_set_groups = shared.pod_sets, shared.groups
+        self.pod_sets, self.pod_set_groups, self.over_limit = shared.pod_sets, shared.groups, shared.over_limit
         self.counts = _counts(shared.pod_sets, status)
         self.shape = shared.shape, self.priority, self.counts
         admission = status.get("admission")
@@ -180,11 +182,12 @@ def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> In
 class _PodSets:
     """The pod sets of a Workload, shared by all of equal content, and what Workloads hold for them."""
 
-    __slots__ = ("_holdings", "groups", "pod_sets", "shape")
+    __slots__ = ("_holdings", "groups", "over_limit", "pod_sets", "shape")
 
     def __init__(self, objs: Sequence[Mapping[str, Any]]) -> None:
         self.pod_sets = tuple(map(_pod_set, objs))
         self.groups = _pod_set_groups(self.pod_sets)
+        self.over_limit = any(p.template.over_limit for p in self.pod_sets)
         self.shape = _encode([_shape(o) for o in objs])
         self._holdings: dict[tuple[bytes, tuple[int, ...]], tuple[Holding, ...]] = {}
 
