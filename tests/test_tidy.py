@@ -117,6 +117,12 @@ def test_every_exception_is_still_needed_and_has_a_reason() -> None:
     assert all(row["reason"] for row in chain(rows))
 
 
+def test_every_mutation_still_has_its_place() -> None:
+    rows = tomllib.loads((ROOT / "tools" / "mutations.toml").read_text("utf-8"))["mutation"]
+    found = {row["name"]: (ROOT / "src/batchyard" / row["file"]).read_text("utf-8").count(row["find"]) for row in rows}
+    assert {name: count for name, count in found.items() if count != 1} == {}
+
+
 def test_every_right_word_is_in_the_glossary() -> None:
     bold = re.findall(r"\*\*([^*]+)\*\*|`([^`]+)`", (ROOT / "docs" / "glossary.md").read_text("utf-8"))
     terms = {names.snake("".join(term)).replace(" ", "_") for term in bold}
