@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from batchyard.api.well_known import SUBMIT_AT
 from batchyard.sim.generate import Bounds, SeededDraws, random_objects, scenario_of
-from batchyard.sim.scenario import SUBMIT_AT
 from properties.worlds import event_log
 
 SEEDS = range(2000, 2012)

@@ -4,16 +4,13 @@ Source: Kueue's pkg/controller/core (clusterqueue_controller, resourceflavor_con
 """
 
 from collections.abc import Iterable
-from typing import Final
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, with_metadata
 from batchyard.base.instant import Instant
 from batchyard.controllers.admission_index import AdmissionIndex
 from batchyard.ports.client import Reader, Update, WatchEvent
 from batchyard.ports.controller import Outcome
-
-IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 
 
 class InUse:
@@ -41,9 +38,11 @@ class InUse:
             self._leaving.pop(key, None)
             return Outcome()
         finalizers = obj["metadata"].get("finalizers") or []
-        if IN_USE not in finalizers or self._is_used(key):
+        if well_known.RESOURCE_IN_USE not in finalizers or self._is_used(key):
             return Outcome()
-        return Outcome([Update(with_metadata(obj, finalizers=[f for f in finalizers if f != IN_USE]))])
+        return Outcome(
+            [Update(with_metadata(obj, finalizers=[f for f in finalizers if f != well_known.RESOURCE_IN_USE]))]
+        )
 
     def _is_used(self, key: Key) -> bool:
         queues = self._index.snapshot.queues

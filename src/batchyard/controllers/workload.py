@@ -8,7 +8,7 @@ Source: pkg/controller/core/workload_controller.go of Kueue, less queueing and a
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, Obj, annotation, label, with_metadata, with_path
 from batchyard.api.times import parse_time
@@ -22,8 +22,6 @@ from batchyard.core.reasons import PENDING_EVALUATION
 from batchyard.ports.client import EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import EventRecord, Outcome
 
-JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
-RESOURCE_IN_USE_FINALIZER: Final = "kueue.x-k8s.io/resource-in-use"
 _NO_STATUS: Final[Obj] = {}
 
 
@@ -105,7 +103,7 @@ def _is_orphan(workload: Obj) -> bool:
     metadata = workload["metadata"]
     if metadata.get("ownerReferences"):
         return False
-    return "deletionTimestamp" in metadata or bool(label(workload, JOB_UID_LABEL))
+    return "deletionTimestamp" in metadata or bool(label(workload, well_known.JOB_UID))
 
 
 def _queues_of(workload: Obj, reader: Reader) -> Queues:
@@ -129,9 +127,9 @@ def _end(workload: Obj, now: Instant) -> Outcome:
         message = "The workload's owner no longer exists"
         return _write(UpdateStatus(lifecycle.finish(workload, r.OWNER_NOT_FOUND, message, now)))
     finalizers = metadata.get("finalizers") or ()
-    if RESOURCE_IN_USE_FINALIZER not in finalizers:
+    if well_known.RESOURCE_IN_USE not in finalizers:
         return Outcome()
-    kept = [name for name in finalizers if name != RESOURCE_IN_USE_FINALIZER]
+    kept = [name for name in finalizers if name != well_known.RESOURCE_IN_USE]
     return _write(Update(with_metadata(workload, finalizers=kept or None)))
 
 
@@ -206,7 +204,7 @@ def _gate(look: _Look) -> Outcome | None:
             UpdateStatus(lifecycle.set_pending(workload, PENDING_EVALUATION, message, now)),
             EventRecord(key, "Normal", "AdmissionGateCleared", "Admission gate cleared, workload is now admissible"),
         )
-    gate = annotation(workload, r.ADMISSION_GATED_BY_ANNOTATION)
+    gate = annotation(workload, well_known.ADMISSION_GATED_BY)
     return _write(
         UpdateStatus(lifecycle.set_pending(workload, *waiting.gated(workload), now)),
         EventRecord(key, "Normal", "AdmissionGated", f"Workload admission is gated by: {gate}"),

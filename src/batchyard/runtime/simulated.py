@@ -8,7 +8,7 @@ would write (pkg/controller/job); nothing that looks at Jobs can tell the differ
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, annotation, controller_of
 from batchyard.api.times import format_time, parse_time
@@ -19,7 +19,6 @@ from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
 from batchyard.ports.controller import Controller, EventRecord, Outcome
 from batchyard.runtime.jobsets import JobSetPlayback
 
-RUNTIME_ANNOTATION: Final = "batchyard.dev/runtime"
 _DEFAULT_RUNTIME: Final = MINUTE
 _COMPLETED: Final = ("CompletionsReached", "Reached expected number of succeeded pods")
 
@@ -89,7 +88,7 @@ class JobPlayback:
 
 def runtime_of(obj: Obj) -> Duration | None:
     """How long an object's work takes, from its annotation; None if it has none, or one that says nothing."""
-    text = annotation(obj, RUNTIME_ANNOTATION)
+    text = annotation(obj, well_known.RUNTIME)
     if text is None:
         return None
     try:

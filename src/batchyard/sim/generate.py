@@ -9,17 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
+from batchyard.api import well_known
 from batchyard.api.decode import decode
 from batchyard.api.manifests import Manifest, Manifests
 from batchyard.base.check import invariant
-from batchyard.sim.scenario import DELETE_AT, RUNTIME, SUBMIT_AT, Scenario, make_scenario
+from batchyard.sim.scenario import Scenario, make_scenario
 
 T = TypeVar("T")
 Made = dict[str, Any]
 
 KUEUE: Final = "kueue.x-k8s.io/v1beta2"
-QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
-PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 NAMESPACES: Final = ("team", "other")
 #: Users do things within so many seconds.
 ACTIVE_SECONDS: Final = 90
@@ -258,11 +257,11 @@ def _make_work(plan: Plan, number: int) -> None:
     make = {"Workload": _workload, "Job": _job, "JobSet": _job_set}[kind]
     obj = make(plan, f"w{number:02}", local["metadata"]["name"])
     annotations = obj["metadata"].setdefault("annotations", {})
-    annotations[SUBMIT_AT] = f"{dice.between(1, ACTIVE_SECONDS * 10) * 100}ms"
+    annotations[well_known.SUBMIT_AT] = f"{dice.between(1, ACTIVE_SECONDS * 10) * 100}ms"
     if kind != "Workload" or dice.chance(85):
-        annotations[RUNTIME] = f"{dice.between(1, 60)}s"
+        annotations[well_known.RUNTIME] = f"{dice.between(1, 60)}s"
     if dice.chance(8):
-        annotations[DELETE_AT] = f"{dice.between(1, ACTIVE_SECONDS)}.05s"
+        annotations[well_known.DELETE_AT] = f"{dice.between(1, ACTIVE_SECONDS)}.05s"
     obj["metadata"]["namespace"] = local["metadata"]["namespace"]
     plan.work.append(obj)
     plan.objects.append(obj)
@@ -306,7 +305,7 @@ def _job(plan: Plan, name: str, queue: str) -> Made:
     job = _object("batch/v1", "Job", name, spec=_job_spec(plan))
     job["metadata"]["labels"] = _labels(plan.dice, queue)
     if job["spec"]["parallelism"] > 1 and plan.dice.chance(30):
-        job["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "1"}
+        job["metadata"]["annotations"] = {well_known.MIN_PARALLELISM: "1"}
     return job
 
 
@@ -322,7 +321,7 @@ def _job_set(plan: Plan, name: str, queue: str) -> Made:
 
 
 def _labels(dice: Dice, queue: str) -> dict[str, str]:
-    return {QUEUE_NAME: queue, PRIORITY_CLASS: dice.pick(["low", "middle", "high"])}
+    return {well_known.QUEUE_NAME: queue, well_known.PRIORITY_CLASS: dice.pick(["low", "middle", "high"])}
 
 
 # What changes while it runs.
@@ -341,7 +340,7 @@ def _later(dice: Dice, obj: Made, at: str = "", **spec: Any) -> Made:
     """A later version of an object, with other fields in its spec."""
     metadata = obj["metadata"]
     moment = at or f"{dice.between(1, ACTIVE_SECONDS)}.07s"
-    annotations = {**metadata.get("annotations", {}), SUBMIT_AT: moment}
+    annotations = {**metadata.get("annotations", {}), well_known.SUBMIT_AT: moment}
     return {**obj, "metadata": {**metadata, "annotations": annotations}, "spec": {**obj["spec"], **spec}}
 
 
@@ -361,7 +360,7 @@ def _stop_queue(plan: Plan) -> Made:
 def _stop_local_queue(plan: Plan) -> Made:
     dice, local = plan.dice, plan.dice.pick(plan.local_queues)
     if dice.chance(30):
-        local["metadata"]["annotations"] = {DELETE_AT: f"{dice.between(1, ACTIVE_SECONDS)}.03s"}
+        local["metadata"]["annotations"] = {well_known.DELETE_AT: f"{dice.between(1, ACTIVE_SECONDS)}.03s"}
     elif dice.chance(60):
         plan.objects.append(_later(dice, local, f"{ACTIVE_SECONDS}.08s", stopPolicy="None"))
     return _later(dice, local, stopPolicy=dice.pick(["Hold", "HoldAndDrain"]))

@@ -9,15 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
 from batchyard.base.instant import HOUR, Duration, parse_duration
 
-RUNTIME: Final = "batchyard.dev/runtime"
-SUBMIT_AT: Final = "batchyard.dev/submit-at"
-DELETE_AT: Final = "batchyard.dev/delete-at"
 #: No run goes on for longer, whatever keeps happening in it.
 VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
 
@@ -77,9 +74,9 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
             config = {"name": obj["metadata"]["name"], **_config(manifest, faults)}
             continue
         counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
-        applied.setdefault(_moment(manifest, SUBMIT_AT, faults) or 0, []).append(obj)
-        _moment(manifest, RUNTIME, faults)
-        end = _moment(manifest, DELETE_AT, faults)
+        applied.setdefault(_moment(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
+        _moment(manifest, well_known.RUNTIME, faults)
+        end = _moment(manifest, well_known.DELETE_AT, faults)
         if end is not None:
             deleted.setdefault(end, []).append(key_of(obj))
     if faults or unread:

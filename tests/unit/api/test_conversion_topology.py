@@ -2,7 +2,8 @@
 
 import pytest
 
-from batchyard.api.conversion.topology import HOSTNAME, compressed, expanded
+from batchyard.api.conversion.topology import compressed, expanded
+from batchyard.api.well_known import HOSTNAME
 
 RACKS = ["block", "rack"]
 HOSTS = ["block", HOSTNAME]

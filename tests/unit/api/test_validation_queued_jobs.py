@@ -6,8 +6,16 @@ import pytest
 
 import make
 from batchyard.api.defaults import with_defaults
-from batchyard.api.validation import queued_topology as topology
 from batchyard.api.validation import validate, validate_update
+from batchyard.api.well_known import (
+    POD_SET_GROUP,
+    PREFERRED_TOPOLOGY,
+    REQUIRED_TOPOLOGY,
+    SLICE_LAYERS,
+    SLICE_SIZE,
+    SLICE_TOPOLOGY,
+    UNCONSTRAINED_TOPOLOGY,
+)
 from edits import GONE, begins, edited
 
 PREFIX = "kueue.x-k8s.io"
@@ -216,11 +224,11 @@ LAYERS = '[{"topology": "block", "size": 4}, {"topology": "rack", "size": 2}]'
 @pytest.mark.parametrize(
     "annotations",
     [
-        pytest.param({topology.REQUIRED: RACK}, id="required"),
-        pytest.param({topology.UNCONSTRAINED: "true"}, id="unconstrained"),
-        pytest.param({topology.PREFERRED: RACK, topology.GROUP: "g"}, id="in a group"),
-        pytest.param({topology.SLICE: RACK, topology.SLICE_SIZE: "4"}, id="in slices"),
-        pytest.param({topology.LAYERS: LAYERS}, id="in layers of slices"),
+        pytest.param({REQUIRED_TOPOLOGY: RACK}, id="required"),
+        pytest.param({UNCONSTRAINED_TOPOLOGY: "true"}, id="unconstrained"),
+        pytest.param({PREFERRED_TOPOLOGY: RACK, POD_SET_GROUP: "g"}, id="in a group"),
+        pytest.param({SLICE_TOPOLOGY: RACK, SLICE_SIZE: "4"}, id="in slices"),
+        pytest.param({SLICE_LAYERS: LAYERS}, id="in layers of slices"),
         pytest.param({"other": "note"}, id="nothing"),
     ],
 )
@@ -232,93 +240,87 @@ def test_good_requests_for_places_pass(annotations: dict[str, str]) -> None:
     ("annotations", "starts"),
     [
         pytest.param(
-            {topology.REQUIRED: RACK, topology.PREFERRED: RACK},
+            {REQUIRED_TOPOLOGY: RACK, PREFERRED_TOPOLOGY: RACK},
             [": Invalid value: must not contain more than one topology annotation: ["],
             id="two modes",
         ),
-        pytest.param({topology.REQUIRED: "a b"}, [f'[{topology.REQUIRED}]: Invalid value: "a b"'], id="no label"),
+        pytest.param({REQUIRED_TOPOLOGY: "a b"}, [f'[{REQUIRED_TOPOLOGY}]: Invalid value: "a b"'], id="no label"),
         pytest.param(
-            {topology.UNCONSTRAINED: "yes"},
-            [f'[{topology.UNCONSTRAINED}]: Invalid value: "yes": must be a boolean value'],
+            {UNCONSTRAINED_TOPOLOGY: "yes"},
+            [f'[{UNCONSTRAINED_TOPOLOGY}]: Invalid value: "yes": must be a boolean value'],
             id="no truth value",
         ),
         pytest.param(
-            {topology.SLICE: RACK},
-            [f"[{topology.SLICE_SIZE}]: Required value: must be set when '{topology.SLICE}' is specified"],
+            {SLICE_TOPOLOGY: RACK},
+            [f"[{SLICE_SIZE}]: Required value: must be set when '{SLICE_TOPOLOGY}' is specified"],
             id="slices of no size",
         ),
         pytest.param(
-            {topology.SLICE_SIZE: "2"},
-            [f"[{topology.SLICE_SIZE}]: Forbidden: may not be set when '{topology.SLICE}' is not specified"],
+            {SLICE_SIZE: "2"},
+            [f"[{SLICE_SIZE}]: Forbidden: may not be set when '{SLICE_TOPOLOGY}' is not specified"],
             id="slices of no topology",
         ),
         pytest.param(
-            {topology.SLICE: RACK, topology.SLICE_SIZE: "x"},
-            [f'[{topology.SLICE_SIZE}]: Invalid value: "x": must be a numeric value'],
+            {SLICE_TOPOLOGY: RACK, SLICE_SIZE: "x"},
+            [f'[{SLICE_SIZE}]: Invalid value: "x": must be a numeric value'],
             id="no size",
         ),
         pytest.param(
-            {topology.SLICE: RACK, topology.SLICE_SIZE: "0"},
-            [f'[{topology.SLICE_SIZE}]: Invalid value: "0": must be greater than or equal to 1'],
+            {SLICE_TOPOLOGY: RACK, SLICE_SIZE: "0"},
+            [f'[{SLICE_SIZE}]: Invalid value: "0": must be greater than or equal to 1'],
             id="empty slices",
         ),
         pytest.param(
-            {topology.SLICE: RACK, topology.SLICE_SIZE: "5"},
-            [f'[{topology.SLICE_SIZE}]: Invalid value: "5": must not be greater than pod set count 4'],
+            {SLICE_TOPOLOGY: RACK, SLICE_SIZE: "5"},
+            [f'[{SLICE_SIZE}]: Invalid value: "5": must not be greater than pod set count 4'],
             id="slices larger than all",
         ),
         pytest.param(
-            {topology.GROUP: "7", topology.REQUIRED: RACK},
-            [f'[{topology.GROUP}]: Invalid value: "7": must not be a number'],
+            {POD_SET_GROUP: "7", REQUIRED_TOPOLOGY: RACK},
+            [f'[{POD_SET_GROUP}]: Invalid value: "7": must not be a number'],
             id="a number for a group",
         ),
         pytest.param(
-            {topology.GROUP: "g"},
-            [f"[{topology.GROUP}]: Forbidden: may not be set when neither '{topology.PREFERRED}' nor"],
+            {POD_SET_GROUP: "g"},
+            [f"[{POD_SET_GROUP}]: Forbidden: may not be set when neither '{PREFERRED_TOPOLOGY}' nor"],
             id="a group without place",
         ),
         pytest.param(
-            {topology.GROUP: "g", topology.REQUIRED: RACK, topology.SLICE: RACK, topology.SLICE_SIZE: "2"},
-            [
-                f"[{topology.GROUP}]: Forbidden: may not be set when '{name}'"
-                for name in (topology.SLICE_SIZE, topology.SLICE)
-            ],
+            {POD_SET_GROUP: "g", REQUIRED_TOPOLOGY: RACK, SLICE_TOPOLOGY: RACK, SLICE_SIZE: "2"},
+            [f"[{POD_SET_GROUP}]: Forbidden: may not be set when '{name}'" for name in (SLICE_SIZE, SLICE_TOPOLOGY)],
             id="a group in slices",
         ),
         pytest.param(
-            {topology.LAYERS: LAYERS, topology.SLICE: RACK, topology.SLICE_SIZE: "2"},
-            [
-                f"[{topology.LAYERS}]: Forbidden: may not be set when '{name}'"
-                for name in (topology.SLICE, topology.SLICE_SIZE)
-            ],
+            {SLICE_LAYERS: LAYERS, SLICE_TOPOLOGY: RACK, SLICE_SIZE: "2"},
+            [f"[{SLICE_LAYERS}]: Forbidden: may not be set when '{name}'" for name in (SLICE_TOPOLOGY, SLICE_SIZE)],
             id="slices twice",
         ),
         pytest.param(
-            {topology.LAYERS: "{}"}, [f'[{topology.LAYERS}]: Invalid value: "{{}}": must be a valid JSON'], id="no list"
+            {SLICE_LAYERS: "{}"}, [f'[{SLICE_LAYERS}]: Invalid value: "{{}}": must be a valid JSON'], id="no list"
         ),
         pytest.param(
-            {topology.LAYERS: "[]"},
-            [f'[{topology.LAYERS}]: Invalid value: "[]": topology constraints must contain between 1 and 3 entries'],
+            {SLICE_LAYERS: "[]"},
+            [f'[{SLICE_LAYERS}]: Invalid value: "[]": topology constraints must contain between 1 and 3 entries'],
             id="no layer",
         ),
         pytest.param(
-            {topology.LAYERS: '[{"topology": "a", "size": 0}]'},
-            [f"[{topology.LAYERS}][0].size: Invalid value: 0: must be greater than or equal to 1"],
+            {SLICE_LAYERS: '[{"topology": "a", "size": 0}]'},
+            [f"[{SLICE_LAYERS}][0].size: Invalid value: 0: must be greater than or equal to 1"],
             id="empty layers",
         ),
         pytest.param(
-            {topology.LAYERS: '[{"topology": "a", "size": 3}, {"topology": "b", "size": 2}]'},
-            [f"[{topology.LAYERS}][1].size: Invalid value: 2: must evenly divide the parent layer size 3"],
+            {SLICE_LAYERS: '[{"topology": "a", "size": 3}, {"topology": "b", "size": 2}]'},
+            [f"[{SLICE_LAYERS}][1].size: Invalid value: 2: must evenly divide the parent layer size 3"],
             id="layers that do not divide",
         ),
         pytest.param(
-            {topology.LAYERS: '[{"topology": "a", "size": 4}, {"topology": "a", "size": 2}]'},
-            [f'[{topology.LAYERS}][1].topology: Duplicate value: "a (also at index 0)"'],
+            {SLICE_LAYERS: '[{"topology": "a", "size": 4}, {"topology": "a", "size": 2}]'},
+            [f'[{SLICE_LAYERS}][1].topology: Duplicate value: "a (also at index 0)"'],
             id="a level twice",
         ),
         pytest.param(
-            {topology.LAYERS: '[{"topology": "a", "size": 8}]'},
-            [f"[{topology.LAYERS}]: Invalid value: 8: must not be greater than pod set count 4"],
+            {SLICE_LAYERS: '[{"topology": "a", "size": 8}]'},
+            [f"[{SLICE_LAYERS}]: Invalid value: 8: must not be greater than pod set count 4"],
             id="layers larger than all",
         ),
     ],
@@ -328,8 +330,8 @@ def test_bad_requests_for_places_are_refused(annotations: dict[str, str], starts
 
 
 def test_an_elastic_job_has_no_fixed_place() -> None:
-    job = edited(JOB, {note("elastic-job"): "true", POD_NOTES: {topology.REQUIRED: RACK}})
-    start = f"{POD_NOTES}.{topology.REQUIRED}: Forbidden: required topology is not supported with elastic jobs"
+    job = edited(JOB, {note("elastic-job"): "true", POD_NOTES: {REQUIRED_TOPOLOGY: RACK}})
+    start = f"{POD_NOTES}.{REQUIRED_TOPOLOGY}: Forbidden: required topology is not supported with elastic jobs"
     assert begins(validate(job), start)
 
 
@@ -340,22 +342,22 @@ def grouped(*annotations: dict[str, str]) -> dict[str, Any]:
 
 
 def test_a_group_is_of_two_pod_sets_that_ask_for_one_place() -> None:
-    member, other = ({topology.GROUP: "g", topology.REQUIRED: place} for place in (RACK, "block"))
+    member, other = ({POD_SET_GROUP: "g", REQUIRED_TOPOLOGY: place} for place in (RACK, "block"))
     path = "spec.replicatedJobs[{}].template.spec.template.metadata.annotations"
-    message = f": Invalid value: must specify '{topology.REQUIRED}' or '{topology.PREFERRED}' topology consistent with"
+    message = f": Invalid value: must specify '{REQUIRED_TOPOLOGY}' or '{PREFERRED_TOPOLOGY}' topology consistent with"
     assert validate(grouped(member, member)) == []
     assert begins(validate(grouped(member, other)), path.format(0) + message, path.format(1) + message)
 
 
 def test_a_group_is_of_exactly_two() -> None:
-    faults = validate(grouped({topology.GROUP: "g", topology.REQUIRED: RACK}))
+    faults = validate(grouped({POD_SET_GROUP: "g", REQUIRED_TOPOLOGY: RACK}))
     message = "can only define groups of exactly 2 pod sets, got: 1 pod set(s)"
-    path = f"spec.replicatedJobs[0].template.spec.template.metadata.annotations[{topology.GROUP}]"
+    path = f"spec.replicatedJobs[0].template.spec.template.metadata.annotations[{POD_SET_GROUP}]"
     assert begins(faults, f'{path}: Invalid value: "g": {message}')
 
 
 def test_one_of_a_group_has_a_single_pod() -> None:
-    member = {topology.GROUP: "g", topology.REQUIRED: RACK}
+    member = {POD_SET_GROUP: "g", REQUIRED_TOPOLOGY: RACK}
     faults = validate(edited(grouped(member, member), {"spec.replicatedJobs[0].replicas": 2}))
     message = "can only define groups where at least one pod set has only 1 replica, got: 2 replica(s) and 4 replica(s)"
     assert [message in fault.problem for fault in faults] == [True, True]

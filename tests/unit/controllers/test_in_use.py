@@ -3,8 +3,9 @@
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_metadata
+from batchyard.api.well_known import RESOURCE_IN_USE
 from batchyard.controllers.admission_index import AdmissionIndex
-from batchyard.controllers.in_use import IN_USE, InUse
+from batchyard.controllers.in_use import InUse
 from batchyard.controllers.scheduler import Scheduler
 from batchyard.core.cycle import Policy
 from stage import Stage
@@ -13,7 +14,7 @@ from yard import queue, workload
 
 def kept(obj: Obj, *finalizers: str) -> Obj:
     """An object that is protected while it is in use."""
-    return with_metadata(obj, finalizers=[IN_USE, *finalizers])
+    return with_metadata(obj, finalizers=[RESOURCE_IN_USE, *finalizers])
 
 
 def open_stage(*objects: Obj) -> Stage:

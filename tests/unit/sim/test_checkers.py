@@ -8,11 +8,11 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, with_metadata, with_path, with_status
+from batchyard.api.well_known import SUBMIT_AT
 from batchyard.base.instant import SECOND
 from batchyard.ports.client import EventType, UpdateStatus, WatchEvent
 from batchyard.sim.checkers.inspection import LAWS, Inspection, attach
 from batchyard.sim.generate import scenario_of
-from batchyard.sim.scenario import SUBMIT_AT
 from batchyard.sim.world import World
 
 Obj = Mapping[str, Any]

@@ -10,9 +10,9 @@ import pytest
 import make
 from batchyard import InvalidScenario, simulate
 from batchyard.api import scheme
+from batchyard.api.well_known import RUNTIME, SUBMIT_AT
 from batchyard.sim.events import Ended, Event, Preempted, QuotaReserved
 from batchyard.sim.result import Ending, Result
-from batchyard.sim.scenario import RUNTIME, SUBMIT_AT
 from batchyard.sim.simulate import Options, Simulation, read_scenario
 
 ROOT = Path(__file__).parents[3]

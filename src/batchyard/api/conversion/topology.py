@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
+from batchyard.api.well_known import HOSTNAME
+
 Obj = Mapping[str, Any]
-HOSTNAME: Final = "kubernetes.io/hostname"
 _SLICE_DOMAINS_MAX: Final = 100_000
 _SLICES_MAX: Final = 1_000
 

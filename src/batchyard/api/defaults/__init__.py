@@ -7,13 +7,12 @@ not asked for is not written down, and the views know what absence means.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.defaults import job, jobset, queues
 from batchyard.api.meta import Obj, group_kind, label, with_path
 
 Default: TypeAlias = Callable[[Obj], Obj]
 
-QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 
 _DEFAULTS: Final[Mapping[str, Default]] = {
     scheme.CLUSTER_QUEUE: queues.in_use,
@@ -35,7 +34,7 @@ def suspend_if_managed(obj: Obj) -> dict[str, Any]:
 
     Source: Kueue's Job and JobSet webhooks, with manageJobsWithoutQueueName off.
     """
-    managed = group_kind(obj) in {scheme.JOB, scheme.JOB_SET} and label(obj, QUEUE_NAME)
+    managed = group_kind(obj) in {scheme.JOB, scheme.JOB_SET} and label(obj, well_known.QUEUE_NAME)
     if managed and not (obj.get("spec") or {}).get("suspend"):
         return with_path(obj, ("spec", "suspend"), True)
     return obj if isinstance(obj, dict) else dict(obj)

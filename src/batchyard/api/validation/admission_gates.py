@@ -6,11 +6,11 @@ Source: Kueue's pkg/util/webhook.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from batchyard.api import well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults, names
 
-GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
-PATH: Final = f"metadata.annotations[{GATED_BY}]"
+PATH: Final = f"metadata.annotations[{well_known.ADMISSION_GATED_BY}]"
 _REMEDY: Final = "list names such as example.com/gate, each once, with commas between them"
 
 
@@ -44,7 +44,7 @@ def gate_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterat
 def _value(obj: Mapping[str, Any]) -> str:
     """The annotation, '' if there is none."""
     annotations = obj["metadata"].get("annotations")
-    return annotations.get(GATED_BY) or "" if annotations else ""
+    return annotations.get(well_known.ADMISSION_GATED_BY) or "" if annotations else ""
 
 
 def _gates(value: str) -> list[str]:

@@ -6,12 +6,11 @@ Source: Kubernetes's pkg/apis/batch/validation; Kueue's Job webhook at its defau
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api import well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults, job_policies, metadata, names, pods, queued_jobs, queued_topology
 
 Obj = Mapping[str, Any]
-MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
-EQUAL_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
 _INDEXES_MAX: Final = 100_000
 _PARALLELISM_OF_MANY_MAX: Final = 10_000
 _MODES: Final = ("NonIndexed", "Indexed")
@@ -42,7 +41,7 @@ def job_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     yield from _kubernetes_faults(new)
     yield from _spec_update_faults(new.get("spec") or {}, old.get("spec") or {})
     yield from queued_jobs.create_faults(new)
-    if _annotation(new, MIN_PARALLELISM) != _annotation(old, MIN_PARALLELISM):
+    if _annotation(new, well_known.MIN_PARALLELISM) != _annotation(old, well_known.MIN_PARALLELISM):
         yield from _partial_admission_faults(new)
     yield from _equal_completions_faults(new)
     yield from queued_jobs.update_faults(new, old)
@@ -235,7 +234,7 @@ def pods_count(spec: Obj) -> int:
 
 def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
     """The least parallelism of a Job is less than its parallelism, and it cannot be elastic at the same time."""
-    value, path = _annotation(job, MIN_PARALLELISM), f"metadata.annotations[{MIN_PARALLELISM}]"
+    value, path = _annotation(job, well_known.MIN_PARALLELISM), f"metadata.annotations[{well_known.MIN_PARALLELISM}]"
     if value is None:
         return
     most = pods_count(job.get("spec") or {}) - 1
@@ -249,12 +248,15 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
         yield faults.invalid(path, least, message, remedy)
     if queued_jobs.is_elastic(job):
         message = "partial admission and elastic job cannot be used together"
-        yield faults.invalid(path, value, message, f"drop it, or the annotation {queued_jobs.ELASTIC}")
+        yield faults.invalid(path, value, message, f"drop it, or the annotation {well_known.ELASTIC_JOB}")
 
 
 def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
     """Completions follow the parallelism only of Indexed Jobs that have as many of both."""
-    value, path = _annotation(job, EQUAL_COMPLETIONS), f"metadata.annotations[{EQUAL_COMPLETIONS}]"
+    value, path = (
+        _annotation(job, well_known.EQUAL_COMPLETIONS),
+        f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]",
+    )
     if value is None:
         return
     enabled, spec = queued_jobs.boolean(value), job.get("spec") or {}
@@ -267,7 +269,7 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
         message = "should not be enabled for NonIndexed jobs"
         yield faults.invalid(path, value, message, "set completionMode to Indexed, or drop the annotation")
     if spec.get("parallelism", 1) != spec.get("completions", 1):
-        message = f"should be equal to parallelism when {EQUAL_COMPLETIONS} annotation is true"
+        message = f"should be equal to parallelism when {well_known.EQUAL_COMPLETIONS} annotation is true"
         remedy = f"give {spec.get('parallelism', 1)}, as many as parallelism"
         yield faults.invalid("spec.completions", spec.get("completions"), message, remedy)
 
@@ -276,12 +278,12 @@ def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]
     """While a Job runs its parallelism belongs to the queue."""
     spec, before = new.get("spec") or {}, old.get("spec") or {}
     moved = spec.get("parallelism", 1) != before.get("parallelism", 1)
-    if _annotation(old, MIN_PARALLELISM) is not None and not before.get("suspend") and moved:
+    if _annotation(old, well_known.MIN_PARALLELISM) is not None and not before.get("suspend") and moved:
         message = "cannot change when partial admission is enabled and the job is not suspended"
         yield faults.forbidden("spec.parallelism", message, "suspend the Job first")
-    synced = [queued_jobs.boolean(_annotation(job, EQUAL_COMPLETIONS) or "") or False for job in (new, old)]
+    synced = [queued_jobs.boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old)]
     if not spec.get("suspend") and not before.get("suspend") and synced[0] != synced[1]:
-        path = f"metadata.annotations[{EQUAL_COMPLETIONS}]"
+        path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
         message = f"{faults.IMMUTABLE} while the job is not suspended"
         yield faults.forbidden(path, message, "suspend the Job first")
 

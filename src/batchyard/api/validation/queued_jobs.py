@@ -7,15 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from batchyard.api import well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import admission_gates, faults, names
 
 Obj = Mapping[str, Any]
-QUEUE: Final = "kueue.x-k8s.io/queue-name"
-ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
-_PREBUILT: Final = "kueue.x-k8s.io/prebuilt-workload-name"
-_MAX_TIME: Final = "kueue.x-k8s.io/max-exec-time-seconds"
-_CLASS: Final = "kueue.x-k8s.io/priority-class"
 _TRUE: Final = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
 
@@ -23,14 +19,16 @@ _FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
 def create_faults(job: Obj) -> Iterator[FieldError]:
     """The rules that hold whenever a Job or JobSet is stored."""
     labels = _labels(job)
-    yield from _object_name_faults(labels.get(QUEUE), f"metadata.labels[{QUEUE}]")
+    yield from _object_name_faults(labels.get(well_known.QUEUE_NAME), f"metadata.labels[{well_known.QUEUE_NAME}]")
     name, path = _prebuilt(job)
     yield from _object_name_faults(name, path)
-    yield from _max_time_faults(labels.get(_MAX_TIME))
+    yield from _max_time_faults(labels.get(well_known.MAX_EXEC_TIME))
     if is_elastic(job) and job["kind"] != "Job":
         group_version, kind = job["apiVersion"], job["kind"]
         message = f'elastic job is not supported for "{group_version}, Kind={kind}"'
-        yield faults.forbidden(f"metadata.annotations[{ELASTIC}]", message, "drop the annotation, or use a Job")
+        yield faults.forbidden(
+            f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "drop the annotation, or use a Job"
+        )
     yield from admission_gates.gate_faults(job)
 
 
@@ -38,14 +36,14 @@ def update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """The rules of changes: once a Job runs, how it was queued stays."""
     suspended, was_suspended = is_suspended(new), is_suspended(old)
     if not suspended:
-        yield from _kept_label(new, old, QUEUE)
+        yield from _kept_label(new, old, well_known.QUEUE_NAME)
     if not suspended and not is_elastic(old) and _prebuilt(new)[0] != _prebuilt(old)[0]:
         yield faults.immutable(_prebuilt(new)[1], _prebuilt(new)[0], "suspend the Job first")
     if not (suspended and was_suspended):
-        yield from _kept_label(new, old, _MAX_TIME)
+        yield from _kept_label(new, old, well_known.MAX_EXEC_TIME)
     yield from _class_update_faults(new, old)
     if is_elastic(new) != is_elastic(old):
-        yield faults.immutable(f"metadata.annotations[{ELASTIC}]", is_elastic(new))
+        yield faults.immutable(f"metadata.annotations[{well_known.ELASTIC_JOB}]", is_elastic(new))
     yield from admission_gates.gate_update_faults(new, old)
 
 
@@ -56,7 +54,7 @@ def is_suspended(job: Obj) -> bool:
 
 def is_elastic(job: Obj) -> bool:
     """Whether a Job asks to grow and shrink in slices of Workloads."""
-    return (job["metadata"].get("annotations") or {}).get(ELASTIC) == "true"
+    return (job["metadata"].get("annotations") or {}).get(well_known.ELASTIC_JOB) == "true"
 
 
 def whole_number(text: str) -> int | None:
@@ -79,10 +77,10 @@ def _labels(job: Obj) -> Mapping[str, str]:
 
 def _prebuilt(job: Obj) -> tuple[str | None, str]:
     """The Workload that was made for the Job beforehand, and where the Job says so; annotations come first."""
-    annotation = (job["metadata"].get("annotations") or {}).get(_PREBUILT)
+    annotation = (job["metadata"].get("annotations") or {}).get(well_known.PREBUILT_WORKLOAD)
     if annotation:
-        return annotation, f"metadata.annotations[{_PREBUILT}]"
-    return _labels(job).get(_PREBUILT), f"metadata.labels[{_PREBUILT}]"
+        return annotation, f"metadata.annotations[{well_known.PREBUILT_WORKLOAD}]"
+    return _labels(job).get(well_known.PREBUILT_WORKLOAD), f"metadata.labels[{well_known.PREBUILT_WORKLOAD}]"
 
 
 def _object_name_faults(name: str | None, path: str) -> Iterator[FieldError]:
@@ -96,7 +94,7 @@ def _max_time_faults(value: str | None) -> Iterator[FieldError]:
     """A time limit is a positive number of seconds."""
     if value is None:
         return
-    path, seconds = f"metadata.labels[{_MAX_TIME}]", whole_number(value)
+    path, seconds = f"metadata.labels[{well_known.MAX_EXEC_TIME}]", whole_number(value)
     if seconds is None:
         message = f"strconv.Atoi: parsing {faults.printed(value)}: invalid syntax"
         yield faults.invalid(path, value, message, 'give a number of seconds, such as "3600"')
@@ -113,7 +111,11 @@ def _kept_label(new: Obj, old: Obj, name: str) -> Iterator[FieldError]:
 
 def _class_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """A priority class is not added to what runs, and never taken away; it may be swapped for another."""
-    before, after, path = _labels(old).get(_CLASS), _labels(new).get(_CLASS), f"metadata.labels[{_CLASS}]"
+    before, after, path = (
+        _labels(old).get(well_known.PRIORITY_CLASS),
+        _labels(new).get(well_known.PRIORITY_CLASS),
+        f"metadata.labels[{well_known.PRIORITY_CLASS}]",
+    )
     if after and not before and not is_suspended(new):
         message = "WorkloadPriorityClass cannot be added to a non-suspended workload"
         yield faults.invalid(path, after, message, "suspend the Job first")

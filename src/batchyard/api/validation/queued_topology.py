@@ -12,16 +12,18 @@ import msgspec
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults, metadata
 from batchyard.api.validation.queued_jobs import boolean, whole_number
+from batchyard.api.well_known import (
+    POD_SET_GROUP,
+    PREFERRED_TOPOLOGY,
+    REQUIRED_TOPOLOGY,
+    SLICE_LAYERS,
+    SLICE_SIZE,
+    SLICE_TOPOLOGY,
+    UNCONSTRAINED_TOPOLOGY,
+)
 
 Annotations = Mapping[str, str]
 _PREFIX: Final = "kueue.x-k8s.io/podset-"
-REQUIRED: Final = f"{_PREFIX}required-topology"
-PREFERRED: Final = f"{_PREFIX}preferred-topology"
-UNCONSTRAINED: Final = f"{_PREFIX}unconstrained-topology"
-SLICE: Final = f"{_PREFIX}slice-required-topology"
-SLICE_SIZE: Final = f"{_PREFIX}slice-size"
-LAYERS: Final = f"{_PREFIX}slice-required-topology-constraints"
-GROUP: Final = f"{_PREFIX}group-name"
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -42,35 +44,41 @@ def request_faults(annotations: Annotations, path: str, count: int, *, elastic: 
     yield from _slice_faults(annotations, path, count)
     yield from _layers_faults(annotations, path, count)
     yield from _group_name_faults(annotations, path)
-    for mode, name in (("required", REQUIRED), ("preferred", PREFERRED)):
+    for mode, name in (("required", REQUIRED_TOPOLOGY), ("preferred", PREFERRED_TOPOLOGY)):
         if elastic and name in annotations:
             message = f"{mode} topology is not supported with elastic jobs"
             yield faults.forbidden(
-                f"{path}.{name}", message, f"use {UNCONSTRAINED}, or drop the annotation elastic-job"
+                f"{path}.{name}",
+                message,
+                f"use {UNCONSTRAINED_TOPOLOGY}, or drop the annotation elastic-job",
             )
 
 
 def _choice_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
     """A pod set asks for one of three modes."""
-    modes = (REQUIRED, PREFERRED, UNCONSTRAINED)
+    modes = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
     if sum(mode in annotations for mode in modes) > 1:
         shown = ", ".join(map(faults.printed, modes))
         message = f"must not contain more than one topology annotation: [{shown}]"
         yield faults.invalid_here(path, message, "leave one of them")
-    for name in (REQUIRED, PREFERRED, SLICE):
+    for name in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_TOPOLOGY):
         if name in annotations:
             yield from metadata.label_key_faults(annotations[name], f"{path}[{name}]")
-    value = annotations.get(UNCONSTRAINED)
+    value = annotations.get(UNCONSTRAINED_TOPOLOGY)
     if value is not None and boolean(value) is None:
-        yield faults.invalid(f"{path}[{UNCONSTRAINED}]", value, "must be a boolean value", 'give "true" or "false"')
+        yield faults.invalid(
+            f"{path}[{UNCONSTRAINED_TOPOLOGY}]", value, "must be a boolean value", 'give "true" or "false"'
+        )
 
 
 def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
     """A slice has a topology and a size, which the pod set can fill."""
     value, at = annotations.get(SLICE_SIZE), f"{path}[{SLICE_SIZE}]"
     if value is None:
-        if SLICE in annotations:
-            yield faults.required(at, f"must be set when '{SLICE}' is specified", "say how many pods a slice has")
+        if SLICE_TOPOLOGY in annotations:
+            yield faults.required(
+                at, f"must be set when '{SLICE_TOPOLOGY}' is specified", "say how many pods a slice has"
+            )
         return
     size = whole_number(value)
     if size is None or abs(size) > _INT32_MAX:
@@ -80,31 +88,35 @@ def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[F
     elif size > count:
         message = f"must not be greater than pod set count {count}"
         yield faults.invalid(at, value, message, f"give a number from 1 to {count}")
-    if SLICE not in annotations:
-        yield faults.forbidden(at, f"may not be set when '{SLICE}' is not specified", f"add {SLICE}, or drop the size")
+    if SLICE_TOPOLOGY not in annotations:
+        yield faults.forbidden(
+            at,
+            f"may not be set when '{SLICE_TOPOLOGY}' is not specified",
+            f"add {SLICE_TOPOLOGY}, or drop the size",
+        )
 
 
 def _group_name_faults(annotations: Annotations, path: str) -> Iterator[FieldError]:
     """A group has a name that is no number, and places its pod sets as wholes, not in slices."""
-    group, at = annotations.get(GROUP), f"{path}[{GROUP}]"
+    group, at = annotations.get(POD_SET_GROUP), f"{path}[{POD_SET_GROUP}]"
     if group is None:
         return
     if group.isascii() and group.isdigit():
         yield faults.invalid(at, group, "must not be a number", "give the group a name")
-    for name in (SLICE_SIZE, SLICE, LAYERS):
+    for name in (SLICE_SIZE, SLICE_TOPOLOGY, SLICE_LAYERS):
         if name in annotations:
             yield faults.forbidden(at, f"may not be set when '{name}' is specified", "drop one of the two")
-    if PREFERRED not in annotations and REQUIRED not in annotations:
-        message = f"may not be set when neither '{PREFERRED}' nor '{REQUIRED}' is specified"
-        yield faults.forbidden(at, message, f"add {PREFERRED} or {REQUIRED}")
+    if PREFERRED_TOPOLOGY not in annotations and REQUIRED_TOPOLOGY not in annotations:
+        message = f"may not be set when neither '{PREFERRED_TOPOLOGY}' nor '{REQUIRED_TOPOLOGY}' is specified"
+        yield faults.forbidden(at, message, f"add {PREFERRED_TOPOLOGY} or {REQUIRED_TOPOLOGY}")
 
 
 def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[FieldError]:
     """Slices in several layers: one to three, each named once, each size a divisor of that above."""
-    text, at = annotations.get(LAYERS), f"{path}[{LAYERS}]"
+    text, at = annotations.get(SLICE_LAYERS), f"{path}[{SLICE_LAYERS}]"
     if text is None:
         return
-    for name in (SLICE, SLICE_SIZE):
+    for name in (SLICE_TOPOLOGY, SLICE_SIZE):
         if name in annotations:
             yield faults.forbidden(at, f"may not be set when '{name}' is specified", "drop one of the two")
     layers = _layers(text)
@@ -158,13 +170,17 @@ def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:
     """A group is of two pod sets, one of them of a single pod, which ask for the same topology."""
     groups: dict[str, list[PodSetTopology]] = {}
     for pod_set in pod_sets:
-        if GROUP in pod_set.annotations and (REQUIRED in pod_set.annotations or PREFERRED in pod_set.annotations):
-            groups.setdefault(pod_set.annotations[GROUP], []).append(pod_set)
+        if POD_SET_GROUP in pod_set.annotations and (
+            REQUIRED_TOPOLOGY in pod_set.annotations or PREFERRED_TOPOLOGY in pod_set.annotations
+        ):
+            groups.setdefault(pod_set.annotations[POD_SET_GROUP], []).append(pod_set)
     for name, members in groups.items():
         if len(members) != 2:
             for member in members:
                 message = f"can only define groups of exactly 2 pod sets, got: {len(members)} pod set(s)"
-                yield faults.invalid(f"{member.path}[{GROUP}]", name, message, "put exactly two pod sets in the group")
+                yield faults.invalid(
+                    f"{member.path}[{POD_SET_GROUP}]", name, message, "put exactly two pod sets in the group"
+                )
         else:
             yield from _pair_faults(name, members[0], members[1])
 
@@ -177,10 +193,15 @@ def _pair_faults(name: str, first: PodSetTopology, second: PodSetTopology) -> It
             f"got: {first.count} replica(s) and {second.count} replica(s) in the group"
         )
         for member in (first, second):
-            yield faults.invalid(f"{member.path}[{GROUP}]", name, message, "let one of the two have a single pod")
-    if any(first.annotations.get(mode) != second.annotations.get(mode) for mode in (REQUIRED, PREFERRED)):
+            yield faults.invalid(
+                f"{member.path}[{POD_SET_GROUP}]", name, message, "let one of the two have a single pod"
+            )
+    if any(
+        first.annotations.get(mode) != second.annotations.get(mode) for mode in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY)
+    ):
         for member, other in ((first, second), (second, first)):
             message = (
-                f"must specify '{REQUIRED}' or '{PREFERRED}' topology consistent with '{other.path}' in group '{name}'"
+                f"must specify '{REQUIRED_TOPOLOGY}' or '{PREFERRED_TOPOLOGY}' topology"
+                f" consistent with '{other.path}' in group '{name}'"
             )
             yield faults.invalid_here(member.path, message, "give both pod sets the same annotation")

@@ -6,14 +6,13 @@ Source: Kueue's Workload webhook at its default feature gates, and the rules in 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api import well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import admission_gates, amounts, faults, metadata, workload_status
 from batchyard.api.validation.conditions import is_true
 
-ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 _POD_SETS: Final = "spec.podSets"
 _CLASS: Final = "spec.priorityClassRef"
-_REPLACEMENT: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 _CLASS_KINDS: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "WorkloadPriorityClass"}
 
 
@@ -36,13 +35,13 @@ def workload_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
             yield from _kept(new, old, "queueName", None)
     if is_true(old, "Admitted") and is_true(new, "Admitted"):
         yield from _kept(new, old, "maximumExecutionTimeSeconds", 0)
-    replaces = _REPLACEMENT in (new["metadata"].get("annotations") or {})
+    replaces = well_known.REPLACEMENT_FOR in (new["metadata"].get("annotations") or {})
     yield from workload_status.cluster_name_update_faults(new, old, replaces=replaces)
 
 
 def is_elastic(obj: Mapping[str, Any]) -> bool:
     """Whether a Workload or Job grows and shrinks in slices."""
-    return (obj["metadata"].get("annotations") or {}).get(ELASTIC) == "true"
+    return (obj["metadata"].get("annotations") or {}).get(well_known.ELASTIC_JOB) == "true"
 
 
 def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -61,7 +60,7 @@ def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
         yield faults.invalid(_POD_SETS, variable, "at most one podSet can use minCount", remedy)
     if variable and is_elastic(workload):
         message = "partial admission and elastic job cannot be used together"
-        yield faults.invalid(_POD_SETS, variable, message, f"drop minCount, or the annotation {ELASTIC}")
+        yield faults.invalid(_POD_SETS, variable, message, f"drop minCount, or the annotation {well_known.ELASTIC_JOB}")
     yield from _class_faults(spec)
     yield from admission_gates.gate_faults(workload)
 

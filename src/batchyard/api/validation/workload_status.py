@@ -6,7 +6,7 @@ Source: Kueue's Workload webhook at its default feature gates, and the rules in 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api import quantity
+from batchyard.api import quantity, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import amounts, conditions, faults, metadata, tolerations, topology_assignment
 
@@ -53,7 +53,7 @@ def _sizes(workload: Obj) -> dict[str, int]:
 
 def _is_elastic(workload: Obj) -> bool:
     """Whether the Workload grows and shrinks in slices."""
-    return (workload["metadata"].get("annotations") or {}).get("kueue.x-k8s.io/elastic-job") == "true"
+    return (workload["metadata"].get("annotations") or {}).get(well_known.ELASTIC_JOB) == "true"
 
 
 def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from batchyard.api import quantity, times
+from batchyard.api import quantity, times, well_known
 from batchyard.api.meta import Obj
 from batchyard.api.views.pod import PodTemplate, Requests, ordered, pod_template
 from batchyard.base.instant import Instant
@@ -18,8 +18,6 @@ from batchyard.base.instant import Instant
 Shape: TypeAlias = tuple[bytes, int, tuple[int, ...]]
 PodSetGroups: TypeAlias = tuple[tuple[int, ...], ...]
 
-JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
-ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
 _NO_STATUS: Final[Obj] = {}
 _MEMO_MAX: Final = 16384
 _VIEWS_MAX: Final = 262144
@@ -93,7 +91,7 @@ class WorkloadView:
         self.namespace, self.name = metadata.get("namespace", ""), metadata["name"]
         self.key = f"{self.namespace}/{self.name}"
         self.uid = metadata.get("uid", "")
-        self.job_uid = (metadata.get("labels") or {}).get(JOB_UID_LABEL, "")
+        self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.created = times.parse_time(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0
         self.generation = metadata.get("generation", 0)
         self.queue = f"{self.namespace}/{spec.get('queueName', '')}"
@@ -162,7 +160,7 @@ def _is_held(metadata: Mapping[str, Any], conditions: Mapping[str, Mapping[str, 
     """Gated by annotation, put on hold, or waiting for replacement pods."""
     reserved = conditions.get("QuotaReserved")
     return (
-        bool((metadata.get("annotations") or {}).get(ADMISSION_GATED_BY))
+        bool((metadata.get("annotations") or {}).get(well_known.ADMISSION_GATED_BY))
         or (reserved is not None and reserved["status"] == "False" and reserved["reason"] == "OnHold")
         or _is_true(conditions, "WaitingForReplacementPods")
     )

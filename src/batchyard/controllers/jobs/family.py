@@ -6,13 +6,12 @@ An index that the same watch events would build again, and the search for the jo
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, label
 from batchyard.controllers.jobs.integration import Integration
 from batchyard.controllers.jobs.priority import class_key
 from batchyard.ports.client import EventType, Reader, WatchEvent
 
-QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 MANAGED_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
 _CLASSES: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
@@ -47,7 +46,7 @@ class Family:
         owner = controller_of(event.obj)
         if owner is not None:
             _note(self._children, owner["uid"], key, event)
-        elif label(event.obj, QUEUE_LABEL):
+        elif label(event.obj, well_known.QUEUE_NAME):
             named = class_key(event.obj, self._integration.pod_sets(event.obj))
             if named is not None:
                 _note(self._by_class, named, key, event)
@@ -109,7 +108,7 @@ def ancestry(job: Obj, find: Callable[[Key], Obj | None]) -> Ancestry:
         if parent["metadata"].get("uid") != owner["uid"]:
             break
         seen.add(owner["uid"])
-        if label(parent, QUEUE_LABEL):
+        if label(parent, well_known.QUEUE_NAME):
             managed = key
         job = parent
     return Ancestry(managed)

@@ -8,22 +8,15 @@ managed if it names a queue and no job above it is managed. Nothing here knows w
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, annotation, key_of, label, with_metadata, with_path
 from batchyard.base.instant import Instant
 from batchyard.controllers.jobs import workloads
-from batchyard.controllers.jobs.family import MANAGED_KINDS, QUEUE_LABEL, Family, ancestry
+from batchyard.controllers.jobs.family import MANAGED_KINDS, Family, ancestry
 from batchyard.controllers.jobs.integration import Integration
 from batchyard.controllers.jobs.podsets import InvalidInjection, admitted_injections, original_injections
-from batchyard.controllers.jobs.priority import (
-    PRIORITY_CLASS_LABEL,
-    MissingClass,
-    Priority,
-    class_name,
-    follows_label,
-    resolve_priority,
-)
+from batchyard.controllers.jobs.priority import MissingClass, Priority, class_name, follows_label, resolve_priority
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent
@@ -69,7 +62,7 @@ class JobController:
         above = ancestry(job, reader.get)
         if above.managed is not None:
             return self._obey_ancestor(key, job, self._family_of(above.managed, reader))
-        if not above.complete or not label(job, QUEUE_LABEL):
+        if not above.complete or not label(job, well_known.QUEUE_NAME):
             return Outcome()
         suspended = self._integration.is_suspended(job)
         look = _Look(key, job, self._integration.pod_sets(job), suspended, reader, now)
@@ -156,14 +149,14 @@ class JobController:
             return None
         gated = workloads.with_gate_of(workload, look.job)
         if gated is not workload:
-            gate = annotation(look.job, r.ADMISSION_GATED_BY_ANNOTATION) or ""
+            gate = annotation(look.job, well_known.ADMISSION_GATED_BY) or ""
             return Outcome(
                 [Update(gated)], [look.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{gate}"')]
             )
         return self._follow_priority(look, workload)
 
     def _follow_priority(self, look: _Look, workload: Obj) -> Outcome | None:
-        wanted = label(look.job, PRIORITY_CLASS_LABEL) or ""
+        wanted = label(look.job, well_known.PRIORITY_CLASS) or ""
         reserved = lifecycle.has_quota_reservation(workload)
         if class_name(workload) == wanted or not follows_label(workload, reserved):
             return None
@@ -231,7 +224,7 @@ class JobController:
             return Outcome() if admitted else self._stop(look, workload, "Not admitted by cluster queue") or Outcome()
         if admitted:
             return self._start(look, workload)
-        queue = label(look.job, QUEUE_LABEL)
+        queue = label(look.job, well_known.QUEUE_NAME)
         if workload["spec"].get("queueName") != queue and not lifecycle.has_quota_reservation(workload):
             return Outcome([Update(with_path(workload, ("spec", "queueName"), queue))])
         return Outcome()
@@ -278,7 +271,7 @@ def _release(gone: Sequence[Obj]) -> Outcome:
 
 def _release_finalizer(workload: Obj) -> Outcome:
     finalizers = workload["metadata"].get("finalizers") or ()
-    if workloads.RESOURCE_IN_USE_FINALIZER not in finalizers:
+    if well_known.RESOURCE_IN_USE not in finalizers:
         return Outcome()
-    kept = [name for name in finalizers if name != workloads.RESOURCE_IN_USE_FINALIZER]
+    kept = [name for name in finalizers if name != well_known.RESOURCE_IN_USE]
     return Outcome([Update(with_metadata(workload, finalizers=kept or None))])

@@ -4,19 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation, with_metadata, with_path
 from batchyard.controllers.jobs.integration import Ending, condition_true, pods_per_job
 from batchyard.controllers.jobs.podsets import Injection, InvalidInjection, inject, restore, without_duplicate_env
 from batchyard.controllers.jobs.topology import topology_request
 from batchyard.ports.client import Update, UpdateStatus, Write
 
-MIN_PARALLELISM_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
-COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
-STOPPING_ANNOTATION: Final = "kueue.x-k8s.io/stopping"
 POD_SET: Final = "main"
 
-_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
 #: The Job controller puts these into the template of a Job; they say nothing about its pods.
 _CONTROLLER_LABELS: Final = ("job-name", "controller-uid", _JOB_NAME_LABEL, "batch.kubernetes.io/controller-uid")
@@ -30,7 +26,7 @@ class JobIntegration:
 
     def is_suspended(self, job: Obj) -> bool:
         """Suspended, and not on the way there any more."""
-        return job["spec"].get("suspend") is True and annotation(job, STOPPING_ANNOTATION) != "true"
+        return job["spec"].get("suspend") is True and annotation(job, well_known.STOPPING) != "true"
 
     def is_active(self, job: Obj) -> bool:
         """Pods of it are running."""
@@ -48,7 +44,7 @@ class JobIntegration:
             "name": POD_SET,
             "template": without_duplicate_env(_without_controller_labels(template)),
             "count": pods_per_job(job["spec"]),
-            "topologyRequest": topology_request(template, podIndexLabel=_COMPLETION_INDEX),
+            "topologyRequest": topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
         }
         minimum = _parallelism_min(job)
         return [pod_set if minimum is None else {**pod_set, "minCount": minimum}]
@@ -77,7 +73,7 @@ class JobIntegration:
         An annotation marks a Job on the way, so that a restart in between goes on.
         """
         if job["spec"].get("suspend") is not True:
-            annotations = {**(job["metadata"].get("annotations") or {}), STOPPING_ANNOTATION: "true"}
+            annotations = {**(job["metadata"].get("annotations") or {}), well_known.STOPPING: "true"}
             return Update(with_metadata(with_path(job, ("spec", "suspend"), True), annotations=annotations))
         if (job.get("status") or {}).get("startTime"):
             return UpdateStatus(with_path(job, ("status", "startTime"), None))
@@ -92,7 +88,7 @@ def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _parallelism_min(job: Obj) -> int | None:
-    value = annotation(job, MIN_PARALLELISM_ANNOTATION)
+    value = annotation(job, well_known.MIN_PARALLELISM)
     return int(value) if value is not None and value.lstrip("+-").isdecimal() else None
 
 
@@ -101,14 +97,14 @@ def _with_parallelism(job: Obj, count: int) -> Obj:
     if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)
-    if (annotation(job, COMPLETIONS_EQUAL_PARALLELISM_ANNOTATION) or "").lower() in {"1", "t", "true"}:
+    if (annotation(job, well_known.EQUAL_COMPLETIONS) or "").lower() in {"1", "t", "true"}:
         job = with_path(job, ("spec", "completions"), count)
     return job
 
 
 def _restored(job: Obj, originals: Sequence[Injection]) -> Obj:
-    if annotation(job, STOPPING_ANNOTATION) is not None:
-        job = with_path(job, ("metadata", "annotations", STOPPING_ANNOTATION), None)
+    if annotation(job, well_known.STOPPING) is not None:
+        job = with_path(job, ("metadata", "annotations", well_known.STOPPING), None)
         if not job["metadata"]["annotations"]:
             job = with_path(job, ("metadata", "annotations"), None)
     if not originals:

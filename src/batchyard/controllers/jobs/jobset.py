@@ -1,17 +1,14 @@
 """The integration of JobSets. Source: pkg/controller/jobs/jobset/jobset_controller.go of Kueue."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_path
 from batchyard.controllers.jobs.integration import Ending, condition_true, pods_per_job
 from batchyard.controllers.jobs.podsets import Injection, InvalidInjection, inject, restore, without_duplicate_env
 from batchyard.controllers.jobs.topology import topology_request
 from batchyard.ports.client import Update, Write
-
-_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
-_JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
 
 
 class JobSetIntegration:
@@ -86,7 +83,10 @@ def _with_templates(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Obj:
 def _pod_set(replicated: Mapping[str, Any]) -> dict[str, Any]:
     template, replicas = _template(replicated), replicated.get("replicas", 1)
     topology = topology_request(
-        template, podIndexLabel=_COMPLETION_INDEX, subGroupIndexLabel=_JOB_INDEX, subGroupCount=replicas
+        template,
+        podIndexLabel=well_known.COMPLETION_INDEX,
+        subGroupIndexLabel=well_known.JOB_INDEX,
+        subGroupCount=replicas,
     )
     return {
         "name": replicated["name"],

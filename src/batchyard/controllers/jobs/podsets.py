@@ -9,12 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_path
-
-WORKLOAD_ANNOTATION: Final = "kueue.x-k8s.io/workload"
-POD_SET_LABEL: Final = "kueue.x-k8s.io/podset"
-LOCAL_QUEUE_LABEL: Final = "kueue.x-k8s.io/local-queue-name"
-CLUSTER_QUEUE_LABEL: Final = "kueue.x-k8s.io/cluster-queue-name"
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NONE: Final[Mapping[str, str]] = {}
@@ -51,8 +47,8 @@ def admitted_injections(workload: Obj, find_flavor: Callable[[str], Obj | None])
         if None in flavors:
             return None
         injection = _from_flavors(assignment, pod_set, [flavor for flavor in flavors if flavor is not None])
-        labels = {POD_SET_LABEL: assignment["name"], **_queue_labels(workload)}
-        injection = replace(injection, labels=labels, annotations={WORKLOAD_ANNOTATION: workload["metadata"]["name"]})
+        labels = {well_known.POD_SET: assignment["name"], **_queue_labels(workload)}
+        injection = replace(injection, labels=labels, annotations={well_known.WORKLOAD: workload["metadata"]["name"]})
         injections.append(_with_check_updates(injection, workload))
     return injections
 
@@ -79,10 +75,10 @@ def _from_flavors(assignment: Mapping[str, Any], pod_set: Mapping[str, Any], fla
 
 
 def _queue_labels(workload: Obj) -> dict[str, str]:
-    labels = {LOCAL_QUEUE_LABEL: workload["spec"].get("queueName", "")}
+    labels = {well_known.LOCAL_QUEUE: workload["spec"].get("queueName", "")}
     cluster_queue = workload["status"]["admission"]["clusterQueue"]
     if _DNS_LABEL.fullmatch(cluster_queue):
-        labels[CLUSTER_QUEUE_LABEL] = cluster_queue
+        labels[well_known.CLUSTER_QUEUE] = cluster_queue
     return labels
 
 

@@ -4,13 +4,11 @@ Source: pkg/util/priority/priority.go of Kueue.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, label
 from batchyard.ports.client import Reader
-
-PRIORITY_CLASS_LABEL: Final = "kueue.x-k8s.io/priority-class"
 
 
 class Priority(NamedTuple):
@@ -37,7 +35,7 @@ def resolve_priority(job: Obj, pod_sets: Sequence[Mapping[str, Any]], reader: Re
 
 def class_key(job: Obj, pod_sets: Sequence[Mapping[str, Any]]) -> Key | None:
     """The class a job names, in its label or in the first pod template that names one."""
-    name = label(job, PRIORITY_CLASS_LABEL)
+    name = label(job, well_known.PRIORITY_CLASS)
     if name:
         return Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name)
     names = (((p.get("template") or {}).get("spec") or {}).get("priorityClassName") for p in pod_sets)

@@ -6,16 +6,17 @@ here they are left out.
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-_PREFIX: Final = "kueue.x-k8s.io/podset-"
-_REQUIRED: Final = f"{_PREFIX}required-topology"
-_PREFERRED: Final = f"{_PREFIX}preferred-topology"
-_UNCONSTRAINED: Final = f"{_PREFIX}unconstrained-topology"
-_SLICE_REQUIRED: Final = f"{_PREFIX}slice-required-topology"
-_SLICE_SIZE: Final = f"{_PREFIX}slice-size"
-_SLICE_CONSTRAINTS: Final = f"{_PREFIX}slice-required-topology-constraints"
-_GROUP: Final = f"{_PREFIX}group-name"
+from batchyard.api.well_known import (
+    POD_SET_GROUP,
+    PREFERRED_TOPOLOGY,
+    REQUIRED_TOPOLOGY,
+    SLICE_LAYERS,
+    SLICE_SIZE,
+    SLICE_TOPOLOGY,
+    UNCONSTRAINED_TOPOLOGY,
+)
 
 
 def topology_request(template: Mapping[str, Any], **indices: Any) -> dict[str, Any]:
@@ -25,22 +26,22 @@ def topology_request(template: Mapping[str, Any], **indices: Any) -> dict[str, A
 
 
 def _placement(annotations: Mapping[str, str]) -> dict[str, Any]:
-    if _REQUIRED in annotations:
-        return {"required": annotations[_REQUIRED]}
-    if _PREFERRED in annotations:
-        return {"preferred": annotations[_PREFERRED]}
-    if _UNCONSTRAINED in annotations:
-        return {"unconstrained": annotations[_UNCONSTRAINED].lower() in {"1", "t", "true"}}
+    if REQUIRED_TOPOLOGY in annotations:
+        return {"required": annotations[REQUIRED_TOPOLOGY]}
+    if PREFERRED_TOPOLOGY in annotations:
+        return {"preferred": annotations[PREFERRED_TOPOLOGY]}
+    if UNCONSTRAINED_TOPOLOGY in annotations:
+        return {"unconstrained": annotations[UNCONSTRAINED_TOPOLOGY].lower() in {"1", "t", "true"}}
     return {}
 
 
 def _slices(annotations: Mapping[str, str]) -> dict[str, Any]:
-    constraints = _constraints(annotations.get(_SLICE_CONSTRAINTS))
+    constraints = _constraints(annotations.get(SLICE_LAYERS))
     if constraints:
         return {"podsetSliceRequiredTopologyConstraints": constraints}
-    size = annotations.get(_SLICE_SIZE, "")
-    if _SLICE_REQUIRED in annotations and size.isdecimal():
-        return {"podSetSliceRequiredTopology": annotations[_SLICE_REQUIRED], "podSetSliceSize": int(size)}
+    size = annotations.get(SLICE_SIZE, "")
+    if SLICE_TOPOLOGY in annotations and size.isdecimal():
+        return {"podSetSliceRequiredTopology": annotations[SLICE_TOPOLOGY], "podSetSliceSize": int(size)}
     return {}
 
 
@@ -53,6 +54,6 @@ def _constraints(text: str | None) -> list[Any]:
 
 
 def _group(annotations: Mapping[str, str]) -> dict[str, Any]:
-    if _GROUP in annotations and (_REQUIRED in annotations or _PREFERRED in annotations):
-        return {"podSetGroupName": annotations[_GROUP]}
+    if POD_SET_GROUP in annotations and (REQUIRED_TOPOLOGY in annotations or PREFERRED_TOPOLOGY in annotations):
+        return {"podSetGroupName": annotations[POD_SET_GROUP]}
     return {}

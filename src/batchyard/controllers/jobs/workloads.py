@@ -3,17 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api import well_known
 from batchyard.api.meta import Obj, annotation, controller_of, label
-from batchyard.controllers.jobs.family import QUEUE_LABEL
 from batchyard.controllers.jobs.names import workload_name
 from batchyard.controllers.jobs.podsets import equivalent
 from batchyard.controllers.jobs.priority import Priority
-from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import workload as lifecycle
 
-JOB_UID_LABEL: Final = "kueue.x-k8s.io/job-uid"
-MAX_EXEC_TIME_LABEL: Final = "kueue.x-k8s.io/max-exec-time-seconds"
-RESOURCE_IN_USE_FINALIZER: Final = "kueue.x-k8s.io/resource-in-use"
 _PROVISIONING_PREFIX: Final = "provreq.kueue.x-k8s.io/"
 _INT32_MAX: Final = 2**31 - 1
 
@@ -31,9 +27,9 @@ def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels
         "metadata": {
             "name": workload_name(job["kind"], group, metadata["name"], uid),
             "namespace": metadata.get("namespace", ""),
-            "labels": {**labels, JOB_UID_LABEL: uid},
+            "labels": {**labels, well_known.JOB_UID: uid},
             **_annotations(job),
-            "finalizers": [RESOURCE_IN_USE_FINALIZER],
+            "finalizers": [well_known.RESOURCE_IN_USE],
             "ownerReferences": [_owner_reference(job)],
         },
         "spec": workload_spec(job, pod_sets, priority),
@@ -43,7 +39,7 @@ def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels
 def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, Any]:
     """The spec of a job's Workload."""
     spec: dict[str, Any] = {
-        "queueName": label(job, QUEUE_LABEL) or "",
+        "queueName": label(job, well_known.QUEUE_NAME) or "",
         "podSets": list(pod_sets),
         "priority": priority.value,
         "active": True,
@@ -58,7 +54,7 @@ def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, 
 
 def execution_seconds_max(job: Obj) -> int | None:
     """How long a job may run, from its label; nonsense is no limit."""
-    text = label(job, MAX_EXEC_TIME_LABEL) or ""
+    text = label(job, well_known.MAX_EXEC_TIME) or ""
     return int(text) if text.isdecimal() and 0 < int(text) <= _INT32_MAX else None
 
 
@@ -87,13 +83,13 @@ def matches(workload: Obj, job: Obj, pod_sets: PodSets, suspended: bool) -> bool
 
 def with_gate_of(workload: Obj, job: Obj) -> Obj:
     """The Workload with the admission gate its job has; the same object if it has it."""
-    gate = annotation(job, r.ADMISSION_GATED_BY_ANNOTATION) or ""
-    if (annotation(workload, r.ADMISSION_GATED_BY_ANNOTATION) or "") == gate:
+    gate = annotation(job, well_known.ADMISSION_GATED_BY) or ""
+    if (annotation(workload, well_known.ADMISSION_GATED_BY) or "") == gate:
         return workload
     annotations = dict(workload["metadata"].get("annotations") or ())
-    annotations.pop(r.ADMISSION_GATED_BY_ANNOTATION, None)
+    annotations.pop(well_known.ADMISSION_GATED_BY, None)
     if gate:
-        annotations[r.ADMISSION_GATED_BY_ANNOTATION] = gate
+        annotations[well_known.ADMISSION_GATED_BY] = gate
     return {**workload, "metadata": {**workload["metadata"], "annotations": annotations}}
 
 
@@ -103,7 +99,7 @@ def _annotations(job: Obj) -> dict[str, Any]:
     kept = {
         name: value
         for name, value in annotations.items()
-        if name.startswith(_PROVISIONING_PREFIX) or (name == r.ADMISSION_GATED_BY_ANNOTATION and value)
+        if name.startswith(_PROVISIONING_PREFIX) or (name == well_known.ADMISSION_GATED_BY and value)
     }
     return {"annotations": kept} if kept else {}
 

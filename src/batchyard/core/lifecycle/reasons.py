@@ -45,5 +45,3 @@ SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
 FAILED_TO_START: Final = "FailedToStart"
 OWNER_NOT_FOUND: Final = "OwnerNotFound"
-
-ADMISSION_GATED_BY_ANNOTATION: Final = "kueue.x-k8s.io/admission-gated-by"

@@ -8,6 +8,7 @@ pkg/controller/core/workload_controller.go of Kueue.
 import re
 from typing import Final, NamedTuple
 
+from batchyard.api import well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.selectors import selector
@@ -96,7 +97,7 @@ def queue_blocker(workload: Obj, queues: Queues) -> Waiting | None:
 
 def gated(workload: Obj) -> Waiting:
     """What one with an admission gate says."""
-    return Waiting(r.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, r.ADMISSION_GATED_BY_ANNOTATION)}")
+    return Waiting(r.ADMISSION_GATED, f"Admission is gated by: {annotation(workload, well_known.ADMISSION_GATED_BY)}")
 
 
 def reservation_blocker(workload: Obj, queues: Queues) -> Waiting | None:

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from batchyard.api import well_known
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.times import parse_time
@@ -111,7 +112,7 @@ def is_on_hold(workload: Obj) -> bool:
 
 def has_admission_gate(workload: Obj) -> bool:
     """An annotation keeps it out of the queue."""
-    return bool(annotation(workload, r.ADMISSION_GATED_BY_ANNOTATION))
+    return bool(annotation(workload, well_known.ADMISSION_GATED_BY))
 
 
 def is_admissible(workload: Obj) -> bool:

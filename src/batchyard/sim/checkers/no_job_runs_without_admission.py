@@ -1,7 +1,6 @@
 """A Job or JobSet that names a queue runs only while its Workload is admitted."""
 
-from batchyard.api import scheme
-from batchyard.api.defaults import QUEUE_NAME
+from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, controller_of, key_of, label
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.ports.client import EventType, WatchEvent
@@ -40,7 +39,7 @@ class NoJobRunsWithoutAdmission(Law):
 
 
 def _runs(job: Obj) -> bool:
-    if controller_of(job) is not None or not label(job, QUEUE_NAME) or job["spec"].get("suspend"):
+    if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
         return False
     conditions = (job.get("status") or {}).get("conditions") or ()
     return not any(c["type"] in _ENDED and c["status"] == "True" for c in conditions)
