@@ -151,10 +151,15 @@ def _complete(key: Key, job: Obj, now: Instant) -> Outcome:
     spec = job["spec"]
     succeeded = spec.get("completions", spec.get("parallelism", 1))
     status |= {"succeeded": succeeded, "ready": 0, "terminating": 0, "completionTime": format_time(now)}
-    if spec.get("completionMode") == "Indexed":
-        status["completedIndexes"] = f"0-{succeeded - 1}" if succeeded > 1 else "0"
+    if spec.get("completionMode") == "Indexed" and succeeded:
+        status["completedIndexes"] = _all_indexes(succeeded)
     event = EventRecord(key, "Normal", "Completed", "Job completed")
     return Outcome([UpdateStatus({**job, "status": status})], [event])
+
+
+def _all_indexes(completions: int) -> str:
+    """The indexes of a Job that is done, as its status writes them: only three or more in a row become a range."""
+    return f"0-{completions - 1}" if completions > 2 else ",".join(map(str, range(completions)))
 
 
 def _parallel_pods(spec: Mapping[str, Any]) -> int:

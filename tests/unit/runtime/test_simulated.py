@@ -80,7 +80,7 @@ def test_a_job_runs_a_minute_unless_it_says_otherwise() -> None:
     assert "completionTime" not in job_status(stage)
     stage.run(60)
     status = job_status(stage)
-    assert (status["succeeded"], status["completedIndexes"], status["completionTime"]) == (2, "0-1", make.stamp(60))
+    assert (status["succeeded"], status["completedIndexes"], status["completionTime"]) == (2, "0,1", make.stamp(60))
     assert "active" not in status
     reached = ("True", "CompletionsReached", "Reached expected number of succeeded pods")
     assert [c["type"] for c in status["conditions"]] == ["SuccessCriteriaMet", "Complete"]
@@ -120,3 +120,12 @@ def test_a_job_that_is_suspended_has_no_pods_and_starts_over() -> None:
 )
 def test_no_more_pods_run_than_can_complete(spec: Obj, active: int) -> None:
     assert job_status(played(make.job(suspend=False, **spec)))["active"] == active
+
+
+@pytest.mark.parametrize(("completions", "indexes"), [(0, None), (1, "0"), (2, "0,1"), (3, "0-2"), (12, "0-11")])
+def test_only_three_completed_indexes_in_a_row_become_a_range(completions: int, indexes: str | None) -> None:
+    spec: Obj = {"parallelism": completions, "completions": completions, "completionMode": "Indexed"}
+    stage = played(make.job(suspend=False, **spec))
+    stage.run(60)
+    status = job_status(stage)
+    assert (status["succeeded"], status.get("completedIndexes")) == (completions, indexes)
