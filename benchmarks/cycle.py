@@ -2,8 +2,9 @@
 
     python benchmarks/cycle.py [--cycles N]
 
-Half of the heads find room in a first flavor, the others further on or nowhere. Prints the CPU time of a cycle: the
-decisions alone, as `Cycle.run` takes them, without popping heads or writing anything. The median of the cycles counts.
+The first cycle meets idle queues, and all heads fit; what is admitted stays, so that later ones meet ever fuller
+flavors, and in the last ones nearly every head looks at all 24 flavor-resources and waits. Nobody may preempt. Prints
+the CPU time of a cycle: the decisions alone, as `Cycle.run` takes them, without looking for heads or writing anything.
 """
 
 import argparse
@@ -85,7 +86,7 @@ def main() -> None:
     rows = list(cycles(parser.parse_args().cycles))
     times = [spent for spent, _ in rows]
     admitted = sum(count for _, count in rows)
-    print(f"| {len(rows)} cycles | median {statistics.median(times):.1f} ms | min {min(times):.1f} ms "
+    print(f"| {len(rows)} cycles | first {times[0]:.1f} ms | median {statistics.median(times):.1f} ms | min {min(times):.1f} ms "
           f"| max {max(times):.1f} ms | {admitted} admitted |")  # fmt: skip
 
 
