@@ -1,7 +1,8 @@
 """JobSets: their child Jobs, and a status that says what became of them.
 
 A JobSet makes its Jobs at once, suspends and resumes them with itself, and is complete when they are. Jobs do not fail
-here, and no replicated job waits for another. Source: pkg/controllers/jobset_controller.go of JobSet.
+here, and no replicated job waits for another. How long they take is in batchyard.runtime.simulated. Source:
+pkg/controllers/jobset_controller.go of JobSet.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from batchyard.api.meta import Key, Obj, controller_of, key_of, label, with_path
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import EventRecord, Outcome
+from batchyard.runtime.jobs import has_ended, parallel_pods
 
 _DOMAIN: Final = "jobset.sigs.k8s.io"
 _REPLICATED_JOB: Final = f"{_DOMAIN}/replicatedjob-name"
@@ -51,7 +53,7 @@ class JobSetPlayback:
         status.setdefault("restarts", 0)
         writes: list[Write] = []
         if is_true(jobset, "Completed") or is_true(jobset, "Failed"):
-            writes += [Delete(key_of(job)) for job in jobs if not _has_ended(job)]
+            writes += [Delete(key_of(job)) for job in jobs if not has_ended(job)]
         elif _is_complete(jobset, jobs):
             _set_condition(status, "Completed", True, _COMPLETED, now)
             status["terminalState"] = "Completed"
@@ -74,13 +76,13 @@ def _replicated_statuses(jobset: Obj, jobs: Sequence[Obj]) -> list[dict[str, Any
     for replicated in _replicated_jobs(jobset):
         name = replicated["name"]
         mine = [job for job in jobs if label(job, _REPLICATED_JOB) == name]
-        running = [job for job in mine if not _has_ended(job)]
+        running = [job for job in mine if not has_ended(job)]
         statuses.append(
             {
                 "name": name,
                 "ready": sum(map(_is_ready, running)),
-                "succeeded": sum(_ended_as(job, "Complete") for job in mine),
-                "failed": sum(_ended_as(job, "Failed") for job in mine),
+                "succeeded": sum(is_true(job, "Complete") for job in mine),
+                "failed": sum(is_true(job, "Failed") for job in mine),
                 "active": sum((job.get("status") or {}).get("active", 0) > 0 for job in running),
                 "suspended": sum(bool(job["spec"].get("suspend")) for job in running),
             }
@@ -89,24 +91,15 @@ def _replicated_statuses(jobset: Obj, jobs: Sequence[Obj]) -> list[dict[str, Any
 
 
 def _is_ready(job: Obj) -> bool:
-    status, parallelism = job.get("status") or {}, job["spec"].get("parallelism", 1)
-    pods: int = min(parallelism, job["spec"].get("completions", parallelism))
-    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods)
-
-
-def _has_ended(job: Obj) -> bool:
-    return _ended_as(job, "Complete") or _ended_as(job, "Failed")
-
-
-def _ended_as(job: Obj, kind: str) -> bool:
-    return is_true(job, kind)
+    status = job.get("status") or {}
+    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= parallel_pods(job["spec"]))
 
 
 def _is_complete(jobset: Obj, jobs: Sequence[Obj]) -> bool:
     """What its success policy asks for: all Jobs, or any, of the replicated jobs it names, or of all."""
     policy = jobset["spec"].get("successPolicy") or {}
     targets = policy.get("targetReplicatedJobs") or [r["name"] for r in _replicated_jobs(jobset)]
-    done = sum(_ended_as(job, "Complete") and label(job, _REPLICATED_JOB) in targets for job in jobs)
+    done = sum(is_true(job, "Complete") and label(job, _REPLICATED_JOB) in targets for job in jobs)
     expected = sum(_replicas(r) for r in _replicated_jobs(jobset) if r["name"] in targets)
     return done > 0 and done >= (1 if policy.get("operator") == "Any" else expected)
 
@@ -142,7 +135,7 @@ def _missing_jobs(jobset: Obj, jobs: Sequence[Obj]) -> list[Write]:
 
 
 def _suspensions(jobs: Sequence[Obj]) -> list[Write]:
-    running = [job for job in jobs if not _has_ended(job) and not job["spec"].get("suspend")]
+    running = [job for job in jobs if not has_ended(job) and not job["spec"].get("suspend")]
     return [Update(with_path(job, ("spec", "suspend"), True)) for job in running]
 
 
@@ -151,7 +144,7 @@ def _resumptions(jobset: Obj, jobs: Sequence[Obj]) -> list[Write]:
     templates = {r["name"]: r["template"]["spec"]["template"] for r in _replicated_jobs(jobset)}
     writes: list[Write] = []
     for job in jobs:
-        if _has_ended(job) or not job["spec"].get("suspend"):
+        if has_ended(job) or not job["spec"].get("suspend"):
             continue
         if (job.get("status") or {}).get("startTime"):
             writes.append(UpdateStatus(with_path(job, ("status", "startTime"), None)))

@@ -1,15 +1,20 @@
 """Work that runs without pods: a Job, or a bare Workload, simply takes its time and is done.
 
-How long is told by the annotation `batchyard.dev/runtime`: 60 seconds for a Job without one, for ever for a bare
-Workload. One that is stopped and let go again starts over. A Job's status is what the Job controller of Kubernetes
-would write (pkg/controller/job); nothing that looks at Jobs can tell the difference, so pods can take this one's place.
+How long is told by the annotation `batchyard.dev/runtime`. Without it
+
+a Job           takes 60 seconds
+a JobSet's Job  takes what the annotation of the JobSet says, else 60 seconds; the JobSet ends with its Jobs
+a Workload      that nobody owns runs for ever
+
+One that is stopped and let go again starts over. A Job's status is what the Job controller of Kubernetes would write
+(pkg/controller/job); nothing that looks at Jobs can tell the difference, so pods can take this one's place.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import find_condition
+from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, Obj, annotation, controller_of
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import MINUTE, Duration, Instant, parse_duration
@@ -17,6 +22,7 @@ from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
 from batchyard.ports.controller import Controller, EventRecord, Outcome
+from batchyard.runtime.jobs import has_ended, parallel_pods
 from batchyard.runtime.jobsets import JobSetPlayback
 
 _DEFAULT_RUNTIME: Final = MINUTE
@@ -75,12 +81,12 @@ class JobPlayback:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """Start, suspend or complete the Job, or wait for its time."""
         job = reader.get(key)
-        if job is None or "deletionTimestamp" in job["metadata"] or _has_ended(job):
+        if job is None or "deletionTimestamp" in job["metadata"] or has_ended(job):
             return Outcome()
         if job["spec"].get("suspend"):
             return _suspend(key, job, now)
         started = (job.get("status") or {}).get("startTime")
-        if started is None or _is_suspended(job):
+        if started is None or is_true(job, "Suspended"):
             return _start(key, job, now)
         due = parse_time(started) + _job_runtime(job, reader)
         return Outcome(requeue_at=due) if due > now else _complete(key, job, now)
@@ -98,7 +104,7 @@ def runtime_of(obj: Obj) -> Duration | None:
 
 
 def _job_runtime(job: Obj, reader: Reader) -> Duration:
-    """A Job's time is its own, else that of the JobSet it belongs to."""
+    """A Job's time is its own, else that of the JobSet it belongs to, else a minute."""
     runtime, owner = runtime_of(job), controller_of(job)
     if runtime is None and owner is not None and owner["kind"] == "JobSet":
         jobset = reader.get(Key(scheme.JOB_SET, job["metadata"].get("namespace", ""), owner["name"]))
@@ -107,16 +113,6 @@ def _job_runtime(job: Obj, reader: Reader) -> Duration:
 
 
 # --- the status of a Job ---
-
-
-def _has_ended(job: Obj) -> bool:
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    return any(c["type"] in {"Complete", "Failed"} and c["status"] == "True" for c in conditions)
-
-
-def _is_suspended(job: Obj) -> bool:
-    suspended = find_condition(job, "Suspended")
-    return suspended is not None and suspended["status"] == "True"
 
 
 def _suspend(key: Key, job: Obj, now: Instant) -> Outcome:
@@ -128,15 +124,15 @@ def _suspend(key: Key, job: Obj, now: Instant) -> Outcome:
     status.pop("active", None)
     status |= {"conditions": conditions, "ready": 0, "terminating": 0}
     event = EventRecord(key, "Normal", "Suspended", "Job suspended")
-    return Outcome([UpdateStatus({**job, "status": status})], [] if _is_suspended(job) else [event])
+    return Outcome([UpdateStatus({**job, "status": status})], [] if is_true(job, "Suspended") else [event])
 
 
 def _start(key: Key, job: Obj, now: Instant) -> Outcome:
     """All pods at once, and at once ready; the time of a resumed Job counts from now."""
     status = dict(job.get("status") or ())
-    pods = _parallel_pods(job["spec"])
+    pods = parallel_pods(job["spec"])
     events = []
-    if _is_suspended(job):
+    if is_true(job, "Suspended"):
         status["conditions"] = _with_condition(status, "Suspended", False, ("JobResumed", "Job resumed"), now)
         events.append(EventRecord(key, "Normal", "Resumed", "Job resumed"))
     status |= {"startTime": format_time(now), "active": pods, "ready": pods, "terminating": 0}
@@ -160,12 +156,6 @@ def _complete(key: Key, job: Obj, now: Instant) -> Outcome:
 def _all_indexes(completions: int) -> str:
     """The indexes of a Job that is done, as its status writes them: only three or more in a row become a range."""
     return f"0-{completions - 1}" if completions > 2 else ",".join(map(str, range(completions)))
-
-
-def _parallel_pods(spec: Mapping[str, Any]) -> int:
-    parallelism: int = spec.get("parallelism", 1)
-    completions: int = spec.get("completions", parallelism)
-    return min(parallelism, completions)
 
 
 def _with_condition(
