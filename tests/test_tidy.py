@@ -117,6 +117,13 @@ def test_every_exception_is_still_needed_and_has_a_reason() -> None:
     assert all(row["reason"] for row in chain(rows))
 
 
+def test_every_place_that_the_bans_name_exists() -> None:
+    paths = [path for ban in BANS for path in (*ban.within, *ban.allowed)]
+    named = [name for ban in BANS for name in re.findall(r"batchyard(?:\.\w+)+", ban.instead)]
+    paths += [f"src/{name.replace('.', '/')}" for name in named]
+    assert [path for path in paths if not (ROOT / path).exists() and not (ROOT / f"{path}.py").is_file()] == []
+
+
 def test_every_mutation_still_has_its_place() -> None:
     rows = tomllib.loads((ROOT / "tools" / "mutations.toml").read_text("utf-8"))["mutation"]
     found = {row["name"]: (ROOT / "src/batchyard" / row["file"]).read_text("utf-8").count(row["find"]) for row in rows}
@@ -233,7 +240,6 @@ def test_a_banned_name_is_found(text: str) -> None:
         ("from time import monotonic", "src/batchyard/cli/progress.py"),
         ("from time import perf_counter", "benchmarks/cycle.py"),
         ("print('x')", "src/batchyard/cli/output.py"),
-        ("import os\nos.environ", "src/batchyard/settings.py"),
         ("try:\n pass\nexcept Exception:\n pass", "src/batchyard/controllers/runner.py"),
         ("import uuid\nuuid.UUID(bytes=b'')", "src/batchyard/base/ids.py"),
         ("time = random = 1\ntime.now, random", "src/batchyard/core/cycle.py"),
