@@ -1,9 +1,10 @@
 """Mutations: whether a small fault in what decides makes a test fail.
 
-    tools/mutate.py                  plant every fault of mutations.toml, one at a time, and run the tests
-    tools/mutate.py --only fair      only those whose name has the text in it
-    tools/mutate.py --suites laws    only these tests: unit, quota, laws, oracle (default: all, one after the other)
-    tools/mutate.py --check          only see that every fault still has its place
+    python tools/mutate.py                  plant every fault of mutations.toml, one at a time, and run the tests
+    python tools/mutate.py --only fair      only those whose name has the text in it
+    python tools/mutate.py --suites laws    only these tests: unit, quota, laws, oracle (default: all, in this order)
+    python tools/mutate.py --each           ask every suite, not only the first that kills
+    python tools/mutate.py --check          only see that every fault still has its place
 
 The tree itself is not touched: a copy of src is mutated, and the tests run against the copy. Prints a table: which
 test killed the mutation, or SURVIVED. A survivor means that a test is missing.
