@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.base.check import InvariantError, invariant, unreachable
+from batchyard.base.check import InvariantError, invariant
 
 
 def test_a_law_that_holds_says_nothing() -> None:
@@ -12,11 +12,6 @@ def test_a_law_that_holds_says_nothing() -> None:
 def test_a_law_that_does_not_hold_is_named() -> None:
     with pytest.raises(InvariantError, match=r"^one is two$"):
         invariant(False, "one is two")
-
-
-def test_a_place_that_cannot_be_reached_tells_what_reached_it() -> None:
-    with pytest.raises(InvariantError, match=r"^unreachable: 'x'$"):
-        unreachable("x")
 
 
 def test_a_broken_law_is_a_failed_assertion() -> None:
