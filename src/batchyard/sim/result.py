@@ -11,7 +11,7 @@ from functools import cached_property
 from batchyard.api import scheme, tables
 from batchyard.api.conditions import find_condition
 from batchyard.api.errors import ApiError
-from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Duration, Instant, seconds
@@ -155,8 +155,14 @@ class Result:
 
 def refusal_of(write: Write, error: ApiError) -> Refusal:
     """What the API said to a write."""
-    key = write.key if isinstance(write, Delete) else key_of(write.obj)
+    key = write.key if isinstance(write, Delete) else _key(write.obj)
     return Refusal(type(write).__name__.lower(), key, error.reason, str(error))
+
+
+def _key(obj: Obj) -> Key:
+    """The key of an object, with the start of its name where the name was still to be made."""
+    metadata = obj["metadata"]
+    return key_of(obj if metadata.get("name") else with_metadata(obj, name=metadata.get("generateName", "")))
 
 
 def _count(obj: Obj, field: str) -> int:

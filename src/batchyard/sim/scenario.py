@@ -71,13 +71,13 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
         if group_kind(obj) == scheme.SCENARIO:
             if config:
                 faults.append(manifest.fault(FieldError("", "the run has a Scenario already", "keep one of them")))
-            config = {"name": obj["metadata"]["name"], **_config(manifest, faults)}
+            config = {"name": obj["metadata"].get("name") or "", **_config(manifest, faults)}
             continue
         counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
         applied.setdefault(_moment(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
         _moment(manifest, well_known.RUNTIME, faults)
         end = _moment(manifest, well_known.DELETE_AT, faults)
-        if end is not None:
+        if end is not None and _is_named(manifest, faults):
             deleted.setdefault(end, []).append(key_of(obj))
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
@@ -101,6 +101,15 @@ def _moment(manifest: Manifest, name: str, faults: list[Fault]) -> Duration | No
     return None if text is None else _duration(manifest, f"metadata.annotations[{name}]", text, faults)
 
 
+def _is_named(manifest: Manifest, faults: list[Fault]) -> bool:
+    """Whether what is to be deleted can be found again: a name that the API makes is not known beforehand."""
+    if manifest.obj["metadata"].get("name"):
+        return True
+    path = f"metadata.annotations[{well_known.DELETE_AT}]"
+    faults.append(manifest.fault(FieldError(path, "the object to delete has no name yet", "give it a name")))
+    return False
+
+
 def _duration(manifest: Manifest, path: str, text: object, faults: list[Fault]) -> Duration:
     try:
         return parse_duration(str(text))
@@ -119,7 +128,7 @@ def _namespaces(applied: Iterable[Sequence[Obj]]) -> list[Obj]:
             metadata = obj["metadata"]
             if "namespace" in metadata:
                 used[metadata["namespace"]] = None
-            elif obj["kind"] == "Namespace":
+            elif obj["kind"] == "Namespace" and metadata.get("name"):
                 given[metadata["name"]] = None
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

@@ -101,8 +101,8 @@ class World:
         return self.client.list(kind, namespace)
 
     def apply(self, obj: Obj) -> None:
-        """Create or update an object as a user does with kubectl apply."""
-        known = self.client.get(key_of(obj))
+        """Create or update an object as a user does with kubectl apply; one whose name is to be made is always new."""
+        known = self.client.get(key_of(obj)) if obj["metadata"].get("name") else None
         if known is None:
             self.submit(Create(suspend_if_managed(obj)))
             return

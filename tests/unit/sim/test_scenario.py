@@ -58,6 +58,19 @@ def test_a_namespace_that_is_given_is_made_when_it_says() -> None:
     assert [(step.at, len(step.apply)) for step in steps] == [(0, 0), (3 * SECOND, 1), (5 * SECOND, 1)]
 
 
+def test_what_is_to_be_deleted_needs_a_name() -> None:
+    nameless = config_map("a", delete_at="5s").replace("name: a", "generateName: a-")
+    (fault,) = faults(nameless)
+    place = "f.yaml:1 ConfigMap/a-*: metadata.annotations[batchyard.dev/delete-at]"
+    assert fault == f"{place}: the object to delete has no name yet; give it a name"
+
+
+def test_a_name_may_be_left_to_the_api() -> None:
+    nameless = "apiVersion: v1\nkind: Namespace\nmetadata: {generateName: a-}\n"
+    made = scenario(CONFIG.replace("name: example", "generateName: example-"), nameless)
+    assert (made.name, made.counts) == ("", {"Namespace": 1})
+
+
 def test_the_first_document_configures_the_run() -> None:
     made = scenario(CONFIG, config_map("a"))
     assert (made.name, made.fair_sharing, made.horizon) == ("example", True, 600 * SECOND)

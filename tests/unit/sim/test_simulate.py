@@ -10,9 +10,11 @@ import pytest
 import make
 from batchyard import InvalidScenario, simulate
 from batchyard.api import scheme
+from batchyard.api.errors import Conflict
 from batchyard.api.well_known import RUNTIME, SUBMIT_AT
+from batchyard.ports.client import Create
 from batchyard.sim.events import Ended, Event, Preempted, QuotaReserved
-from batchyard.sim.result import Ending, Result
+from batchyard.sim.result import Ending, Result, refusal_of
 from batchyard.sim.simulate import Options, Simulation, read_scenario
 
 ROOT = Path(__file__).parents[3]
@@ -193,6 +195,13 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     assert "none.yaml: cannot be read: No such file or directory" in text
     assert "<text 2>:1 Jobb/?: kind" in text
     assert "<object 3>:1 Job/?: apiVersion: Required value; set it to batch/v1" in text
+
+
+def test_a_refusal_of_what_has_no_name_yet_shows_its_start() -> None:
+    nameless = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "team-"}}
+    assert (
+        str(refusal_of(Create(nameless), Conflict("no free name"))) == "create Namespace team-: Conflict: no free name"
+    )
 
 
 def test_refused_writes_are_told_with_their_reason() -> None:

@@ -44,6 +44,15 @@ def test_a_later_document_is_an_update_that_keeps_the_uid() -> None:
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
 
 
+def test_under_a_name_to_be_made_every_apply_makes_another() -> None:
+    nameless = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "team-"}}
+    two = world(Step(0, [nameless], ()), Step(SECOND, [nameless], ()))
+    two.run_until(None)
+    names = [obj["metadata"]["name"] for obj in two.objects(scheme.NAMESPACE)]
+    assert [name[:5] for name in names] == ["team-", "team-"]
+    assert names[0] != names[1]
+
+
 def test_what_is_deleted_is_gone() -> None:
     brief = world(Step(0, [namespace()], ()), Step(SECOND, (), [TEAM]))
     brief.run_until(None)
