@@ -62,6 +62,11 @@ class Stage:
         """All Workloads."""
         return list(self.client.list(scheme.WORKLOAD))
 
+    def only_workload(self) -> Obj:
+        """The one Workload there is."""
+        (workload,) = self.workloads()
+        return workload
+
     def reasons(self) -> list[str]:
         """The reasons of the events so far."""
         return [event.reason for event in self.events]

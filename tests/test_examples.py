@@ -22,6 +22,16 @@ REFARCH = ROOT.parent / "shared" / "refarch"
 
 needs_refarch = pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")
 
+PLATFORM = (
+    "ResourceFlavor",
+    "ClusterQueue",
+    "LocalQueue",
+    "PriorityClass",
+    "AdmissionCheck",
+    "ProvisioningRequestConfig",
+)
+WORKLOADS = ("Job", "JobSet", "Service", "ConfigMap")
+
 Obj: TypeAlias = dict[str, Any]
 #: Which object: its folder in the reference architecture, kind, namespace and name.
 Place: TypeAlias = tuple[str, str, str, str]
@@ -129,19 +139,8 @@ def test_refarch_has_the_same_objects_in_the_same_folders() -> None:
 
 
 @needs_refarch
-@pytest.mark.parametrize(
-    "kind",
-    ["ResourceFlavor", "ClusterQueue", "LocalQueue", "PriorityClass", "AdmissionCheck", "ProvisioningRequestConfig"],
-)
-def test_refarch_has_the_same_platform(kind: str) -> None:
-    ours, theirs = objects(EXAMPLES / "refarch"), objects(REFARCH)
-    for place in (place for place in theirs if place[1] == kind):
-        assert shape(ours[place]) == shape(theirs[place]), place
-
-
-@needs_refarch
-@pytest.mark.parametrize("kind", ["Job", "JobSet", "Service", "ConfigMap"])
-def test_refarch_has_the_same_workloads(kind: str) -> None:
+@pytest.mark.parametrize("kind", [*PLATFORM, *WORKLOADS])
+def test_refarch_has_the_same_platform_and_workloads(kind: str) -> None:
     ours, theirs = objects(EXAMPLES / "refarch"), objects(REFARCH)
     for place in (place for place in theirs if place[1] == kind):
         assert shape(ours[place]) == shape(theirs[place]), place

@@ -75,6 +75,11 @@ def workload(name: str = "wl", cpu: Any = 1, *, queue: str = "cq", created: floa
     return with_metadata(obj, creationTimestamp=make.stamp(created))
 
 
+def head(name: str, cpu: Any = 1, **fields: Any) -> Obj:
+    """A Workload of the queue that its name begins with: `a1` waits in queue `a`."""
+    return workload(name, cpu, queue=fields.pop("queue", name[0]), **fields)
+
+
 class Yard:
     """See the module. A flavor that a queue names exists, without labels or taints, unless it is put."""
 

@@ -25,17 +25,14 @@ def job(stage: Stage, name: str = "job") -> Mapping[str, Any]:
     return stage.get(scheme.JOB, name)
 
 
-def only(stage: Stage) -> Obj:
-    (workload,) = stage.workloads()
-    return workload
-
-
 def admit(stage: Stage, count: int = 1) -> None:
-    stage.put(lifecycle.reserve_quota(only(stage), make.admission(main=count), stage.kernel.now(), admitted=True))
+    stage.put(
+        lifecycle.reserve_quota(stage.only_workload(), make.admission(main=count), stage.kernel.now(), admitted=True)
+    )
 
 
 def evict(stage: Stage) -> None:
-    stage.put(lifecycle.evict(only(stage), reason="Preempted", message="make room", now=stage.kernel.now()))
+    stage.put(lifecycle.evict(stage.only_workload(), reason="Preempted", message="make room", now=stage.kernel.now()))
 
 
 def set_status(stage: Stage, **status: Any) -> None:
@@ -55,7 +52,7 @@ def test_names_are_those_of_kueue() -> None:
 
 def test_a_managed_job_gets_a_workload() -> None:
     stage = job_stage(make.job(labels={"team": "blue", "other": "x", "kueue.x-k8s.io/max-exec-time-seconds": "30"}))
-    workload = only(stage)
+    workload = stage.only_workload()
     metadata, spec = workload["metadata"], workload["spec"]
     assert metadata["name"] == workload_name("Job", "batch", "job", "uid-job")
     assert metadata["labels"] == {"team": "blue", "kueue.x-k8s.io/job-uid": "uid-job"}
@@ -102,7 +99,7 @@ def test_an_admitted_job_runs_on_the_nodes_of_its_flavor() -> None:
         "kueue.x-k8s.io/local-queue-name": "lq",
         "kueue.x-k8s.io/cluster-queue-name": "cq",
     }
-    assert template["metadata"]["annotations"] == {"kueue.x-k8s.io/workload": only(stage)["metadata"]["name"]}
+    assert template["metadata"]["annotations"] == {"kueue.x-k8s.io/workload": stage.only_workload()["metadata"]["name"]}
     assert [(e.reason, e.message) for e in stage.events[1:]] == [("Started", "Admitted by clusterQueue cq")]
 
 
@@ -115,10 +112,10 @@ def test_an_evicted_job_stops_and_its_quota_is_released_when_its_pods_are_gone()
     assert job(stage)["spec"] == original
     assert "annotations" not in job(stage)["metadata"]
     assert "startTime" not in job(stage)["status"]
-    assert lifecycle.has_quota_reservation(only(stage)), "its pods still run"
+    assert lifecycle.has_quota_reservation(stage.only_workload()), "its pods still run"
     set_status(stage)
-    assert said(only(stage), "Requeued") == ("True", "Preempted", "make room")
-    assert not lifecycle.has_quota_reservation(only(stage))
+    assert said(stage.only_workload(), "Requeued") == ("True", "Preempted", "make room")
+    assert not lifecycle.has_quota_reservation(stage.only_workload())
     assert [(e.reason, e.message) for e in stage.events[2:]] == [("Stopped", "make room")]
 
 
@@ -142,7 +139,7 @@ def test_partial_admission_sets_the_parallelism_and_takes_it_back() -> None:
         "kueue.x-k8s.io/job-completions-equal-parallelism": "true",
     }
     stage = job_stage(make.job(annotations=annotations, parallelism=4, completions=4))
-    assert only(stage)["spec"]["podSets"][0]["minCount"] == 2
+    assert stage.only_workload()["spec"]["podSets"][0]["minCount"] == 2
     admit(stage, count=3)
     assert (job(stage)["spec"]["parallelism"], job(stage)["spec"]["completions"]) == (3, 3)
     assert stage.reasons() == ["CreatedWorkload", "Started"], "it still matches its Workload"
@@ -155,9 +152,9 @@ def test_the_end_of_a_job_is_the_end_of_its_workload(kind: str, reason: str) -> 
     stage = job_stage(make.job())
     admit(stage)
     set_status(stage, succeeded=1, conditions=[make.condition(kind, message="told by the Job")])
-    assert said(only(stage), "Finished") == ("True", reason, "told by the Job")
-    assert "finalizers" not in only(stage)["metadata"]
-    name = only(stage)["metadata"]["name"]
+    assert said(stage.only_workload(), "Finished") == ("True", reason, "told by the Job")
+    assert "finalizers" not in stage.only_workload()["metadata"]
+    name = stage.only_workload()["metadata"]["name"]
     assert stage.events[-1].message == f"Workload 'team/{name}' is declared finished"
 
 
@@ -165,7 +162,7 @@ def test_finished_pods_are_reclaimable() -> None:
     stage = job_stage(make.job(parallelism=3, completions=5))
     admit(stage, count=3)
     set_status(stage, active=1, succeeded=3, startTime=make.stamp())
-    assert only(stage)["status"]["reclaimablePods"] == [{"name": "main", "count": 1}]
+    assert stage.only_workload()["status"]["reclaimablePods"] == [{"name": "main", "count": 1}]
 
 
 @pytest.mark.parametrize(
@@ -186,18 +183,18 @@ def test_indexed_jobs_tell_by_index_which_pods_are_over(status: Obj, reclaimable
 
 def test_a_waiting_job_that_changes_updates_its_workload() -> None:
     stage = job_stage(make.job())
-    name = only(stage)["metadata"]["name"]
+    name = stage.only_workload()["metadata"]["name"]
     stage.put(with_path(job(stage), ("spec", "template"), make.pod_template({"cpu": "7"})))
-    requests = only(stage)["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    requests = stage.only_workload()["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]
     assert requests == {"cpu": "7"}
     assert stage.events[-1].message == f"Updated not matching Workload for suspended job: team/{name}"
 
 
 def test_a_waiting_job_that_changes_keeps_its_workload_inactive() -> None:
     stage = job_stage(make.job())
-    stage.put(with_path(only(stage), ("spec", "active"), False))
+    stage.put(with_path(stage.only_workload(), ("spec", "active"), False))
     stage.put(with_path(job(stage), ("spec", "parallelism"), 3), with_path(job(stage), ("spec", "completions"), 3))
-    assert only(stage)["spec"]["active"] is False
+    assert stage.only_workload()["spec"]["active"] is False
 
 
 def test_a_running_job_that_changes_is_stopped_and_gets_another_workload() -> None:
@@ -208,22 +205,22 @@ def test_a_running_job_that_changes_is_stopped_and_gets_another_workload() -> No
     assert job(stage)["spec"]["suspend"] is True
     assert stage.workloads() == [], "the old one is deleted, the next one waits for the pods to go"
     set_status(stage)
-    assert only(stage)["spec"]["podSets"][0]["count"] == 1
+    assert stage.only_workload()["spec"]["podSets"][0]["count"] == 1
     assert stage.reasons()[2:] == ["Stopped", "DeletedWorkload", "CreatedWorkload"]
 
 
 def test_a_waiting_job_may_change_its_queue() -> None:
     stage = job_stage(make.job())
     stage.put(with_path(job(stage), ("metadata", "labels", "kueue.x-k8s.io/queue-name"), "other"))
-    assert only(stage)["spec"]["queueName"] == "other"
+    assert stage.only_workload()["spec"]["queueName"] == "other"
 
 
 def test_the_gate_of_a_job_is_that_of_its_workload() -> None:
     gate = "kueue.x-k8s.io/admission-gated-by"
     stage = job_stage(make.job(annotations={gate: "me"}))
-    assert only(stage)["metadata"]["annotations"] == {gate: "me"}
+    assert stage.only_workload()["metadata"]["annotations"] == {gate: "me"}
     stage.put(with_path(job(stage), ("metadata", "annotations"), None))
-    assert gate not in (only(stage)["metadata"].get("annotations") or {})
+    assert gate not in (stage.only_workload()["metadata"].get("annotations") or {})
     assert stage.events[-1].message == 'Updated workload AdmissionGatedBy to ""'
 
 
@@ -236,9 +233,9 @@ def test_a_deleted_job_takes_its_workload_along() -> None:
 def test_a_deleted_workload_stops_its_job_which_gets_another() -> None:
     stage = job_stage(make.job())
     admit(stage)
-    stage.delete(scheme.WORKLOAD, only(stage)["metadata"]["name"])
+    stage.delete(scheme.WORKLOAD, stage.only_workload()["metadata"]["name"])
     assert job(stage)["spec"]["suspend"] is True
-    assert not lifecycle.has_quota_reservation(only(stage))
+    assert not lifecycle.has_quota_reservation(stage.only_workload())
     assert ("Stopped", "Workload is deleted") in [(e.reason, e.message) for e in stage.events]
 
 
@@ -248,14 +245,14 @@ def test_a_template_that_contradicts_its_flavor_fails_its_workload() -> None:
     conflict = (
         "invalid admission check PodSetUpdate: conflict for nodeSelector: conflict for key=zone, value1=b, value2=a"
     )
-    assert said(only(stage), "Finished") == ("True", "FailedToStart", conflict)
+    assert said(stage.only_workload(), "Finished") == ("True", "FailedToStart", conflict)
 
 
 def test_updates_of_checks_reach_the_pods() -> None:
     stage = job_stage(make.job())
     update = {"name": "main", "labels": {"l": "1"}, "annotations": {"a": "2"}, "nodeSelector": {"n": "3"}}
     checks = [{"name": "c", "state": "Ready", "podSetUpdates": [update]}]
-    stage.put(with_path(only(stage), ("status", "admissionChecks"), checks))
+    stage.put(with_path(stage.only_workload(), ("status", "admissionChecks"), checks))
     admit(stage)
     template = job(stage)["spec"]["template"]
     assert template["metadata"]["labels"]["l"] == "1"
@@ -295,7 +292,7 @@ def test_a_job_whose_owner_is_not_to_be_seen_is_left_alone() -> None:
 @pytest.mark.parametrize(("parent_queue", "uid"), [(None, "uid-js"), ("lq", "another")])
 def test_a_job_below_no_managed_one_is_managed_itself(parent_queue: str | None, uid: str) -> None:
     stage = job_stage(make.jobset(queue=parent_queue), owned(make.job(), uid))
-    assert only(stage)["metadata"]["ownerReferences"][0]["kind"] == "Job"
+    assert stage.only_workload()["metadata"]["ownerReferences"][0]["kind"] == "Job"
 
 
 def test_a_child_that_is_suspended_or_over_is_left_alone() -> None:
@@ -309,18 +306,18 @@ def test_a_child_that_is_suspended_or_over_is_left_alone() -> None:
 
 def test_of_two_workloads_one_goes() -> None:
     stage = job_stage(make.job())
-    twin = with_metadata(only(stage), name="twin", uid=None, creationTimestamp=make.stamp(9))
+    twin = with_metadata(stage.only_workload(), name="twin", uid=None, creationTimestamp=make.stamp(9))
     stage.put(twin)
-    assert only(stage)["metadata"]["name"] != "twin"
+    assert stage.only_workload()["metadata"]["name"] != "twin"
     assert stage.events[-1].message == "Deleted not matching Workload: team/twin"
 
 
 def test_a_workload_of_an_earlier_job_of_that_name_is_replaced() -> None:
     stage = job_stage(make.job())
-    old = only(stage)
+    old = stage.only_workload()
     stale = {**old["metadata"]["ownerReferences"][0], "uid": "earlier"}
     stage.put(with_metadata(old, ownerReferences=[stale]))
-    assert only(stage)["metadata"]["ownerReferences"][0]["uid"] == "uid-job"
+    assert stage.only_workload()["metadata"]["ownerReferences"][0]["uid"] == "uid-job"
     assert stage.reasons() == ["CreatedWorkload", "DeletedWorkload", "CreatedWorkload"]
 
 
@@ -328,9 +325,9 @@ def test_a_changed_job_whose_class_is_missing_waits() -> None:
     stage = job_stage(make.job())
     changed = with_path(job(stage), ("spec", "template"), make.pod_template({"cpu": "7"}))
     stage.put(with_path(changed, ("metadata", "labels", "kueue.x-k8s.io/priority-class"), "later"))
-    assert only(stage)["spec"]["podSets"][0]["template"] == make.pod_template()
+    assert stage.only_workload()["spec"]["podSets"][0]["template"] == make.pod_template()
     stage.put(make.workload_priority_class("later", 3))
-    assert only(stage)["spec"]["priority"] == 3
+    assert stage.only_workload()["spec"]["priority"] == 3
 
 
 def test_an_admitted_job_waits_for_its_flavor() -> None:
@@ -343,6 +340,6 @@ def test_an_admitted_job_waits_for_its_flavor() -> None:
 def test_a_gate_is_passed_on_later_too() -> None:
     gate = "kueue.x-k8s.io/admission-gated-by"
     stage = job_stage(make.job(annotations={"provreq.kueue.x-k8s.io/a": "b", "other": "c"}))
-    assert only(stage)["metadata"]["annotations"] == {"provreq.kueue.x-k8s.io/a": "b"}
+    assert stage.only_workload()["metadata"]["annotations"] == {"provreq.kueue.x-k8s.io/a": "b"}
     stage.put(with_path(job(stage), ("metadata", "annotations", gate), "me"))
-    assert only(stage)["metadata"]["annotations"][gate] == "me"
+    assert stage.only_workload()["metadata"]["annotations"][gate] == "me"

@@ -26,13 +26,12 @@ def jobset(stage: Stage) -> Mapping[str, Any]:
     return stage.get(scheme.JOB_SET, "js")
 
 
-def only(stage: Stage) -> Obj:
-    (workload,) = stage.workloads()
-    return workload
-
-
 def admit(stage: Stage, **pod_sets: int) -> None:
-    stage.put(lifecycle.reserve_quota(only(stage), make.admission("cq", **pod_sets), stage.kernel.now(), admitted=True))
+    stage.put(
+        lifecycle.reserve_quota(
+            stage.only_workload(), make.admission("cq", **pod_sets), stage.kernel.now(), admitted=True
+        )
+    )
 
 
 def children(stage: Stage) -> dict[str, Obj]:
@@ -88,18 +87,18 @@ def test_an_admitted_jobset_runs_its_time_and_completes() -> None:
     stage.run(300)
     assert said(jobset(stage), "Completed") == ("True", "AllJobsCompleted", "jobset completed successfully")
     assert jobset(stage)["status"]["terminalState"] == "Completed"
-    assert said(only(stage), "Finished") == ("True", "Succeeded", "jobset completed successfully")
+    assert said(stage.only_workload(), "Finished") == ("True", "Succeeded", "jobset completed successfully")
 
 
 def test_an_evicted_jobset_stops_all_its_jobs_before_its_quota_is_free() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     original = jobset(stage)["spec"]
     admit(stage, driver=1, worker=6)
-    stage.put(lifecycle.evict(only(stage), reason="Preempted", message="make room", now=make.NOW))
+    stage.put(lifecycle.evict(stage.only_workload(), reason="Preempted", message="make room", now=make.NOW))
     assert jobset(stage)["spec"] == original
     assert all(job["spec"]["suspend"] for job in children(stage).values())
     assert [s["active"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [0, 0]
-    assert lifecycle.status(only(stage)) is lifecycle.Status.PENDING
+    assert lifecycle.status(stage.only_workload()) is lifecycle.Status.PENDING
 
 
 def test_a_jobset_admitted_again_starts_over() -> None:
@@ -108,12 +107,12 @@ def test_a_jobset_admitted_again_starts_over() -> None:
     stage.run(0)
     stage.kernel.call_at(make.at(50), lambda: None)
     stage.run(50)
-    stage.put(lifecycle.evict(only(stage), reason="Preempted", message="", now=make.at(50)))
+    stage.put(lifecycle.evict(stage.only_workload(), reason="Preempted", message="", now=make.at(50)))
     admit(stage, worker=1)
     stage.run(109)
-    assert not lifecycle.is_finished(only(stage))
+    assert not lifecycle.is_finished(stage.only_workload())
     stage.run(110)
-    assert lifecycle.is_finished(only(stage))
+    assert lifecycle.is_finished(stage.only_workload())
 
 
 def test_a_jobset_without_suspend_waits_all_the_same() -> None:
@@ -144,4 +143,4 @@ def test_a_jobset_that_may_not_match_fails_to_start() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO))
     admit(stage, driver=1)
     failed = "invalid podset infos: expecting 2 podset, got 1"
-    assert said(only(stage), "Finished") == ("True", "FailedToStart", failed)
+    assert said(stage.only_workload(), "Finished") == ("True", "FailedToStart", failed)

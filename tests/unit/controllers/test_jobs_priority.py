@@ -14,7 +14,7 @@ LABEL = "kueue.x-k8s.io/priority-class"
 
 
 def priority(stage: Stage) -> tuple[int, str, str]:
-    (workload,) = stage.workloads()
+    workload = stage.only_workload()
     ref: dict[str, Any] = workload["spec"].get("priorityClassRef") or {}
     return workload["spec"]["priority"], ref.get("kind", ""), ref.get("name", "")
 
@@ -68,7 +68,7 @@ def test_a_missing_class_of_the_pods_is_waited_for() -> None:
 
 def test_another_label_changes_the_priority_even_of_an_admitted_one() -> None:
     stage = stage_with(make.workload_priority_class("low", 1), make.flavor(), job_with(**{LABEL: "high"}))
-    (workload,) = stage.workloads()
+    workload = stage.only_workload()
     stage.put(lifecycle.reserve_quota(workload, make.admission(), make.NOW, admitted=True))
     stage.put(with_path(stage.get(scheme.JOB, "job"), ("metadata", "labels", LABEL), "low"))
     assert priority(stage) == (1, "WorkloadPriorityClass", "low")
@@ -77,7 +77,7 @@ def test_another_label_changes_the_priority_even_of_an_admitted_one() -> None:
 
 def test_one_that_has_quota_gets_no_class_any_more() -> None:
     stage = stage_with(make.flavor(), job_with())
-    (workload,) = stage.workloads()
+    workload = stage.only_workload()
     stage.put(lifecycle.reserve_quota(workload, make.admission(), make.NOW, admitted=True))
     stage.put(with_path(stage.get(scheme.JOB, "job"), ("metadata", "labels", LABEL), "high"))
     assert priority(stage) == (0, "", "")

@@ -8,17 +8,13 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.core.decisions import Admit, Head, Preempt, Wait
 from batchyard.core.reasons import RequeueReason
-from yard import Yard, cohort, group, head_of, line, preemption, queue, quota, workload
+from yard import Yard, cohort, group, head, head_of, line, preemption, queue, quota, workload
 
 WILL_FIT = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
 )
 NO_LONGER = "Workload no longer fits after processing another workload"
 SHORT = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor spot, {0} more needed"
-
-
-def head(name: str, cpu: int = 1, **fields: Any) -> Obj:
-    return workload(name, cpu, queue=fields.pop("queue", name[0]), **fields)
 
 
 # Heads that cannot even be considered.

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.meta import Obj
 from batchyard.core.decisions import Decision
-from yard import Yard, cohort, group, preemption, queue, workload
+from yard import Yard, cohort, group, head, preemption, queue
 
 
 def names(decisions: list[Decision]) -> list[str]:
@@ -17,10 +16,6 @@ def flat(*, fair_sharing: bool = False, **weights: Any) -> Yard:
     """Queues a, b and c of 2 cpu each and 12 more in one cohort."""
     members = [queue(n, 2, cohort="all", **({"weight": weights[n]} if n in weights else {})) for n in ("a", "b", "c")]
     return Yard(cohort("all", 12), *members, fair_sharing=fair_sharing)
-
-
-def head(name: str, cpu: int = 1, **fields: Any) -> Obj:
-    return workload(name, cpu, queue=fields.pop("queue", name[0]), **fields)
 
 
 # Classical.
