@@ -10,7 +10,7 @@ from typing import Final
 
 from batchyard.api.defaults import suspend_if_managed
 from batchyard.api.errors import ApiError, InvalidObject
-from batchyard.api.meta import Obj, key_of, with_metadata
+from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
 from batchyard.base.instant import Duration, Instant
@@ -22,6 +22,7 @@ from batchyard.ports.controller import EventRecord
 from batchyard.runtime.simulated import simulated_runtime
 from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.kernel import VirtualKernel
+from batchyard.sim.merge import merged
 from batchyard.sim.scenario import Scenario, Step
 from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store
@@ -62,6 +63,8 @@ class World:
         #: Steps that the API refused, each with the reason.
         self.refused: list[tuple[Write, ApiError]] = []
         self._stop_on_loop = stop_on_loop
+        #: What users applied last, as the manifest says it.
+        self._applied: dict[Key, Obj] = {}
         self.log = EventLog(EPOCH, self.kernel.now, sink)
         self.waits = Waits(self.client)
         ports = Ports(self.kernel, self.client, simulated_runtime(), self._record, self._on_loop)
@@ -102,15 +105,25 @@ class World:
 
     def apply(self, obj: Obj) -> None:
         """Create or update an object as a user does with kubectl apply; one whose name is to be made is always new."""
-        known = self.client.get(key_of(obj)) if obj["metadata"].get("name") else None
-        if known is None:
+        if not obj["metadata"].get("name"):
             self.submit(Create(suspend_if_managed(obj)))
             return
-        updated = _updated(known, obj)
+        key = key_of(obj)
+        known, last = self.client.get(key), self._applied.get(key)
+        if known is None:
+            self._applied[key] = obj
+            self.submit(Create(suspend_if_managed(obj)))
+        elif obj != last:
+            self._update(known, last or {}, obj)
+
+    def _update(self, known: Obj, last: Obj, obj: Obj) -> None:
+        """Write what changed since the manifest was applied last; one that was refused was not applied."""
+        updated = merged(known, last, obj)
         faults = validate_update(updated, known)
         if faults:
             self.refused.append((Update(updated), InvalidObject(faults)))
         else:
+            self._applied[key_of(obj)] = obj
             self.submit(Update(updated))
 
     def submit(self, write: Write) -> None:
@@ -156,14 +169,3 @@ class _Apply:
             world.apply(obj)
         for key in self._step.delete:
             world.submit(Delete(key))
-
-
-def _updated(known: Obj, obj: Obj) -> Obj:
-    """The object as an update of the known one: what the platform keeps in its metadata stays."""
-    metadata = obj["metadata"]
-    kept = {
-        field: known["metadata"][field]
-        for field in ("uid", "finalizers", "ownerReferences")
-        if field in known["metadata"]
-    }
-    return with_metadata(obj, **{**kept, **metadata})

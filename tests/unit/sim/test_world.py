@@ -28,6 +28,52 @@ def world(*steps: Step) -> World:
     return World(Scenario(steps))
 
 
+QUEUES = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: spot}
+spec: {nodeLabels: {pool: spot}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: cq}
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+  - coveredResources: [cpu]
+    flavors: [{name: spot, resources: [{name: cpu, nominalQuota: 1}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: lq, namespace: team, labels: {tier: gold}}
+spec: {clusterQueue: cq}
+"""
+
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: NAME, namespace: team, labels: {kueue.x-k8s.io/queue-name: lq}}
+spec:
+  template:
+    spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}
+"""
+
+
+def manifests(text: str) -> list[make.Obj]:
+    """The objects of a text, complete, in their storage version."""
+    return [manifest.obj for manifest in read_manifests([("f", text)]).objects]
+
+
+def queueing() -> World:
+    """Three seconds into a world in which a Job runs and another one waits."""
+    jobs = [*manifests(JOB.replace("NAME", "runs")), *manifests(JOB.replace("NAME", "waits"))]
+    busy = world(Step(0, [namespace(), *manifests(QUEUES)], ()), *[Step(at * SECOND, [jobs[at]], ()) for at in (0, 1)])
+    busy.run_until(3 * SECOND)
+    busy.settle()
+    assert [job["spec"]["suspend"] for job in busy.objects(scheme.JOB)] == [False, True]
+    return busy
+
+
 def test_time_comes_to_where_the_run_was_to_go() -> None:
     empty = world()
     empty.run_until(7 * SECOND)
@@ -51,6 +97,54 @@ def test_under_a_name_to_be_made_every_apply_makes_another() -> None:
     names = [obj["metadata"]["name"] for obj in two.objects(scheme.NAMESPACE)]
     assert [name[:5] for name in names] == ["team-", "team-"]
     assert names[0] != names[1]
+
+
+def test_the_same_manifests_once_more_change_nothing() -> None:
+    busy = queueing()
+    revision = busy.store.revision
+    for text in (QUEUES, JOB.replace("NAME", "runs"), JOB.replace("NAME", "waits")):
+        for obj in manifests(text):
+            busy.apply(obj)
+    assert (busy.store.revision, busy.refused) == (revision, [])
+
+
+@pytest.mark.parametrize("name", ["runs", "waits"])
+def test_another_label_leaves_what_the_platform_wrote(name: str) -> None:
+    busy = queueing()
+    key = Key(scheme.JOB, "team", name)
+    before = busy.client.get(key)
+    (job,) = manifests(JOB.replace("NAME", name).replace("labels: {", "labels: {tier: gold, "))
+    busy.apply(job)
+    after = busy.client.get(key)
+    assert before is not None
+    assert after is not None
+    assert busy.refused == []
+    assert after["metadata"]["labels"]["tier"] == "gold"
+    assert {**after, "metadata": None} == {**before, "metadata": None}
+
+
+def test_a_changed_quota_is_applied() -> None:
+    busy = queueing()
+    for obj in manifests(QUEUES.replace("nominalQuota: 1", "nominalQuota: 2")):
+        busy.apply(obj)
+    busy.run_until(5 * SECOND)
+    assert [job["spec"]["suspend"] for job in busy.objects(scheme.JOB)] == [False, False]
+
+
+def test_a_removed_field_is_removed() -> None:
+    busy = queueing()
+    for obj in manifests(QUEUES.replace(", labels: {tier: gold}", "")):
+        busy.apply(obj)
+    (queue,) = busy.objects(scheme.LOCAL_QUEUE)
+    assert "labels" not in queue["metadata"]
+
+
+def test_what_was_refused_counts_as_not_applied() -> None:
+    busy = queueing()
+    (longer,) = manifests(JOB.replace("NAME", "runs").replace("spec:\n", "spec:\n  completions: 5\n", 1))
+    for _ in range(2):
+        busy.apply(longer)
+    assert len(busy.refused) == 2
 
 
 def test_what_is_deleted_is_gone() -> None:
