@@ -40,11 +40,12 @@ class Waits:
         reason = record.reason
         if reason == "QuotaReserved":
             self._admitted(record.regarding, at)
-        elif reason == "Preempted":
-            self.preemptions += 1
-            self._evicted(record.regarding, at).preemptions += 1
         elif reason.startswith("EvictedDueTo"):
-            self._evicted(record.regarding, at)
+            self.evictions += 1
+            self._left(record.regarding, at).since = at
+        elif reason == "Preempted":  # beside the eviction that it is
+            self.preemptions += 1
+            self._left(record.regarding, at).preemptions += 1
 
     def waited(self, workload: Obj, now: Instant) -> Duration:
         """How long a Workload has waited so far, from its creation on, all its times without quota together."""
@@ -72,11 +73,9 @@ class Waits:
         created, story = parse_time(workload["metadata"]["creationTimestamp"]), self._stories.get(key)
         return story if story is not None and story.created >= created else _Story(created, created)
 
-    def _evicted(self, key: Key, at: Instant) -> _Story:
-        self.evictions += 1
-        story = self._stories.setdefault(key, _Story(at, at))
-        story.since = at
-        return story
+    def _left(self, key: Key, at: Instant) -> _Story:
+        """The story of a Workload that has just lost its quota; who reserved none is waiting since."""
+        return self._stories.setdefault(key, _Story(at, at))
 
 
 def _key(workload: Obj) -> Key:

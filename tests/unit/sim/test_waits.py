@@ -32,6 +32,11 @@ class Stage:
         """An event about it."""
         self.waits.observe(make.at(seconds), EventRecord(KEY, "Normal", reason, ""))
 
+    def preempt(self, seconds: float) -> None:
+        """It is preempted, as the scheduler tells it: an eviction, and the reason for it."""
+        self.hear(seconds, "EvictedDueToPreempted")
+        self.hear(seconds, "Preempted")
+
     @property
     def workload(self) -> Obj:
         """The Workload as it is."""
@@ -51,7 +56,7 @@ def ignore(result: WriteResult) -> None:
 def test_all_times_without_quota_count_and_no_others() -> None:
     stage = Stage()
     stage.hear(10, "QuotaReserved")
-    stage.hear(50, "Preempted")
+    stage.preempt(50)
     assert stage.waited(55) == 15
     stage.hear(70, "QuotaReserved")
     assert stage.waited(1000) == 30
@@ -71,7 +76,7 @@ def test_other_events_mean_nothing() -> None:
 def test_another_workload_of_the_name_starts_anew() -> None:
     stage = Stage()
     stage.hear(10, "QuotaReserved")
-    stage.hear(20, "Preempted")
+    stage.preempt(20)
     stage.client.submit(Delete(KEY), ignore)
     stage.create(100)
     assert (stage.waited(101), stage.waits.preempted(stage.workload)) == (1, 0)
