@@ -10,7 +10,7 @@ from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.sim.guide import WITHOUT_CHECKS, Guide, Seen, examples_folder, played_steps
+from batchyard.sim.guide import Guide, Seen, examples_folder, played_steps
 from batchyard.sim.result import refusal_of
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.world import EPOCH
@@ -18,9 +18,6 @@ from batchyard.sim.world import EPOCH
 
 def run(manifests: Path | None, step: str | None, form: Output) -> None:
     """Play it; exits with 1 where a row that quota alone decides differs, or something does not end."""
-    if step == WITHOUT_CHECKS:
-        output.tell(f"batchyard: the step {WITHOUT_CHECKS} waits for admission checks, which are not acted on yet")
-        return
     folder = manifests or examples_folder()
     if folder is None:
         output.fail("batchyard: the examples are not beside the package; name their folder with --manifests DIR")
@@ -28,21 +25,23 @@ def run(manifests: Path | None, step: str | None, form: Output) -> None:
         guide = Guide(folder, played_steps(step))
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide cannot be played")
-    if form in (Output.TABLE, Output.WIDE):
-        seen = [_told(each) for each in guide.play()]
-        output.write(_jobs_table(guide))
-    else:
-        seen = list(guide.play())
-        shown = _document(seen if step is None else seen[-1:], guide)
-        output.write(render_json(shown) if form is Output.JSON else render_yaml(shown))
+    seen = list(guide.play())
+    output.write(_shown(seen if step is None else seen[-1:], guide, form))
     _conclude(seen, guide, whole=step is None)
 
 
-def _told(seen: Seen) -> Seen:
-    """Print what is to be seen after a step."""
-    age = format_age(seen.now - EPOCH)
-    output.write(f"# {seen.step.name}: after {age}\n{tables.format_table(_beside(seen))}\n")
-    return seen
+def _shown(seen: Sequence[Seen], guide: Guide, form: Output) -> str:
+    """Steps, and the Jobs at the end, in one of the forms."""
+    if form is Output.JSON:
+        return render_json(_document(seen, guide))
+    if form is Output.YAML:
+        return render_yaml(_document(seen, guide))
+    return "".join([*map(_step_table, seen), _jobs_table(guide)])
+
+
+def _step_table(seen: Seen) -> str:
+    """What is to be seen after a step."""
+    return f"# {seen.step.name}: after {format_age(seen.now - EPOCH)}\n{tables.format_table(_beside(seen))}\n"
 
 
 def _beside(seen: Seen) -> tables.Table:

@@ -20,10 +20,9 @@ class OnLoop(StrEnum):
 
 
 class Step(StrEnum):
-    """The steps of the reference architecture's guide."""
+    """The steps of the reference architecture's guide that can be played: not `dws`, which waits for checks."""
 
     LOW_PRIORITY = "low-priority"
     HIGH_PRIORITY = "high-priority"
     COMPACT_PLACEMENT = "compact-placement"
     JOBSET = "jobset"
-    DWS = "dws"

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from batchyard.cli.options import Step
+from batchyard.sim.guide import played_steps
+
 ROOT = Path(__file__).parents[3]
 REFARCH = ROOT.parent / "shared" / "refarch"
 
@@ -48,12 +51,20 @@ def test_a_step_alone_is_shown_as_things_stand_then(batchyard: Batchyard) -> Non
     document = json.loads(batchyard("guide", "--step", "high-priority", "--output", "json").stdout)
     assert [step["name"] for step in document["steps"]] == ["high-priority"]
     assert len(document["jobs"]) == 32
+    lines = batchyard("guide", "--step", "high-priority").stdout.splitlines()
+    assert [line for line in lines if line.startswith("#")] == ["# high-priority: after 6m45s"]
+    assert len([line for line in lines if "-job-" in line]) == 32
 
 
-def test_the_step_that_needs_checks_says_so(batchyard: Batchyard) -> None:
-    done = batchyard("guide", "--step", "dws")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "waits for admission checks" in done.stderr
+def test_the_step_that_needs_checks_cannot_be_chosen(batchyard: Batchyard) -> None:
+    done = batchyard("guide", "--step", "dws", "--output", "json")
+    assert (done.returncode, done.stdout) == (2, "")
+    told = "".join(done.stderr.split())
+    assert "'dws'isnotoneof" + ",".join(f"'{step}'" for step in Step) in told
+
+
+def test_what_may_be_chosen_is_what_is_played() -> None:
+    assert [*Step, "all-completed"] == [step.name for step in played_steps()]
 
 
 def test_another_layout_is_told(batchyard: Batchyard, tmp_path: Path) -> None:
