@@ -16,7 +16,10 @@ from batchyard.api.schema.flaws import shown
 from batchyard.api.scheme import find_kind
 
 _KIND_LINE: Final = re.compile(r"^kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
-_NAME_LINE: Final = re.compile(r"^metadata:.*\n(?:[ \t]+.*\n)*?[ \t]+name:[ \t]*[\"']?([\w.-]+)", re.MULTILINE)
+#: Each line is matched in one way only, or else the search would never end.
+_NAME_LINE: Final = re.compile(
+    r"^metadata:.*\n(?:[ \t]*\n|[ \t]+[^ \t\n].*\n)*?[ \t]+name:[ \t]*[\"']?([\w.-]+)", re.MULTILINE
+)
 
 
 class Fault(NamedTuple):

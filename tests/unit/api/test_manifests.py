@@ -108,6 +108,15 @@ def test_every_fault_is_one_line_that_says_whose_it_is(text: str, line: str) -> 
     assert fault.isprintable()
 
 
+def test_a_name_is_sought_without_going_back() -> None:
+    lines = "\n".join(f"{' ' * 10}label-{number}: x" for number in range(5000))
+    (fault,) = told(f"kind: Namespace\nmetadata:\n{lines}\nspec: }}\n")
+    assert fault.startswith("a.yaml:1 Namespace/?: ")
+    assert told("kind: Namespace\nmetadata:\n\n  \n  labels:\n    a: b\n  name: x\nspec: }")[0].startswith(
+        "a.yaml:1 Namespace/x: "
+    )
+
+
 def test_a_field_there_twice_is_told_with_the_other_faults_and_the_object_is_not_taken() -> None:
     manifests = read("apiVersion: v1\nkind: Namespace\nmetadata: {name: x, name: Y}\n")
     assert manifests.objects == []
