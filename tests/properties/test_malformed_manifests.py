@@ -157,6 +157,10 @@ SPOILT: Final[Sequence[Any]] = (
         "&a",
     ),
 )
+#: More digits than Python reads, and deeper than msgspec goes.
+LONG: Final = "9" * 5000
+DEEP: Final = "[" * 100_000
+LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
 NAMES: Final = (
     "",
     "x",
@@ -309,6 +313,29 @@ def test_the_manifests_to_spoil_are_good() -> None:
 def test_spoilt_manifests_are_read_or_told(batch: int) -> None:
     for number in range(batch, EDITS, BATCHES):
         check(read_manifests([("spoilt.yaml", spoilt(number))]), number)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("batchyard.dev/runtime: 10m", f'kueue.x-k8s.io/job-min-parallelism: "{LONG}"'),
+        ("labels: {app: train}", f'annotations: {{kueue.x-k8s.io/podset-slice-size: "{LONG}"}}'),
+        ("labels: {app: train}", f"annotations: {{{LAYERS}: '{DEEP}'}}"),
+        ("podFailurePolicy:", f'successPolicy: {{rules: [{{succeededIndexes: "{LONG}"}}]}}\n  podFailurePolicy:'),
+        ("podFailurePolicy:", f'successPolicy: {{rules: [{{succeededIndexes: "0-{LONG}"}}]}}\n  podFailurePolicy:'),
+    ],
+    ids=["parallelism", "slice size", "layers", "indexes", "end of indexes"],
+)
+def test_texts_that_no_reader_of_numbers_or_json_takes_are_told(old: str, new: str) -> None:
+    manifests = read_manifests([("long.yaml", GOOD.replace(old, new, 1))])
+    assert [fault.name for fault in manifests.faults if "Invalid value" in fault.error.problem] == ["train"]
+    check(manifests, 0)
+
+
+def test_a_kept_original_that_is_nested_too_deep_is_none() -> None:
+    text = GOOD.replace("name: old,", f"name: old, annotations: {{batchyard.dev/v1beta2-only: '{DEEP}'}},", 1)
+    manifests = read_manifests([("deep.yaml", text)])
+    assert manifests.faults == []
 
 
 def test_most_edits_are_noticed_and_not_all_do_harm() -> None:

@@ -101,9 +101,18 @@ def test_of_a_variable_given_twice_the_last_value_counts() -> None:
             {"slice-required-topology": "host", "slice-size": "4"},
             {"podSetSliceRequiredTopology": "host", "podSetSliceSize": 4},
         ),
+        (
+            {"slice-required-topology": "host", "slice-size": "+4"},
+            {"podSetSliceRequiredTopology": "host", "podSetSliceSize": 4},
+        ),
         ({"slice-required-topology": "host", "slice-size": "many"}, {}),
+        ({"unconstrained-topology": "tRUE"}, {}),
         (
             {"slice-required-topology-constraints": '[{"topology": "rack", "size": 2}]'},
+            {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size": 2}]},
+        ),
+        (
+            {"slice-required-topology-constraints": '[{"topology": "rack", "size": 2, "colour": "red"}]'},
             {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size": 2}]},
         ),
         ({"slice-required-topology-constraints": "nonsense"}, {}),

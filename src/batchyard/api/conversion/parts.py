@@ -137,7 +137,7 @@ def _originals(obj: Obj, annotation: str) -> Mapping[str, Any]:
     text = (obj["metadata"].get("annotations") or {}).get(annotation)
     try:
         originals = msgspec.json.decode(text) if text else {}
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return originals if isinstance(originals, Mapping) else {}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import well_known
+from batchyard.api.annotations import boolean, is_elastic, whole_number
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults, job_policies, metadata, names, pods, queued_jobs, queued_topology
 
@@ -238,7 +239,7 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
     if value is None:
         return
     most = pods_count(job.get("spec") or {}) - 1
-    least = queued_jobs.whole_number(value)
+    least = whole_number(value)
     if least is None:
         message = f"strconv.Atoi: parsing {faults.printed(value)}: invalid syntax"
         yield faults.invalid(path, value, message, f"give a whole number from 1 to {most}")
@@ -246,7 +247,7 @@ def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
         message = f"should be between 0 and {most}"
         remedy = f"give a number from 1 to {most}" if most > 0 else "drop it: the Job runs one pod at a time"
         yield faults.invalid(path, least, message, remedy)
-    if queued_jobs.is_elastic(job):
+    if is_elastic(job):
         message = "partial admission and elastic job cannot be used together"
         yield faults.invalid(path, value, message, f"drop it, or the annotation {well_known.ELASTIC_JOB}")
 
@@ -259,7 +260,7 @@ def _equal_completions_faults(job: Obj) -> Iterator[FieldError]:
     )
     if value is None:
         return
-    enabled, spec = queued_jobs.boolean(value), job.get("spec") or {}
+    enabled, spec = boolean(value), job.get("spec") or {}
     if enabled is None:
         message = f"strconv.ParseBool: parsing {faults.printed(value)}: invalid syntax"
         yield faults.invalid(path, value, message, "give true or false")
@@ -281,7 +282,7 @@ def _partial_admission_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]
     if _annotation(old, well_known.MIN_PARALLELISM) is not None and not before.get("suspend") and moved:
         message = "cannot change when partial admission is enabled and the job is not suspended"
         yield faults.forbidden("spec.parallelism", message, "suspend the Job first")
-    synced = [queued_jobs.boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old)]
+    synced = [boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old)]
     if not spec.get("suspend") and not before.get("suspend") and synced[0] != synced[1]:
         path = f"metadata.annotations[{well_known.EQUAL_COMPLETIONS}]"
         message = f"{faults.IMMUTABLE} while the job is not suspended"
@@ -294,5 +295,5 @@ def _topology_faults(job: Obj) -> Iterator[FieldError]:
     annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
     if annotations:
         path = "spec.template.metadata.annotations"
-        elastic = queued_jobs.is_elastic(job)
+        elastic = is_elastic(job)
         yield from queued_topology.request_faults(annotations, path, pods_count(spec), elastic=elastic)

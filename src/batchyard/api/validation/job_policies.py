@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api.annotations import whole_number
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults, metadata
 
@@ -86,14 +87,22 @@ def _exit_code_faults(codes: Obj, containers: Sequence[Any], path: str) -> Itera
         yield faults.invalid(f"{path}.values", values, "at least one value is required", "list the exit codes")
     elif len(values) > _EXIT_CODES_MAX:
         yield faults.too_many(f"{path}.values", len(values), _EXIT_CODES_MAX, "use the operator NotIn")
+    else:
+        yield from _exit_code_value_faults(values, operator, f"{path}.values")
+    if values != sorted(values):
+        yield faults.invalid(f"{path}.values", values, "must be ordered", "sort them, smallest first")
+
+
+def _exit_code_value_faults(values: Sequence[int], operator: str | None, path: str) -> Iterator[FieldError]:
+    """Each exit code is there once, and success is no failure."""
+    seen: dict[int, None] = {}
     for j, value in enumerate(values):
         if operator == "In" and value == 0:
             message = "must not be 0 for the In operator"
-            yield faults.invalid(f"{path}.values[{j}]", value, message, "drop it: 0 is success")
-        if value in values[:j]:
-            yield faults.duplicate(f"{path}.values[{j}]", value, "list each exit code once")
-    if values != sorted(values):
-        yield faults.invalid(f"{path}.values", values, "must be ordered", "sort them, smallest first")
+            yield faults.invalid(f"{path}[{j}]", value, message, "drop it: 0 is success")
+        if value in seen:
+            yield faults.duplicate(f"{path}[{j}]", value, "list each exit code once")
+        seen[value] = None
 
 
 def _success_faults(spec: Obj, rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
@@ -139,10 +148,8 @@ def _index_count(text: str, completions: int) -> int | None:
     last, total = -1, 0
     for part in text.split(",") if text else ():
         first, dash, end = part.partition("-")
-        if not (first.isdecimal() and first.isascii() and (not dash or (end.isdecimal() and end.isascii()))):
-            return None
-        low, high = int(first), int(end) if dash else int(first)
-        if low <= last or high < low or (dash and high == low) or high >= completions:
+        low, high = whole_number(first), whole_number(end if dash else first)
+        if low is None or high is None or low <= last or high < low or (dash and high == low) or high >= completions:
             return None
         last, total = high, total + high - low + 1
     return total

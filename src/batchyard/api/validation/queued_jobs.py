@@ -3,17 +3,13 @@
 Source: Kueue's pkg/controller/jobframework/validation.go at its default feature gates.
 """
 
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
 
 from batchyard.api import well_known
+from batchyard.api.annotations import is_elastic, whole_number
 from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
 from batchyard.api.validation import admission_gates, faults, names
-
-Obj = Mapping[str, Any]
-_TRUE: Final = ("1", "t", "T", "true", "TRUE", "True")
-_FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
 
 
 def create_faults(job: Obj) -> Iterator[FieldError]:
@@ -50,23 +46,6 @@ def update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 def is_suspended(job: Obj) -> bool:
     """Whether a Job or JobSet is suspended."""
     return bool((job.get("spec") or {}).get("suspend"))
-
-
-def is_elastic(job: Obj) -> bool:
-    """Whether a Job asks to grow and shrink in slices of Workloads."""
-    return (job["metadata"].get("annotations") or {}).get(well_known.ELASTIC_JOB) == "true"
-
-
-def whole_number(text: str) -> int | None:
-    """A whole number as Go reads it, or None."""
-    return int(text) if re.fullmatch(r"[+-]?\d+", text, re.ASCII) else None
-
-
-def boolean(text: str) -> bool | None:
-    """A truth value as Go reads it, or None."""
-    if text in _TRUE:
-        return True
-    return False if text in _FALSE else None
 
 
 def _labels(job: Obj) -> Mapping[str, str]:

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
+from batchyard.api.annotations import LAYERS_MAX, Layer, boolean, layers, whole_number
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults, metadata
-from batchyard.api.validation.queued_jobs import boolean, whole_number
 from batchyard.api.well_known import (
     POD_SET_GROUP,
     PREFERRED_TOPOLOGY,
@@ -24,7 +22,6 @@ from batchyard.api.well_known import (
 
 Annotations = Mapping[str, str]
 _PREFIX: Final = "kueue.x-k8s.io/podset-"
-_INT32_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +77,8 @@ def _slice_faults(annotations: Annotations, path: str, count: int) -> Iterator[F
                 at, f"must be set when '{SLICE_TOPOLOGY}' is specified", "say how many pods a slice has"
             )
         return
-    size = whole_number(value)
-    if size is None or abs(size) > _INT32_MAX:
+    size = whole_number(value, bits=32)
+    if size is None:
         yield faults.invalid(at, value, "must be a numeric value", f"give a number from 1 to {count}")
     elif size < 1:
         yield faults.invalid(at, value, "must be greater than or equal to 1", f"give a number from 1 to {count}")
@@ -119,38 +116,23 @@ def _layers_faults(annotations: Annotations, path: str, count: int) -> Iterator[
     for name in (SLICE_TOPOLOGY, SLICE_SIZE):
         if name in annotations:
             yield faults.forbidden(at, f"may not be set when '{name}' is specified", "drop one of the two")
-    layers = _layers(text)
+    listed = layers(text)
     example = '[{"topology": "cloud.example.com/rack", "size": 4}]'
-    if layers is None:
+    if listed is None:
         message = "must be a valid JSON array of topology and size"
         yield faults.invalid(at, text, message, f"write it as {example}")
-    elif not 1 <= len(layers) <= 3:
+    elif not 1 <= len(listed) <= LAYERS_MAX:
         message = "topology constraints must contain between 1 and 3 entries"
         yield faults.invalid(at, text, message, "give one entry for each layer of slices")
     else:
-        yield from _layer_faults(layers, at, count)
+        yield from _layer_faults(listed, at, count)
 
 
-class Layer(msgspec.Struct):
-    """One entry of the annotation on layers."""
-
-    topology: str = ""
-    size: int = 0
-
-
-def _layers(text: str) -> list[Layer] | None:
-    """The layers an annotation lists, from the widest; None where it is no such list."""
-    try:
-        return msgspec.json.decode(text, type=list[Layer])
-    except msgspec.DecodeError:
-        return None
-
-
-def _layer_faults(layers: Sequence[Layer], path: str, count: int) -> Iterator[FieldError]:
+def _layer_faults(listed: Sequence[Layer], path: str, count: int) -> Iterator[FieldError]:
     """The rules of each layer, and of each with the one above it."""
     seen: dict[str, int] = {}
-    for i, layer in enumerate(layers):
-        at, above = f"{path}[{i}]", layers[i - 1].size if i else None
+    for i, layer in enumerate(listed):
+        at, above = f"{path}[{i}]", listed[i - 1].size if i else None
         yield from metadata.label_key_faults(layer.topology, f"{at}.topology")
         if layer.size < 1:
             yield faults.invalid(f"{at}.size", layer.size, "must be greater than or equal to 1", "give 1 or more")
@@ -161,9 +143,9 @@ def _layer_faults(layers: Sequence[Layer], path: str, count: int) -> Iterator[Fi
             value = f"{layer.topology} (also at index {seen[layer.topology]})"
             yield faults.duplicate(f"{at}.topology", value, "name each level once")
         seen.setdefault(layer.topology, i)
-    if layers[0].size > count:
+    if listed[0].size > count:
         message = f"must not be greater than pod set count {count}"
-        yield faults.invalid(path, layers[0].size, message, f"give a number from 1 to {count}")
+        yield faults.invalid(path, listed[0].size, message, f"give a number from 1 to {count}")
 
 
 def group_faults(pod_sets: Sequence[PodSetTopology]) -> Iterator[FieldError]:

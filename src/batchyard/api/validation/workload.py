@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import well_known
+from batchyard.api.annotations import is_elastic
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import admission_gates, amounts, faults, metadata, workload_status
 from batchyard.api.validation.conditions import is_true
@@ -37,11 +38,6 @@ def workload_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
         yield from _kept(new, old, "maximumExecutionTimeSeconds", 0)
     replaces = well_known.REPLACEMENT_FOR in (new["metadata"].get("annotations") or {})
     yield from workload_status.cluster_name_update_faults(new, old, replaces=replaces)
-
-
-def is_elastic(obj: Mapping[str, Any]) -> bool:
-    """Whether a Workload or Job grows and shrinks in slices."""
-    return (obj["metadata"].get("annotations") or {}).get(well_known.ELASTIC_JOB) == "true"
 
 
 def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:

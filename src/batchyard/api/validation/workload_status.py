@@ -6,7 +6,8 @@ Source: Kueue's Workload webhook at its default feature gates, and the rules in 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api import quantity, well_known
+from batchyard.api import quantity
+from batchyard.api.annotations import is_elastic
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import amounts, conditions, faults, metadata, tolerations, topology_assignment
 
@@ -51,11 +52,6 @@ def _sizes(workload: Obj) -> dict[str, int]:
     return {pod_set.get("name", "main"): pod_set.get("count", 1) for pod_set in pod_sets}
 
 
-def _is_elastic(workload: Obj) -> bool:
-    """Whether the Workload grows and shrinks in slices."""
-    return (workload["metadata"].get("annotations") or {}).get(well_known.ELASTIC_JOB) == "true"
-
-
 def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     """Reserved quota is assigned to each pod set. One that was without before may stay, so that it can be removed."""
     admission = workload["status"].get("admission")
@@ -91,7 +87,7 @@ def _reclaimable_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     """Reclaimable pods are pods of the spec; counts left over from before an elastic Workload shrank may stay."""
     reclaimable = (workload.get("status") or {}).get("reclaimablePods") or ()
     sizes = _sizes(workload) if reclaimable else {}
-    stale = _reclaimable_counts(old) if old is not None and _is_elastic(workload) else {}
+    stale = _reclaimable_counts(old) if old is not None and is_elastic(workload) else {}
     for pods in reclaimable:
         at, name, count = f"{_RECLAIMABLE}[{pods['name']}]", pods["name"], pods.get("count", 0)
         if name not in sizes:
@@ -122,7 +118,7 @@ def _reclaimable_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
 def _shrunk(workload: Obj) -> dict[str, None]:
     """The pod sets of an elastic Workload that are smaller now than at admission."""
     admission = (workload.get("status") or {}).get("admission")
-    if not admission or not _is_elastic(workload):
+    if not admission or not is_elastic(workload):
         return {}
     sizes = _sizes(workload)
     assignments = {a.get("name", "main"): a.get("count") or 0 for a in admission.get("podSetAssignments") or ()}

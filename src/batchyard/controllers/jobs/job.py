@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
+from batchyard.api.annotations import boolean, whole_number
 from batchyard.api.meta import Obj, annotation, with_metadata, with_path
 from batchyard.controllers.jobs.integration import Ending, condition_true, pods_per_job
 from batchyard.controllers.jobs.podsets import Injection, InvalidInjection, inject, restore, without_duplicate_env
@@ -89,7 +90,7 @@ def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]
 
 def _parallelism_min(job: Obj) -> int | None:
     value = annotation(job, well_known.MIN_PARALLELISM)
-    return int(value) if value is not None and value.lstrip("+-").isdecimal() else None
+    return None if value is None else whole_number(value)
 
 
 def _with_parallelism(job: Obj, count: int) -> Obj:
@@ -97,7 +98,7 @@ def _with_parallelism(job: Obj, count: int) -> Obj:
     if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)
-    if (annotation(job, well_known.EQUAL_COMPLETIONS) or "").lower() in {"1", "t", "true"}:
+    if boolean(annotation(job, well_known.EQUAL_COMPLETIONS) or ""):
         job = with_path(job, ("spec", "completions"), count)
     return job
 
@@ -136,7 +137,8 @@ def _spans(text: str, completions: int) -> list[tuple[int, int]]:
     """The spans of `0-2,5`, less what lies beyond the completions."""
     spans = []
     for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if first.isdecimal() and (not dash or last.isdecimal()):
-            spans.append((int(first), min(int(last) if dash else int(first), completions - 1)))
+        start, dash, end = part.partition("-")
+        first, last = whole_number(start), whole_number(end if dash else start)
+        if first is not None and last is not None:
+            spans.append((first, min(last, completions - 1)))
     return [span for span in spans if span[0] <= span[1]]

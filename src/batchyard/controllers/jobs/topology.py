@@ -4,10 +4,10 @@ Source: pkg/controller/jobframework/tas.go of Kueue. Annotations that make no se
 here they are left out.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from batchyard.api.annotations import LAYERS_MAX, boolean, layers, whole_number
 from batchyard.api.well_known import (
     POD_SET_GROUP,
     PREFERRED_TOPOLOGY,
@@ -31,26 +31,20 @@ def _placement(annotations: Mapping[str, str]) -> dict[str, Any]:
     if PREFERRED_TOPOLOGY in annotations:
         return {"preferred": annotations[PREFERRED_TOPOLOGY]}
     if UNCONSTRAINED_TOPOLOGY in annotations:
-        return {"unconstrained": annotations[UNCONSTRAINED_TOPOLOGY].lower() in {"1", "t", "true"}}
+        unconstrained = boolean(annotations[UNCONSTRAINED_TOPOLOGY])
+        return {} if unconstrained is None else {"unconstrained": unconstrained}
     return {}
 
 
 def _slices(annotations: Mapping[str, str]) -> dict[str, Any]:
-    constraints = _constraints(annotations.get(SLICE_LAYERS))
-    if constraints:
+    listed = layers(annotations.get(SLICE_LAYERS, "")) or ()
+    if 1 <= len(listed) <= LAYERS_MAX:
+        constraints = [{"topology": layer.topology, "size": layer.size} for layer in listed]
         return {"podsetSliceRequiredTopologyConstraints": constraints}
-    size = annotations.get(SLICE_SIZE, "")
-    if SLICE_TOPOLOGY in annotations and size.isdecimal():
-        return {"podSetSliceRequiredTopology": annotations[SLICE_TOPOLOGY], "podSetSliceSize": int(size)}
+    size = whole_number(annotations.get(SLICE_SIZE, ""), bits=32)
+    if SLICE_TOPOLOGY in annotations and size is not None:
+        return {"podSetSliceRequiredTopology": annotations[SLICE_TOPOLOGY], "podSetSliceSize": size}
     return {}
-
-
-def _constraints(text: str | None) -> list[Any]:
-    try:
-        constraints = json.loads(text or "[]")
-    except json.JSONDecodeError:
-        return []
-    return constraints if isinstance(constraints, list) and len(constraints) <= 3 else []
 
 
 def _group(annotations: Mapping[str, str]) -> dict[str, Any]:

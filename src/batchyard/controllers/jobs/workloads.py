@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import well_known
+from batchyard.api.annotations import whole_number
 from batchyard.api.meta import Obj, annotation, controller_of, label
 from batchyard.controllers.jobs.names import workload_name
 from batchyard.controllers.jobs.podsets import equivalent
@@ -11,7 +12,6 @@ from batchyard.controllers.jobs.priority import Priority
 from batchyard.core.lifecycle import workload as lifecycle
 
 _PROVISIONING_PREFIX: Final = "provreq.kueue.x-k8s.io/"
-_INT32_MAX: Final = 2**31 - 1
 
 PodSets = Sequence[Mapping[str, Any]]
 
@@ -54,8 +54,8 @@ def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, 
 
 def execution_seconds_max(job: Obj) -> int | None:
     """How long a job may run, from its label; nonsense is no limit."""
-    text = label(job, well_known.MAX_EXEC_TIME) or ""
-    return int(text) if text.isdecimal() and 0 < int(text) <= _INT32_MAX else None
+    limit = whole_number(label(job, well_known.MAX_EXEC_TIME) or "", bits=32)
+    return limit if limit is not None and limit > 0 else None
 
 
 def belongs(workload: Obj, job: Obj) -> bool:
