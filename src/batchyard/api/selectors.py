@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from batchyard.api.annotations import whole_number
+
 
 class Requirement(NamedTuple):
     """One expression of a label selector or of a node selector term."""
@@ -29,9 +31,8 @@ class Requirement(NamedTuple):
 
     def _compares(self, value: str) -> bool:
         """`Gt` and `Lt`: whole numbers on both sides, else no match."""
-        try:
-            left, right = int(value), int(self.values[0])
-        except (ValueError, IndexError):
+        left, right = whole_number(value), whole_number(self.values[0]) if self.values else None
+        if left is None or right is None:
             return False
         return left > right if self.operator == "Gt" else left < right
 

@@ -18,7 +18,9 @@ MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 
 _UNITS: Final = {"us": MICROSECOND, "µs": MICROSECOND, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR}
-_PART: Final = re.compile(r"(\d+)(?:\.(\d*))?(us|µs|ms|s|m|h)|\.(\d+)(us|µs|ms|s|m|h)")
+_PART: Final = re.compile(r"(\d+)(?:\.(\d*))?(us|µs|ms|s|m|h)|\.(\d+)(us|µs|ms|s|m|h)", re.ASCII)
+#: As long as no duration needs to be, and shorter than the numbers Python refuses to read.
+_LENGTH_MAX: Final = 100
 
 
 @lru_cache(maxsize=4096)
@@ -29,6 +31,8 @@ def parse_duration(text: str) -> Duration:
     """
     if text == "0":
         return 0
+    if len(text) > _LENGTH_MAX:
+        raise ValueError(f"a text of {len(text)} characters is not a duration; write it as 90s, 1h30m or 0.5s")
     position, total = 0, 0
     while position < len(text):
         part = _PART.match(text, position)

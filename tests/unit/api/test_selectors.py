@@ -29,6 +29,9 @@ LABELS = {"zone": "a", "size": "8", "name": "x-1"}
         ("name", "Gt", ("1",), False),
         ("size", "Lt", ("many",), False),
         ("size", "Gt", (), False),
+        ("size", "Gt", ("+7",), True),
+        ("size", "Gt", ("0_7",), False),
+        ("size", "Gt", ("\u0667",), False),
     ],
 )
 def test_an_expression_compares_one_label(key: str, operator: str, values: tuple[str, ...], *, matches: bool) -> None:
