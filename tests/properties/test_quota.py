@@ -111,9 +111,10 @@ def test_a_change_of_usage_and_its_opposite_change_nothing(forest: Forest, pair:
 
 @given(forests())
 def test_a_tree_rebuilt_has_the_usage_it_had(forest: Forest) -> None:
-    before = figures(forest)
+    before, rebuilds = figures(forest), forest.snapshot.rebuilds
     forest.snapshot.id_of("f2", "cpu")
-    assert forest.snapshot.settle()
+    forest.snapshot.settle()
+    assert forest.snapshot.rebuilds == rebuilds + 1
     assert {name: usage[: len(PAIRS)] for name, usage in figures(forest).items()} == before
 
 

@@ -5,14 +5,13 @@ cycle. Sources: Kueue's event handlers in pkg/controller/core and pkg/cache/queu
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.conditions import is_true
-from batchyard.api.meta import Obj
 from batchyard.api.views.flavor import flavor_view
+from batchyard.api.views.namespace import namespace_labels
 from batchyard.api.views.queues import LocalQueueView, cluster_queue_view, cohort_view, local_queue_view
-from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.controllers.line_up import LineUp
 from batchyard.controllers.pending import PendingQueue
@@ -47,6 +46,7 @@ class AdmissionIndex:
         self.book = WorkloadBook(self.snapshot, self.line_up)
         self._checks: dict[str, bool] = {}
         self._terminating: dict[str, None] = {}
+        self._rebuilds = 0
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
             scheme.WORKLOAD: self.book.observe,
             scheme.LOCAL_QUEUE: self._on_local_queue,
@@ -86,7 +86,9 @@ class AdmissionIndex:
     def take_heads(self, now: Instant) -> list[Head]:
         """Wake whom changes, or time, may help; then take the heads of all ClusterQueues that can admit."""
         self.line_up.now = now
-        if self.snapshot.settle():
+        self.snapshot.settle()
+        if self.snapshot.rebuilds != self._rebuilds:  # whoever settled it
+            self._rebuilds = self.snapshot.rebuilds
             self.line_up.rouse_all()
         self.line_up.wake_due()
         return self.line_up.take_heads()
@@ -98,11 +100,6 @@ class AdmissionIndex:
     def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
         """Count an admission before it is written."""
         self.book.assume(decision, now, admitted=admitted)
-
-    def forget(self, view: WorkloadView, now: Instant) -> None:
-        """Count an admission no more that could not be written, and queue the Workload again."""
-        self.line_up.now = now
-        self.book.forget(view)
 
     def next_release(self) -> Instant | None:
         """When time alone will have somebody tried again; None if never."""
@@ -140,6 +137,7 @@ class AdmissionIndex:
             self.snapshot.remove_queue(name)
             self.queue_tally.forget(name)
             self.line_up.forget(name)
+            self.line_up.rouse_all()
             self._terminating.pop(name, None)
             return
         if event.obj["metadata"].get("deletionTimestamp"):
@@ -154,6 +152,7 @@ class AdmissionIndex:
         self._set_active(name)
         self.line_up.wake(name)
         if is_new:
+            self.book.count_holders(name)
             for local in self.local_queues.values():
                 if local.cluster_queue == name:
                     self.book.fill_from(local)
@@ -170,12 +169,14 @@ class AdmissionIndex:
         view = cohort_view(event.obj)
         if event.type is _DELETED:
             self.snapshot.remove_cohort(view.name)
+        elif event.old is not None and event.old.get("spec") == event.obj.get("spec"):
             return
-        if event.old is not None and event.old.get("spec") == event.obj.get("spec"):
-            return
-        self.snapshot.put_cohort(view)
+        else:
+            self.snapshot.put_cohort(view)
         self.snapshot.settle()
         self.line_up.rouse_all()
+        if event.type is _DELETED:
+            return
         node = self.snapshot.cohorts[view.name]
         for queue in self.snapshot.queues_below(node.path[0])[:1]:
             self.line_up.wake(queue.name)
@@ -192,7 +193,7 @@ class AdmissionIndex:
                 self.line_up.wake(name)
 
     def _on_namespace(self, event: WatchEvent) -> None:
-        name, labels = event.obj["metadata"]["name"], _labels(event.obj)
+        name, labels = event.obj["metadata"]["name"], namespace_labels(event.obj)
         before = self.namespaces.get(name)
         if event.type is _DELETED:
             self.namespaces.pop(name, None)
@@ -213,9 +214,3 @@ class AdmissionIndex:
         for queue in self.snapshot.queues.values():
             if name in queue.view.admission_checks:
                 self._set_active(queue.name)
-
-
-def _labels(namespace: Obj) -> Mapping[str, Any]:
-    """A namespace's labels; Kubernetes adds its name as one."""
-    metadata = namespace["metadata"]
-    return {"kubernetes.io/metadata.name": metadata["name"], **(metadata.get("labels") or {})}

@@ -183,5 +183,6 @@ class LineUp:
 
 
 def root_of(queue: ClusterQueue) -> str:
-    """The name of the root of a queue's tree."""
-    return queue.node.path[0].name
+    """Which tree a queue is in: that of a Cohort, or its own. A queue and a Cohort may have one name."""
+    root = queue.node.path[0]
+    return f"queue/{root.name}" if root is queue.node else f"cohort/{root.name}"

@@ -128,7 +128,7 @@ class PendingQueue:
     @property
     def may_wake(self) -> bool:
         """Whether a wake-up could change anything."""
-        return bool(self._waiting)
+        return bool(self._waiting or self._hopeless)
 
     def has_heads(self) -> bool:
         """Whether anybody is in line."""
@@ -257,16 +257,18 @@ class PendingQueue:
 
     def _leave(self, waiting: Waiting) -> None:
         """Take out of its line; a class that becomes empty goes."""
-        if waiting.line is None:
+        line = waiting.line
+        if line is None:
             return
-        waiting.line.size -= 1
+        was_first = line.first() is waiting
+        line.size -= 1
         waiting.line = None
         key = _class_key(waiting.view)
         members = self._classes[key]
-        if members.in_line.size:
-            self._show_front(key, members)
-        elif not members.parked.size:
+        if not members.in_line.size and not members.parked.size:
             del self._classes[key]
+        elif was_first and line is members.in_line:
+            self._show_front(key, members)
 
     def _show_front(self, key: ClassKey, members: PendingClass) -> None:
         first = members.in_line.first()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.base.instant import Instant
+from batchyard.controllers.line_up import root_of
 from batchyard.core.decisions import Preempt
 from batchyard.core.quota import QuotaNode, Usage
 from batchyard.core.snapshot import Snapshot
@@ -33,6 +34,8 @@ class PreemptionLoop:
     """Workloads that preempt each other for ever."""
 
     at: Instant
+    #: The tree they are in, and the name of its root.
+    tree: str
     root: str
     steps: tuple[Step, ...]
 
@@ -60,25 +63,25 @@ class LoopWatch:
         by_root: dict[str, tuple[QuotaNode, list[Step]]] = {}
         for preemption in preemptions:
             root = preemption.queue.node.path[0]
-            steps = by_root.setdefault(root.name, (root, []))[1]
+            steps = by_root.setdefault(root_of(preemption.queue), (root, []))[1]
             who = preemption.head.workload.key
             steps += [Step(who, target.workload.key, target.reason) for target in preemption.targets]
         return [
             loop
-            for name, (root, steps) in by_root.items()
-            if (loop := self._look_at(name, root, steps, snapshot)) is not None
+            for tree, (root, steps) in by_root.items()
+            if (loop := self._look_at(tree, root, steps, snapshot)) is not None
         ]
 
-    def _look_at(self, name: str, root: QuotaNode, steps: list[Step], snapshot: Snapshot) -> PreemptionLoop | None:
-        self._cycles[name] = self._cycles.get(name, 0) + 1
-        if self._cycles[name] <= CYCLES_UNWATCHED:
+    def _look_at(self, tree: str, root: QuotaNode, steps: list[Step], snapshot: Snapshot) -> PreemptionLoop | None:
+        self._cycles[tree] = self._cycles.get(tree, 0) + 1
+        if self._cycles[tree] <= CYCLES_UNWATCHED:
             return None
-        done = self._steps.setdefault(name, [])
-        seen = self._seen.setdefault(name, {})
+        done = self._steps.setdefault(tree, [])
+        seen = self._seen.setdefault(tree, {})
         holdings = _holdings(root, snapshot)
         since = seen.get(holdings)
         if since is not None:
-            return PreemptionLoop(self._at, name, tuple(done[since:]))
+            return PreemptionLoop(self._at, tree, root.name, tuple(done[since:]))
         seen[holdings] = len(done)
         done += steps
         return None

@@ -12,7 +12,7 @@ from batchyard.api import scheme
 from batchyard.api.conditions import is_true, with_condition
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.api.quantity import format_amount
-from batchyard.api.views.workload import workload_view
+from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.admission_index import AdmissionIndex
 from batchyard.controllers.tally import Count
@@ -35,7 +35,14 @@ class QueueStatus:
 
     name = "queue-status"
     rank = 20
-    kinds = (scheme.WORKLOAD, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR)
+    kinds = (
+        scheme.WORKLOAD,
+        scheme.CLUSTER_QUEUE,
+        scheme.LOCAL_QUEUE,
+        scheme.COHORT,
+        scheme.RESOURCE_FLAVOR,
+        scheme.ADMISSION_CHECK,
+    )
 
     def __init__(self, index: AdmissionIndex, *, fair_sharing: bool) -> None:
         self._index = index
@@ -49,7 +56,7 @@ class QueueStatus:
         match event.key.kind:
             case scheme.WORKLOAD:
                 return self._note(event)
-            case scheme.RESOURCE_FLAVOR:
+            case scheme.RESOURCE_FLAVOR | scheme.ADMISSION_CHECK:
                 return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._index.snapshot.queues)]
             case scheme.CLUSTER_QUEUE:
                 return [event.key, *self._local_queues_of(event)]
@@ -70,13 +77,20 @@ class QueueStatus:
 
     def _note(self, event: WatchEvent) -> Iterable[Key]:
         view = workload_view(event.obj)
+        self._note_queues(view)
+        if event.old is not None:
+            before = workload_view(event.old)
+            if (before.queue, before.cluster_queue) != (view.queue, view.cluster_queue):
+                self._note_queues(before)
+        return () if self._due is not None else (BATCH,)
+
+    def _note_queues(self, view: WorkloadView) -> None:
         self._stale[scheme.LOCAL_QUEUE, view.queue] = None
         if view.cluster_queue:
             self._stale[scheme.CLUSTER_QUEUE, view.cluster_queue] = None
         local = self._index.local_queues.get(view.queue)
         if local is not None:
             self._stale[scheme.CLUSTER_QUEUE, local.cluster_queue] = None
-        return () if self._due is not None else (BATCH,)
 
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
         """The LocalQueues of a ClusterQueue, when its conditions change."""

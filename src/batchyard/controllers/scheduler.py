@@ -73,7 +73,7 @@ class Scheduler:
         parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
         self._idle.look(zip(decisions, parked, strict=True))
         for loop in loops:
-            self._index.line_up.freeze(loop.root)
+            self._index.line_up.freeze(loop.tree)
             self._on_loop(loop)
         return outcome
 
@@ -98,13 +98,14 @@ class Scheduler:
         self._index.dequeue(view.key)
         if obj is None or not workload_view(obj).admissible:
             return  # its change is still to be told
-        admitted = not decision.queue.view.admission_checks
+        checks = decision.queue.view.admission_checks
+        admitted = not checks
         self._index.assume(decision, now, admitted=admitted)
         admission = {
             "clusterQueue": decision.queue.name,
             "podSetAssignments": [_pod_set_assignment(p) for p in decision.assignment.pod_sets],
         }
-        outcome.writes.append(UpdateStatus(reserve_quota(obj, admission, now, admitted)))
+        outcome.writes.append(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)))
         outcome.events += _admission_events(key, view, decision, now, admitted=admitted)
 
     def _evict(self, decision: Preempt, target: Target, reader: Reader, now: Instant, outcome: Outcome) -> None:

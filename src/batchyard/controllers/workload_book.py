@@ -62,10 +62,12 @@ class WorkloadBook:
         usage, queue = decision.assignment.usage, decision.queue
         self._hold(_admitted(decision.head.workload, queue, usage, chosen, reserved_at=now, is_admitted=admitted))
 
-    def forget(self, view: WorkloadView) -> None:
-        """Count an admission no more that could not be written, and queue the Workload again."""
-        self._release(view.key)
-        self._enqueue(view)
+    def count_holders(self, cluster_queue: str) -> None:
+        """Count those who held quota in a ClusterQueue before it was seen."""
+        for workloads in self._workloads.values():
+            for view in list(workloads.values()):
+                if view.quota_reserved and view.active and view.cluster_queue == cluster_queue:
+                    self._reserve(view, None)
 
     def observe(self, event: WatchEvent) -> None:
         """Take note of a change of a Workload."""
@@ -207,7 +209,7 @@ def _admitted(
         view.key,
         view.uid,
         queue,
-        usage,
+        tuple(sorted(usage)),  # in one order, whoever asks
         chosen,
         view.priority,
         view.queued,

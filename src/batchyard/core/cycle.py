@@ -26,6 +26,7 @@ from batchyard.core.queue import Admitted, ClusterQueue
 from batchyard.core.quota import Usage, has_room
 from batchyard.core.reasons import (
     MISCONFIGURED,
+    NAMESPACE_MISMATCH,
     SUSPENDED,
     WAITING_FOR_PREEMPTED_WORKLOADS,
     WAITING_FOR_QUOTA,
@@ -33,7 +34,6 @@ from batchyard.core.reasons import (
 )
 from batchyard.core.snapshot import Snapshot
 
-_NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
 _WILL_FIT: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
 )
@@ -119,7 +119,7 @@ class Cycle:
             text = f'workload namespace "{namespace}" does not exist: Namespace "{namespace}" not found'
             why = Why(MISCONFIGURED, text=text)
         elif queue.view.namespaces is None or not queue.view.namespaces.matches(labels):
-            why, requeue = Why(MISCONFIGURED, text=_NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
+            why, requeue = Why(MISCONFIGURED, text=NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
         elif head.workload.over_limit:
             why = Why(MISCONFIGURED, text=_over_limit(head.workload))
         else:
@@ -265,8 +265,6 @@ class _Victims:
 
 def _over_limit(workload: WorkloadView) -> str:
     """Requests above their limits, in Kueue's words."""
-    if not [p for p in workload.pod_sets if p.template.over_limit]:
-        return ""
     faults = [
         f"spec.podSets[{index}].template.spec.{place}: Invalid value: [{names}]: requests must not exceed its limits"
         for index, pod_set in enumerate(workload.pod_sets)

@@ -7,10 +7,9 @@ goes on from where this one stopped. Source: Kueue's pkg/scheduler/flavorassigne
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Final, TypeAlias
 
-from batchyard.api.views.pod import Requests, resource_order
+from batchyard.api.views.pod import Requests, ordered
 from batchyard.api.views.queues import Fungibility
 from batchyard.api.views.workload import PodSet, WorkloadView
 from batchyard.core.assignment import (
@@ -144,7 +143,7 @@ class FlavorSearch:
                 attempts.append(_ruled_out(plan, index, obstacle))
                 continue
             if self._fits_in_own_quota(plan, index, usage):
-                return _choices(plan, index, repeat(_BEST), index), (), attempts
+                return _choices(plan, index, [_BEST] * len(plan.asks), index), (), attempts
             found, quality, attempt = self._weigh(plan, index, usage)
             if attempt.facts or attempt.borrow:
                 facts += attempt.facts
@@ -154,7 +153,7 @@ class FlavorSearch:
                 best, best_quality, best_index = found, quality, index
             if not goes_on:
                 break
-        choices = _choices(plan, best_index, best, index)
+        choices = _choices(plan, best_index, best, index) if best else {}
         return choices, () if best_quality[0] is _P_FIT else facts, attempts
 
     def _obstacle(self, plan: GroupPlan, members: Sequence[int], index: int) -> str:
@@ -234,7 +233,7 @@ def _choices(plan: GroupPlan, index: int, qualities: Iterable[Quality], last: in
     flavor, tried = flavors[index], SCAN_DONE if last == len(flavors) - 1 else last
     return {
         resource: Choice(flavor, ids[index], MODES[possibility], borrow, tried)
-        for (resource, _, ids), (possibility, borrow) in zip(plan.asks, qualities, strict=False)
+        for (resource, _, ids), (possibility, borrow) in zip(plan.asks, qualities, strict=True)
     }
 
 
@@ -261,7 +260,7 @@ def _sum(requests: Sequence[Requests]) -> Requests:
     for one in requests:
         for resource, amount in one:
             total[resource] = total.get(resource, 0) + amount
-    return tuple(sorted(total.items(), key=lambda item: resource_order(item[0])))
+    return ordered(total)
 
 
 def _is_preferred(a: Quality, b: Quality, fungibility: Fungibility) -> bool:

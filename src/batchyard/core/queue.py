@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from batchyard.api.views.pod import PodTemplate, Requests, resource_order
+from batchyard.api.views.pod import PodTemplate, Requests, ordered
 from batchyard.api.views.queues import ClusterQueueView, ResourceGroup
 from batchyard.base.instant import Instant
 from batchyard.core.matching import Obstacles
@@ -191,11 +191,8 @@ class ClusterQueue:
 
     def _requests(self, template: PodTemplate, count: int) -> Requests:
         """What so many pods request in all; `pods` too where the queue has quota for it."""
-        requests = tuple((r, n * count) for r, n in template.requests)
-        if PODS not in self.group_of:
-            return requests
-        rest = [item for item in requests if item[0] != PODS]
-        return tuple(sorted([*rest, (PODS, count)], key=lambda item: resource_order(item[0])))
+        requests = tuple([(r, n * count) for r, n in template.requests])
+        return ordered({**dict(requests), PODS: count}) if PODS in self.group_of else requests
 
 
 def _plan_group(group: Group, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> GroupPlan:

@@ -16,6 +16,8 @@ MISCONFIGURED: Final = "Misconfigured"
 SUSPENDED: Final = "Suspended"
 PENDING_EVALUATION: Final = "PendingEvaluation"
 
+NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
+
 _SEVERITY: Final = {"": 0, WAITING_FOR_QUOTA: 1, EXCEEDS_MAX_QUOTA: 2, NO_MATCHING_FLAVOR: 3}
 
 

@@ -47,6 +47,8 @@ class Snapshot:
         self._trials: list[Trial] = []
         self._depth = 0
         self._dirty = False
+        #: How often the trees were rebuilt.
+        self.rebuilds = 0
 
     @property
     def cohorts(self) -> dict[str, QuotaNode]:
@@ -135,15 +137,15 @@ class Snapshot:
         self._dirty |= len(self.names) > before
         return fr
 
-    def settle(self) -> bool:
-        """Rebuild the trees after changes of queues, Cohorts or their quotas; whether there were any."""
+    def settle(self) -> None:
+        """Rebuild the trees after changes of queues, Cohorts or their quotas."""
         if not self._dirty:
-            return False
+            return
         self._dirty = False
+        self.rebuilds += 1
         self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
         for queue in self.queues.values():
             queue.generation += 1
-        return True
 
     # What the trees tell.
 

@@ -7,7 +7,6 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_path
-from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND
 from batchyard.controllers.admission_index import AdmissionIndex
 from batchyard.controllers.workload_book import GRACE
@@ -175,11 +174,25 @@ def test_a_reservation_is_counted_as_its_status_has_it() -> None:
     assert (held.local_queue, held.reserved_at, held.is_admitted) == ("team/cq", make.NOW, True)
 
 
-def test_a_reservation_before_its_queue_is_not_counted() -> None:
-    watcher = Watcher(holding("x", 3), *open_queue())
-    assert watcher.used() == 0
-    watcher.put(holding("x", 3, priority=1))
+def test_who_held_quota_before_its_queue_was_seen_is_counted_with_it() -> None:
+    watcher = Watcher(holding("x", 3), holding("far", 1, queue="far"), *open_queue())
     assert watcher.used() == 3
+    watcher.put(*open_queue("far"))
+    assert (watcher.used(), watcher.used("far")) == (3, 1)
+
+
+def test_an_assumed_admission_of_several_resources_is_confirmed_as_it_is() -> None:
+    requests = {"cpu": "1", "memory": "1Gi", "gpu": "1"}
+    groups = [group(spot={"cpu": 4, "memory": "4Gi", "gpu": 4})]
+    local = make.local_queue("cq", cluster_queue="cq")
+    asks = workload("a", pod_sets=[make.pod_set(requests=requests)])
+    watcher = Watcher(queue("cq", groups=groups), local, asks)
+    assumed(watcher)
+    held = watcher.index.snapshot.holder("team/a")
+    assignment = {"name": "main", "count": 1, "flavors": dict.fromkeys(requests, "spot"), "resourceUsage": requests}
+    admission = {"clusterQueue": "cq", "podSetAssignments": [assignment]}
+    watcher.put(lifecycle.reserve_quota(asks, admission, make.NOW, admitted=False))
+    assert watcher.index.snapshot.holder("team/a") is held
 
 
 def test_pod_sets_of_one_flavor_are_summed_up() -> None:
@@ -251,9 +264,9 @@ def test_an_admission_counts_before_it_is_written() -> None:
     assert watcher.used() == 3
 
 
-def test_an_admission_that_was_not_written_is_forgotten() -> None:
+def test_an_admission_that_was_not_written_is_undone_by_the_change_that_was_faster() -> None:
     watcher = Watcher(*open_queue(), workload("a", 3))
-    watcher.index.forget(workload_view(assumed(watcher)), watcher.now)
+    watcher.put(with_metadata(assumed(watcher), labels={"changed": "meanwhile"}))
     assert (watcher.used(), watcher.heads()) == (0, ["a"])
 
 
@@ -528,7 +541,7 @@ def resting() -> Watcher:
     watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"))
     watcher.heads()
     watcher.put(workload("b", created=1))
-    watcher.index.line_up.rest("all")
+    watcher.index.line_up.rest("cohort/all")
     return watcher
 
 
@@ -555,16 +568,16 @@ def test_a_resting_tree_is_roused_by_what_happens_in_it(what: str) -> None:
 
 def test_an_admission_rouses_its_tree() -> None:
     watcher = resting()
-    before = watcher.index.line_up.touches["all"]
+    before = watcher.index.line_up.touches["cohort/all"]
     watcher.put(holding("x"))
-    assert (watcher.heads(), watcher.index.line_up.touches["all"] > before) == (["b"], True)
+    assert (watcher.heads(), watcher.index.line_up.touches["cohort/all"] > before) == (["b"], True)
 
 
 def test_a_frozen_tree_has_no_heads_for_the_instant() -> None:
     watcher = Watcher(*open_queue(cohort="all"), *open_queue("far"), workload("a"), workload("far", queue="far"))
     assert watcher.heads() == ["a", "far"]
     watcher.put(workload("b", created=1), workload("far2", queue="far"))
-    watcher.index.line_up.freeze("all")
+    watcher.index.line_up.freeze("cohort/all")
     watcher.put(workload("c", created=2))
     assert watcher.heads() == ["far2"]
     watcher.now += 1
@@ -594,6 +607,25 @@ def test_who_comes_in_line_rouses_the_whole_tree() -> None:
     watcher.put(*open_queue("other", cohort="all"))
     assert watcher.heads() == ["b"]
     watcher.put(workload("c"))
-    watcher.index.line_up.rest("all")
+    watcher.index.line_up.rest("cohort/all")
     watcher.put(workload("d", queue="other"))
     assert watcher.heads() == ["c", "d"]
+
+
+def test_a_tree_and_a_queue_of_one_name_are_two_trees() -> None:
+    watcher = Watcher(*open_queue("x"), *open_queue("y", cohort="x"), holding("x1", 4, queue="x"))
+    watcher.put(holding("y1", 4, queue="y"), workload("x2", 4, queue="x"), workload("y2", 4, queue="y"))
+    watcher.park()
+    for name in ("x1", "y1"):
+        watcher.delete(scheme.WORKLOAD, name, "team")
+    assert watcher.heads() == ["x2", "y2"]
+
+
+def test_a_cohort_that_goes_rouses_its_tree_whoever_settles_it() -> None:
+    watcher = Watcher(cohort("all", 4), *open_queue(cohort="all"), workload("a"))
+    watcher.index.take_heads(watcher.now)
+    watcher.index.line_up.rest("cohort/all")
+    assert watcher.heads() == []
+    assert watcher.delete(scheme.COHORT, "all")
+    watcher.index.snapshot.settle()
+    assert watcher.heads() == ["a"]

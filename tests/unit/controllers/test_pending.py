@@ -480,3 +480,21 @@ def test_a_generation_alone_brings_a_parked_one_back() -> None:
     queue = waiting(workload("a"))
     requeue(queue, GENERIC)
     assert put(queue, with_path(workload("a"), ("metadata", "generation"), 7))
+
+
+def test_a_shape_is_hopeless_until_the_next_wake_up_even_of_an_empty_queue() -> None:
+    queue = waiting(workload("a"))
+    requeue(queue, NO_FIT)
+    queue.remove("team/a")
+    assert queue.may_wake
+    wake(queue)
+    assert not queue.may_wake
+    assert put(queue, workload("b"))
+
+
+def test_who_leaves_from_behind_leaves_nothing_behind() -> None:
+    queue = waiting(*(workload(f"w{n:03}", created=n) for n in range(100)))
+    before = len(queue._fronts)
+    for n in range(1, 100):
+        queue.remove(f"team/w{n:03}")
+    assert (len(queue._fronts), taken(queue)) == (before, ["w000"])

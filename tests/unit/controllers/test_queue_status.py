@@ -252,3 +252,37 @@ def test_a_cohort_without_weight_that_borrows_has_the_largest_share() -> None:
     stage.put(workload("a", 2))
     stage.put(with_path(stage.get(scheme.COHORT, "team", ""), ("metadata", "labels"), {"x": "y"}))
     assert stage.get(scheme.COHORT, "team", "")["status"]["fairSharing"] == {"weightedShare": 2**63 - 1}
+
+
+def test_a_check_is_missing_until_it_comes() -> None:
+    stage = team(admissionChecksStrategy={"admissionChecks": [{"name": "check"}]})
+    assert said(cluster_queue(stage), "Active")[1] == "AdmissionCheckNotFound"
+    check = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "AdmissionCheck",
+        "metadata": {"name": "check"},
+        "spec": {},
+        "status": {"conditions": [make.condition("Active")]},
+    }
+    stage.put(check)
+    assert [said(obj, "Active")[0] for obj in (cluster_queue(stage), local_queue(stage))] == ["True", "True"]
+
+
+def test_the_queue_that_a_workload_left_is_told_too() -> None:
+    stage = team(make.local_queue("other", cluster_queue="cq"), workload("a", 9))
+    stage.run(1)
+    assert figures(local_queue(stage)) == (1, 0, 0)
+    stage.put(workload("a", 9, queue="other"))
+    stage.run(3)
+    assert (figures(local_queue(stage)), figures(local_queue(stage, "other"))) == ((0, 0, 0), (1, 0, 0))
+
+
+def test_quota_given_back_is_told_though_the_local_queue_is_gone() -> None:
+    stage = team(workload("a"))
+    stage.run(1)
+    assert figures(cluster_queue(stage)) == (0, 1, 1)
+    stage.delete(scheme.LOCAL_QUEUE, "cq")
+    stage.run(3)
+    stage.put(lifecycle.finish(lifecycle.set_pending(stage.workload("a"), "Why", "", make.NOW), "Done", "", make.NOW))
+    stage.run(5)
+    assert figures(cluster_queue(stage)) == (0, 0, 0)

@@ -120,12 +120,17 @@ def test_admission_checks_keep_a_reservation_from_being_an_admission() -> None:
         "metadata": {"name": "check"},
         "spec": {},
     }
-    stage = Stage(Scheduler(AdmissionIndex(), Policy()))
+    stage = Stage(Scheduler(AdmissionIndex(), Policy()), WorkloadLifecycle())
     stage.put(make.namespace(), make.flavor("spot"), make.local_queue("cq", cluster_queue="cq"))
     stage.put({**check, "status": {"conditions": [make.condition("Active")]}})
     stage.put(queue("cq", 4, admissionChecksStrategy={"admissionChecks": [{"name": "check"}]}), workload("a"))
     assert state(stage, "a") == "quotaReserved"
     assert (len(events(stage, "QuotaReserved")), events(stage, "Admitted")) == (1, [])
+    pending = {"name": "check", "state": "Pending", "message": "", "lastTransitionTime": make.stamp(0)}
+    assert stage.workload("a")["status"]["admissionChecks"] == [pending]
+    ready = with_path(stage.workload("a"), ("status", "admissionChecks"), [{**pending, "state": "Ready"}])
+    stage.put(ready)
+    assert state(stage, "a") == "admitted"
 
 
 def test_one_head_a_queue_is_admitted_a_cycle() -> None:

@@ -42,6 +42,17 @@ def pending(reason: str, message: str = "") -> Obj:
             Waiting("Misconfigured", "workload namespace doesn't match ClusterQueue selector"),
             id="no namespace selected",
         ),
+        pytest.param(
+            OPEN._replace(
+                cluster_queue=make.cluster_queue(
+                    namespaceSelector={
+                        "matchLabels": {"kubernetes.io/metadata.name": make.namespace()["metadata"]["name"]}
+                    }
+                )
+            ),
+            None,
+            id="namespace selected by its name",
+        ),
         pytest.param(OPEN, None, id="nothing in the way"),
         pytest.param(OPEN._replace(cluster_queue=make.cluster_queue(active=None)), None, id="status not known yet"),
     ],

@@ -46,7 +46,7 @@ def test_a_cohort_loses_its_quota_with_its_object() -> None:
     yard = Yard(cohort("all", 5), queue("a", 2, cohort="all"))
     assert yard.free("a") == 7000
     yard.snapshot.remove_cohort("all")
-    assert yard.snapshot.settle()
+    yard.snapshot.settle()
     assert yard.free("a") == 2000
 
 
@@ -55,7 +55,9 @@ def test_what_is_not_there_can_be_removed() -> None:
     yard.snapshot.remove_cohort("nowhere")
     yard.snapshot.remove_queue("nowhere")
     yard.snapshot.remove_flavor("nowhere")
-    assert not yard.snapshot.settle()
+    rebuilds = yard.snapshot.rebuilds
+    yard.snapshot.settle()
+    assert yard.snapshot.rebuilds == rebuilds
     assert yard.snapshot.release("team/nobody") is None
 
 
@@ -169,9 +171,12 @@ def test_a_trial_needs_a_frame() -> None:
 
 def test_nothing_has_to_be_settled_twice() -> None:
     snapshot = Snapshot()
-    assert not snapshot.settle()
+    snapshot.settle()
+    assert snapshot.rebuilds == 0
     snapshot.id_of("spot", "cpu")
-    assert [snapshot.settle(), snapshot.settle()] == [True, False]
+    snapshot.settle()
+    snapshot.settle()
+    assert snapshot.rebuilds == 1
 
 
 def test_groups_of_a_queue_follow_its_spec() -> None:

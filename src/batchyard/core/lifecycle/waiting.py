@@ -12,6 +12,7 @@ from batchyard.api import well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.selectors import selector
+from batchyard.api.views.namespace import namespace_labels
 from batchyard.core import reasons
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle.workload import has_admission_gate, is_active, is_on_hold
@@ -28,9 +29,9 @@ VERDICTS: Final = frozenset(
         reasons.PENDING_EVALUATION,
     }
 )
-_NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
 _OURS: Final = re.compile(
-    r"(Local|Cluster)Queue \S* (doesn't exist|is inactive|is stopped|is terminating or missing)$|" + _NAMESPACE_MISMATCH
+    r"(Local|Cluster)Queue \S* (doesn't exist|is inactive|is stopped|is terminating or missing)$|"
+    + reasons.NAMESPACE_MISMATCH
 )
 
 
@@ -119,9 +120,9 @@ def _mismatch(queues: Queues) -> Waiting | None:
     if queues.namespace is None or queues.cluster_queue is None:
         return None
     namespaces = selector(queues.cluster_queue["spec"].get("namespaceSelector"))
-    if namespaces is not None and namespaces.matches(queues.namespace["metadata"].get("labels") or {}):
+    if namespaces is not None and namespaces.matches(namespace_labels(queues.namespace)):
         return None
-    return Waiting(reasons.MISCONFIGURED, _NAMESPACE_MISMATCH)
+    return Waiting(reasons.MISCONFIGURED, reasons.NAMESPACE_MISMATCH)
 
 
 def _again(workload: Obj) -> Waiting | None:

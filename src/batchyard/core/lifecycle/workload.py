@@ -130,13 +130,19 @@ def is_admissible(workload: Obj) -> bool:
 # --- admission ---
 
 
-def reserve_quota(workload: Obj, admission: Mapping[str, Any], now: Instant, admitted: bool) -> Obj:
+def reserve_quota(
+    workload: Obj, admission: Mapping[str, Any], now: Instant, admitted: bool, checks: Sequence[str] = ()
+) -> Obj:
     """Give it quota; with `admitted`, which says that no required check is missing, settle Admitted as well.
 
-    What its pods asked for is no longer reported apart: the admission says it.
+    The checks that it needs and has not heard of yet are pending. What its pods asked for is no longer reported
+    apart: the admission says it.
     """
     draft = StatusDraft(workload, now)
     draft.set_field("admission", admission)
+    if checks:
+        known = {check["name"]: check for check in draft.status.get("admissionChecks") or ()}
+        draft.set_field("admissionChecks", [known.get(name) or _new_check(name, draft.time) for name in checks])
     draft.drop_fields("resourceRequests")
     cluster_queue = admission["clusterQueue"]
     draft.set_condition(r.QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")
@@ -304,6 +310,10 @@ def _reset_checks(draft: StatusDraft) -> None:
     if status.get("preemptionGates"):
         closed = {"position": "Closed", "lastTransitionTime": draft.time}
         draft.set_field("preemptionGates", [{**gate, **closed} for gate in status["preemptionGates"]])
+
+
+def _new_check(name: str, time: str) -> Mapping[str, Any]:
+    return {"name": name, "state": "Pending", "message": "", "lastTransitionTime": time}
 
 
 def _reset_check(check: Mapping[str, Any], time: str) -> Mapping[str, Any]:
