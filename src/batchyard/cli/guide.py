@@ -9,6 +9,7 @@ from batchyard.api.meta import Obj
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.options import Output
+from batchyard.cli.simulate import tell_warnings
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.sim.guide import Guide, Seen, examples_folder, played_steps
 from batchyard.sim.result import refusal_of
@@ -25,6 +26,7 @@ def run(manifests: Path | None, step: str | None, form: Output) -> None:
         guide = Guide(folder, played_steps(step))
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide cannot be played")
+    tell_warnings(guide.warnings)
     seen = list(guide.play())
     output.write(_shown(seen if step is None else seen[-1:], guide, form))
     _conclude(seen, guide, whole=step is None)

@@ -63,9 +63,14 @@ def read(paths: Sequence[str]) -> Scenario:
     except InvalidScenario as invalid:
         faults = len(invalid.faults)
         output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+    tell_warnings(warnings)
+    return scenario
+
+
+def tell_warnings(warnings: Sequence[str]) -> None:
+    """Say what was found odd in manifests that can be run."""
     for line in _first(warnings, "warning"):
         output.tell(line)
-    return scenario
 
 
 def shown(result: Result, form: Output) -> str:

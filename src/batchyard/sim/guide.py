@@ -7,20 +7,20 @@ that quota arithmetic alone decides are exact: they must be the same here; all o
 
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.sim.files import files_below, read_sources
-from batchyard.sim.scenario import FileFault, Scenario, Step, make_scenario
+from batchyard.sim.scenario import FileFault, Scenario, make_scenario
 from batchyard.sim.world import World
 
 #: The platform is applied at the start; its folders in this order.
@@ -125,7 +125,8 @@ class Guide:
             if step.folder is not None:
                 plan.add(step)
         self._looks = plan.looks
-        self.world = World(plan.scenario())
+        scenario, self.warnings = plan.scenario()
+        self.world = World(scenario)
 
     def play(self) -> Iterator[Seen]:
         """Play each step, and look."""
@@ -156,11 +157,11 @@ class _Plan:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._unread: list[FileFault] = []
-        self._all = Manifests()
-        self._steps: list[Step] = []
+        self._manifests = Manifests()
         self.looks: dict[str, Duration] = {}
-        files = [path for name in PLATFORM for path in self._files(folder / "platform" / name)]
-        self._platform = self._read(files)
+        for name in PLATFORM:
+            for path in self._files(folder / "platform" / name):
+                self._read(path, 0)
 
     def add(self, step: GuideStep) -> None:
         """Plan a step."""
@@ -168,16 +169,14 @@ class _Plan:
         at = last = step.starts_at
         for applied in self._rounds(self._folder / step.folder / "workloads"):
             for path in applied:
-                objs = self._read([path])
-                self._steps.append(Step(at, objs, ()))
+                self._read(path, at)
                 last, at = at, at + BETWEEN_APPLIES
             at += BETWEEN_ROUNDS
         self.looks[step.name] = last + LOOK_AFTER
 
-    def scenario(self) -> Scenario:
-        """All of it; InvalidScenario with every fault."""
-        make_scenario(self._all, self._unread)  # for what it finds wrong
-        return Scenario([Step(0, self._platform, ()), *self._steps], name="guide")
+    def scenario(self) -> tuple[Scenario, Sequence[str]]:
+        """All of it, and what is to be said about it; InvalidScenario with every fault."""
+        return make_scenario(self._manifests, self._unread), self._manifests.warnings
 
     def _rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
         """For each number of a job, its file of every team."""
@@ -193,11 +192,14 @@ class _Plan:
             self._unread.append(FileFault(str(folder), FieldError("", "no manifests are there", remedy)))
         return found
 
-    def _read(self, files: Sequence[Path]) -> list[Obj]:
-        manifests = read_manifests(read_sources(files, self._unread))
-        self._all.objects += manifests.objects
-        self._all.faults += manifests.faults
-        return [manifest.obj for manifest in manifests.objects]
+    def _read(self, path: Path, at: Duration) -> None:
+        """Read a file that is applied at a moment, whatever it says itself."""
+        read, moment = read_manifests(read_sources([path], self._unread)), f"{at}us"
+        for manifest in read.objects:
+            obj = with_path(manifest.obj, ("metadata", "annotations", well_known.SUBMIT_AT), moment)
+            self._manifests.objects.append(replace(manifest, obj=obj))
+        self._manifests.faults += read.faults
+        self._manifests.warnings += read.warnings
 
 
 def _row(obj: Obj) -> Row:

@@ -1,17 +1,34 @@
 """The guide, played on our examples and on the reference architecture itself."""
 
+import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
+from batchyard.api import scheme
+from batchyard.base.instant import SECOND
 from batchyard.sim.guide import Guide, Row, Seen, examples_folder, guide_steps, played_steps
 from batchyard.sim.scenario import InvalidScenario
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "refarch"
 REFARCH = ROOT.parent / "shared" / "refarch"
+
+EXTRA = """
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: brief
+  namespace: implied
+  annotations: {batchyard.dev/submit-at: 1h, batchyard.dev/delete-at: 10s}
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ResourceFlavor
+metadata: {name: old}
+"""
+WARNING = ":2 ResourceFlavor/old: This version is deprecated. Use v1beta2 instead."
 
 needs_refarch = pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")
 folders = pytest.mark.parametrize(
@@ -85,6 +102,19 @@ def test_within_a_step_teams_take_turns_half_a_second_apart() -> None:
     ]
     assert [at for at, _ in applied[:6]] == [0, 0.5, 1, 1.5, 3, 3.5]
     assert [name for _, name in applied[3:5]] == ["team-d-low-priority-job-0", "team-a-low-priority-job-1"]
+
+
+def test_a_folder_is_read_as_simulate_reads_it(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "platform" / "teams" / "extra.yaml").write_text(EXTRA, "utf-8")
+    guide = Guide(tmp_path, played_steps("low-priority"))
+    assert [warning.partition("extra.yaml")[2] for warning in guide.warnings] == [WARNING]
+    guide.world.run_until(0)
+    names = [obj["metadata"]["name"] for obj in guide.world.objects(scheme.NAMESPACE)]
+    assert "implied" in names
+    assert len(guide.world.objects(scheme.CONFIG_MAP)) == 1
+    guide.world.run_until(10 * SECOND)
+    assert list(guide.world.objects(scheme.CONFIG_MAP)) == []
 
 
 def test_the_example_is_found_beside_the_package() -> None:
