@@ -64,6 +64,10 @@ def group(flavor_count: int, resource_count: int = 1, prefix: str = "r") -> dict
             id="checks for flavors it has",
         ),
         pytest.param({"spec.concurrentAdmissionPolicy": POLICY}, id="concurrent admission"),
+        pytest.param(
+            {"spec.concurrentAdmissionPolicy": POLICY, "spec.queueingStrategy": "StrictFIFO"},
+            id="concurrent admission in strict order, which upstream refuses only behind a gate",
+        ),
         pytest.param({"spec.resourceGroups": [group(64, 4)]}, id="as many flavors as a group may have"),
     ],
 )
@@ -213,43 +217,6 @@ def test_a_cohort_may_lend_what_its_members_have() -> None:
 def test_a_cohort_keeps_the_rules_of_quotas_and_weights() -> None:
     edits = {"spec.fairSharing": {"weight": "-1"}, f"{CPU}.name": "memory"}
     assert begins(validate(edited(COHORT, edits)), "spec.fairSharing: Invalid value", f"{CPU}.name: Invalid value")
-
-
-@pytest.mark.parametrize(
-    ("edits", "start"),
-    [
-        pytest.param(
-            {"spec.resourceGroups": []},
-            "spec.resourceGroups: Invalid value: 0: must have exactly one ResourceGroup",
-            id="no group",
-        ),
-        pytest.param(
-            {"spec.resourceGroups": [group(17)]},
-            "spec.resourceGroups[0].flavors: Invalid value: 17: cannot have more than 16 resource flavors",
-            id="too many flavors",
-        ),
-        pytest.param(
-            {"spec.queueingStrategy": "StrictFIFO"},
-            'spec.queueingStrategy: Invalid value: "StrictFIFO": StrictFIFO queueing strategy cannot be used',
-            id="strict order",
-        ),
-        pytest.param(
-            {"spec.concurrentAdmissionPolicy.migration": {"mode": "RetainFirstAdmission", "constraints": {}}},
-            "spec.concurrentAdmissionPolicy.migration.constraints: Forbidden: may only be set when migration.mode is "
-            '"TryPreferredFlavors" (got "RetainFirstAdmission")',
-            id="constraints of another mode",
-        ),
-        pytest.param(
-            {"spec.concurrentAdmissionPolicy.migration.constraints": {"lastAcceptableFlavorName": "x"}},
-            'spec.concurrentAdmissionPolicy.migration.constraints.lastAcceptableFlavorName: Invalid value: "x": '
-            "must be one of the flavors defined in the ClusterQueue: [spot]",
-            id="a flavor it has not",
-        ),
-    ],
-)
-def test_concurrent_admission_needs_a_queue_that_fits(edits: dict[str, Any], start: str) -> None:
-    obj = edited(QUEUE, {"spec.concurrentAdmissionPolicy": POLICY})
-    assert begins(validate(edited(obj, edits)), start)
 
 
 def test_concurrent_admission_stays_as_it_is() -> None:

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import faults, metadata, quotas
+from batchyard.api.validation import faults, metadata
 
 
 def local_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """All rules of a LocalQueue."""
+    """All rules of a LocalQueue. Its weight may be any quantity: upstream checks none."""
     yield from metadata.metadata_faults(queue)
-    yield from quotas.fair_sharing_faults((queue.get("spec") or {}).get("fairSharing"))
 
 
 def local_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
