@@ -117,6 +117,8 @@ def test_what_is_no_object_is_told_so(value: object, shown: str) -> None:
 def test_structure_and_names_are_told_at_once() -> None:
     paths = [fault.path for fault in decode(edited(TASK, {"spec.zzz": 1, "metadata.name": "No Name"})).faults]
     assert paths == ["spec.zzz", "metadata.name"]
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "1a"}, "spec": {"zzz": 1}}
+    assert [fault.path for fault in decode(service).faults] == ["spec.zzz", "metadata.name"]
 
 
 def test_rules_between_fields_are_checked_once_the_structure_is_sound() -> None:

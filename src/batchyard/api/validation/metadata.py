@@ -7,18 +7,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api import scheme
 from batchyard.api.errors import FieldError
+from batchyard.api.meta import group_kind
 from batchyard.api.validation import faults, names
 
+#: Of the kinds whose names must be good for more than their own sake: those of Services are DNS names.
+_NAME_RULES: Final = {scheme.NAMESPACE: names.dns_label, scheme.SERVICE: names.dns1035_label}
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 _LABEL_REMEDY: Final = "use letters, digits, '-', '_' and '.', at most 63, a letter or digit first and last"
 _KEY_REMEDY: Final = f"write the key as [prefix/]name: {_LABEL_REMEDY}"
 
 
-def metadata_faults(obj: Mapping[str, Any], name_rule: names.NameRule = names.dns_subdomain) -> Iterator[FieldError]:
+def metadata_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """All rules of `metadata`, with the kind's own rule for names."""
     metadata = obj["metadata"]
-    yield from _name_faults(metadata, name_rule)
+    yield from _name_faults(metadata, _NAME_RULES.get(group_kind(obj), names.dns_subdomain))
     namespace = metadata.get("namespace")
     if namespace and names.dns_label(namespace):
         for message in names.dns_label(namespace):

@@ -13,7 +13,7 @@ _AFFINITIES: Final = ("ClientIP", "None")
 
 def service_faults(service: Mapping[str, Any]) -> Iterator[FieldError]:
     """All rules of a Service."""
-    yield from metadata.metadata_faults(service, names.dns1035_label)
+    yield from metadata.metadata_faults(service)
     spec = service.get("spec") or {}
     kind, ports = spec.get("type") or "ClusterIP", spec.get("ports") or ()
     if kind not in _TYPES:
