@@ -86,7 +86,8 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "ServiceSpec.sessionAffinity": {"enum": ["ClientIP", "None"]},
     "ServiceSpec.type": {"enum": ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]},
     "Toleration.effect": {"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
-    "Toleration.operator": {"enum": ["Equal", "Exists", "Gt", "Lt"]},
+    # Gt and Lt are behind a gate of Kubernetes that is off.
+    "Toleration.operator": {"enum": ["Equal", "Exists"]},
 }
 #: Lists that CRDs hold to be maps, but in which Kubernetes itself lets keys come twice.
 MAY_REPEAT: Final = (
