@@ -1,11 +1,12 @@
 """What a pod template asks for: resources, and where it may run.
 
-A template's view is shared by all templates of equal content, however many Workloads carry them.
+Workloads whose whole lists of pod sets are equal share these views (batchyard.api.views.workload).
 Sources: k8s.io/component-helpers resource.PodRequests; kube-scheduler's NodeAffinity and TaintToleration.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import quantity
@@ -15,7 +16,6 @@ from batchyard.base.ids import fnv1a_64
 Requests: TypeAlias = tuple[tuple[str, int], ...]
 
 _PODS_HAVE_THEIR_OWN: Final = frozenset({"cpu", "memory"})
-_ORDER: dict[str, tuple[int, str]] = {}
 
 
 class Taint(NamedTuple):
@@ -63,12 +63,10 @@ class PodTemplate:
     over_limit: tuple[tuple[str, tuple[str, ...]], ...]
 
 
+@lru_cache(maxsize=65536)
 def resource_order(resource: str) -> tuple[int, str]:
     """The sort key in which Kueue goes through the resources of a pod set: FNV-1a hash, then name."""
-    key = _ORDER.get(resource)
-    if key is None:
-        key = _ORDER[resource] = (fnv1a_64(resource), resource)
-    return key
+    return fnv1a_64(resource), resource
 
 
 def ordered(requests: Mapping[str, int]) -> Requests:
