@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from batchyard.base.instant import Duration, parse_duration
+from batchyard.base.instant import Duration
 from batchyard.cli.options import OnLoop, Output, Step
 
 app = typer.Typer(
@@ -20,9 +20,11 @@ app = typer.Typer(
 )
 
 
-def _duration(text: str) -> Duration:
+def _run_length(text: str) -> Duration:
+    from batchyard.sim.scenario import run_length  # noqa: PLC0415 - loads the platform
+
     try:
-        return parse_duration(text)
+        return run_length(text)
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong)) from None
 
@@ -52,7 +54,7 @@ def simulate(
     ],
     until: Annotated[
         Duration | None,
-        typer.Option(parser=_duration, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."),
+        typer.Option(parser=_run_length, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Fixes whatever is drawn, such as uids.")] = 0,
     events: Annotated[

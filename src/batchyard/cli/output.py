@@ -27,12 +27,6 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(1)
 
 
-def misused(message: str) -> NoReturn:
-    """End the command because its options say something that cannot be."""
-    tell(f"Error: {message}")
-    raise SystemExit(2)
-
-
 def bytes_out() -> BinaryIO:
     """Standard output for what is written in great numbers: buffered, whatever the environment says; to be closed."""
     return open(sys.stdout.fileno(), "wb", closefd=False)

@@ -5,7 +5,7 @@ Format: an optional first document of kind Scenario configures the run; `batchya
 already is an update. Namespaces that are used but not given exist from the start.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +13,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
-from batchyard.base.instant import HOUR, Duration, parse_duration
+from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 
 #: No run goes on for longer, whatever keeps happening in it.
 VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
@@ -87,12 +87,20 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
     return Scenario(steps, counts=counts, **config)
 
 
+def run_length(given: str | float) -> Duration:
+    """How long a run goes on at most, from a text or from seconds; ValueError says why no run can be as long."""
+    duration = parse_duration(given) if isinstance(given, str) else given * SECOND
+    if duration > VIRTUAL_TIME_MAX:
+        raise ValueError(f"{given} is more than ten years; stop earlier")
+    if not duration >= 0:  # which NaN is not either
+        raise ValueError(f"{given} is no length of a run; give seconds from 0 on, or a text such as '2h'")
+    return round(duration)
+
+
 def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
     spec = manifest.obj.get("spec") or {}
     text = spec.get("horizon")
-    horizon = None if text is None else _duration(manifest, "spec.horizon", text, faults)
-    if horizon is not None and horizon > VIRTUAL_TIME_MAX:
-        faults.append(manifest.fault(FieldError("spec.horizon", f"{text} is more than ten years", "stop earlier")))
+    horizon = None if text is None else _duration(manifest, "spec.horizon", text, faults, run_length)
     return {"fair_sharing": bool(spec.get("fairSharing", False)), "horizon": horizon}
 
 
@@ -110,9 +118,11 @@ def _is_named(manifest: Manifest, faults: list[Fault]) -> bool:
     return False
 
 
-def _duration(manifest: Manifest, path: str, text: object, faults: list[Fault]) -> Duration:
+def _duration(
+    manifest: Manifest, path: str, text: object, faults: list[Fault], read: Callable[[str], Duration] = parse_duration
+) -> Duration:
     try:
-        return parse_duration(str(text))
+        return read(str(text))
     except ValueError as error:
         problem, _, remedy = str(error).partition("; ")
         faults.append(manifest.fault(FieldError(path, problem, remedy)))

@@ -18,13 +18,13 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
-from batchyard.base.instant import SECOND, Duration, Instant, parse_duration, seconds
+from batchyard.base.instant import Duration, Instant, seconds
 from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
 from batchyard.sim.event_log import Record
 from batchyard.sim.events import Event, event_of
 from batchyard.sim.files import Source, read_sources
 from batchyard.sim.result import Counts, Ending, Result, refusal_of
-from batchyard.sim.scenario import VIRTUAL_TIME_MAX, FileFault, Scenario, make_scenario
+from batchyard.sim.scenario import VIRTUAL_TIME_MAX, FileFault, Scenario, make_scenario, run_length
 from batchyard.sim.waits import Waits
 from batchyard.sim.world import EPOCH, StoppedByLoop, World, ignore_record, let_time_pass
 
@@ -77,7 +77,8 @@ def simulate(
     if events is not None:
         sinks.append(events)
     scenario, warnings = read_scenario(sources)
-    options = Options(_duration(until), seed, OnLoop(on_loop), _tell(sinks) if sinks else ignore_record)
+    sink = _tell(sinks) if sinks else ignore_record
+    options = Options(None if until is None else run_length(until), seed, OnLoop(on_loop), sink)
     simulation = Simulation(scenario, options)
     simulation.advance()
     return replace(simulation.result(), events=tuple(kept), warnings=tuple(warnings))
@@ -100,6 +101,7 @@ class Simulation:
         self.horizon = scenario.horizon if options.until is None else options.until
         self._end = EPOCH + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
         self._ending: Ending | None = None
+        self._result: Result | None = None
         if self.horizon is not None:
             self.world.kernel.call_at(self._end, let_time_pass)
 
@@ -119,8 +121,13 @@ class Simulation:
         return False
 
     def result(self) -> Result:
-        """What it came to: settles what is still to be written, and ends the event log."""
+        """What it came to. When first asked, it settles what is still to be written, and ends the event log."""
         assert self._ending is not None, "a run has a result once it has ended"
+        if self._result is None:
+            self._result = self._settled(self._ending)
+        return self._result
+
+    def _settled(self, ending: Ending) -> Result:
         world = self.world
         world.settle()
         workloads = world.objects(scheme.WORKLOAD)
@@ -129,7 +136,7 @@ class Simulation:
         return Result(
             scenario=self.scenario.name,
             duration=seconds(now - EPOCH),
-            ending=self._ending,
+            ending=ending,
             events=(),
             loops=tuple(world.loops),
             refused=tuple(refusal_of(*refused) for refused in world.refused),
@@ -163,16 +170,6 @@ def _tell(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
             sink(event)
 
     return tell
-
-
-def _duration(until: str | float | None) -> Duration | None:
-    if until is None:
-        return None
-    duration = parse_duration(until) if isinstance(until, str) else round(until * SECOND)
-    if not 0 <= duration <= VIRTUAL_TIME_MAX:
-        problem = "lies before the start" if duration < 0 else "is more than ten years"
-        raise ValueError(f"until={until} {problem}; give seconds from the start, or a text such as '2h'")
-    return duration
 
 
 def _last_change(workload: Obj) -> Instant:

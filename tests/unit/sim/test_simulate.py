@@ -13,6 +13,7 @@ from batchyard.api import scheme
 from batchyard.api.errors import Conflict
 from batchyard.api.well_known import RUNTIME, SUBMIT_AT
 from batchyard.ports.client import Create
+from batchyard.sim.event_log import Record
 from batchyard.sim.events import Ended, Event, Preempted, QuotaReserved
 from batchyard.sim.result import Ending, Result, refusal_of
 from batchyard.sim.simulate import Options, Simulation, read_scenario
@@ -137,7 +138,17 @@ def test_until_goes_before_the_horizon_of_the_scenario() -> None:
     assert simulate(scenario, *queue(), until=30).duration == 30
 
 
-@pytest.mark.parametrize(("until", "told"), [(-1, "lies before the start"), (1e9, "ten years"), ("soon", "no")])
+@pytest.mark.parametrize(
+    ("until", "told"),
+    [
+        pytest.param(-1, "-1 is no length of a run", id="before the start"),
+        pytest.param(float("nan"), "nan is no length of a run", id="not a number"),
+        pytest.param(1e9, "ten years", id="too long"),
+        pytest.param(float("inf"), "inf is more than ten years; stop earlier", id="for ever"),
+        pytest.param("99999999h", "99999999h is more than ten years", id="a text that is too long"),
+        pytest.param("soon", "no", id="another text"),
+    ],
+)
 def test_a_time_that_makes_no_sense_is_refused(until: str | float, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         simulate(FIRST_STEPS, until=until)
@@ -222,6 +233,15 @@ def test_slices_change_nothing(slice_of: int) -> None:
     while simulation.advance(slice_of):
         pass
     assert told(simulation.result()) == told(whole)
+
+
+def test_asked_twice_a_run_tells_the_same_and_ends_its_log_once() -> None:
+    scenario, _ = read_scenario([FIRST_STEPS])
+    records: list[Record] = []
+    simulation = Simulation(scenario, Options(sink=records.append))
+    simulation.advance()
+    assert simulation.result() is simulation.result()
+    assert [record["event"] for record in records].count("Final") == 1
 
 
 def test_the_seed_changes_names_and_nothing_else() -> None:
