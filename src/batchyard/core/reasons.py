@@ -115,3 +115,8 @@ def preemption_message(uid: str, job_uid: str, reason: str, preemptor_path: str,
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to"
         f" {PreemptionReason.WORDS[reason]}; preemptor path: {preemptor_path}; preemptee path: {preemptee_path}"
     )
+
+
+def preemptor_uid_of(message: str) -> str:
+    """The uid of the Workload that such a message names as the preemptor; '' if it names none."""
+    return message.partition("(UID: ")[2].partition(",")[0]

@@ -4,7 +4,7 @@ Times are seconds from the start. Events of one instant are in the order in whic
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
@@ -13,11 +13,10 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant, seconds
 from batchyard.controllers.preemption_loops import PreemptionLoop
 from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
+from batchyard.core.reasons import preemptor_uid_of
 from batchyard.ports.client import EventType, Reader, WatchEvent
 
 Record: TypeAlias = Mapping[str, Any]
-
-_UID: Final = "(UID: "
 
 
 class EventLog:
@@ -74,7 +73,7 @@ class EventLog:
         if evicted["reason"] != "Preempted" or preempted is None:
             self._emit("Evicted", {"workload": view.key, "reason": evicted["reason"]})
             return
-        uid = preempted["message"].partition(_UID)[2].partition(",")[0]
+        uid = preemptor_uid_of(preempted["message"])
         by = self._keys.get(uid, uid)
         self._emit("Preempted", {"workload": view.key, "reason": preempted["reason"], "by": by})
 

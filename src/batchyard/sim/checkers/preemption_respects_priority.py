@@ -10,7 +10,7 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key
 from batchyard.api.views.queues import ClusterQueueView, Preemption
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.core.reasons import PreemptionReason
+from batchyard.core.reasons import PreemptionReason, preemptor_uid_of
 from batchyard.ports.client import WatchEvent
 from batchyard.sim.checkers.law import Law
 from batchyard.sim.checkers.quota_never_oversubscribed import is_preempted_by
@@ -30,7 +30,7 @@ class PreemptionRespectsPriority(Law):
     def _judge(self, event: WatchEvent) -> None:
         preempted, victim = find_condition(event.obj, "Preempted"), workload_view(event.obj)
         assert preempted is not None
-        uid = preempted["message"].partition("(UID: ")[2].partition(",")[0]
+        uid = preemptor_uid_of(preempted["message"])
         preemptor = next((view for view in self.ledger.workloads.values() if view.uid == uid), None)
         if preemptor is None:
             self.violate(f"{victim.key} was preempted by {uid}, whom nobody knows", event.key)
