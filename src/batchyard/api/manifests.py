@@ -81,13 +81,11 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
             return
     for obj, place in _objects(document.value):
         decoded = decode(obj)
-        if decoded.obj is not None and not decoded.warnings:
-            if not document.faults:
-                manifests.objects.append(Manifest(decoded.obj, source, number))
-            continue
-        kind, name = _kind_of(obj), _name_of(obj)
         if decoded.obj is not None and not document.faults:
             manifests.objects.append(Manifest(decoded.obj, source, number))
+        if decoded.obj is not None and not decoded.warnings:
+            continue
+        kind, name = _kind_of(obj), _name_of(obj)
         for error in decoded.faults:
             placed = error._replace(path=f"{place}.{error.path}" if place and error.path else place or error.path)
             manifests.faults.append(Fault(source, number, kind, name, placed))

@@ -5,15 +5,15 @@ once. Slices are cut as upstream cuts them: hosts of a common prefix together, w
 Source: Kueue's pkg/util/tas.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 
+from batchyard.api.meta import Obj
 from batchyard.api.well_known import HOSTNAME
 
-Obj = Mapping[str, Any]
 _SLICE_DOMAINS_MAX: Final = 100_000
 _SLICES_MAX: Final = 1_000
 

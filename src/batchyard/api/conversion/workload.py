@@ -62,18 +62,6 @@ def _at(obj: Any, path: tuple[str, ...]) -> Any:
     return obj
 
 
-class Absent:
-    """The place of a part in a version that has none for it."""
-
-    def read(self, obj: Obj) -> Fragment:
-        """Nothing."""
-        return {}
-
-    def write(self, obj: Obj, fragment: Fragment) -> Obj:
-        """The object as it is."""
-        return obj
-
-
 def _class_up(said: Fragment) -> Fragment:
     """A reference to the class; none without a name or a source."""
     reference = _SOURCES.get(said.get("priorityClassSource") or "")
@@ -125,7 +113,7 @@ PARTS: Final = (
     renamed(("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"),
     Part(
         f"spec.podSets.topologyRequest.{_LAYERS}",
-        Absent(),
+        Fields(_POD_SETS, ()),
         Items(_POD_SETS, _LAYERS, ("topologyRequest",)),
         lambda _: {},
         lambda _: {},

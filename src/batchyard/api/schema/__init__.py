@@ -51,7 +51,7 @@ def validate(info_or_type: ServedKind | str, obj: Mapping[str, Any]) -> list[Fie
     """
     if isinstance(info_or_type, ServedKind):
         return settle(info_or_type, _version(info_or_type, obj), obj).faults
-    settled = _visitor(scope(NATIVE), info_or_type)(obj)
+    settled = _compiler(scope(NATIVE)).object_visitor(info_or_type)(obj)
     return _faults(settled, scope(NATIVE), info_or_type) if type(settled) is Flaws else []
 
 
@@ -73,17 +73,12 @@ def _version(info: ServedKind, obj: Obj) -> str:
 @cache
 def _root_visitor(constant: str, version: str) -> Visitor:
     info = kind_info(constant)
-    return _visitor(scope_for(info, version), info.kind)
+    return _compiler(scope_for(info, version)).object_visitor(info.kind)
 
 
 @cache
 def _compiler(of: Scope) -> Compiler:
     return Compiler(of, _compiler)
-
-
-@cache
-def _visitor(of: Scope, type_name: str) -> Visitor:
-    return _compiler(of).object_visitor(type_name)
 
 
 def _faults(flaws: Flaws, of: Scope, kind: str) -> list[FieldError]:

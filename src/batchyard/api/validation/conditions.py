@@ -20,9 +20,3 @@ def condition_faults(conditions: Sequence[Mapping[str, Any]], path: str) -> Iter
         yield from metadata.label_key_faults(kind, f"{at}.type")
         if condition["status"] not in STATUSES:
             yield faults.unsupported(f"{at}.status", condition["status"], STATUSES)
-
-
-def is_true(obj: Mapping[str, Any], kind: str) -> bool:
-    """Whether a condition of an object's status is true."""
-    conditions = (obj.get("status") or {}).get("conditions") or ()
-    return any(condition["type"] == kind and condition["status"] == "True" for condition in conditions)

@@ -3,15 +3,15 @@
 Source: Kubernetes's pkg/apis/batch/validation; Kueue's Job webhook at its default feature gates.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from batchyard.api import well_known
 from batchyard.api.annotations import boolean, is_elastic, whole_number
 from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
 from batchyard.api.validation import faults, job_policies, metadata, names, pods, queued_jobs, queued_topology
 
-Obj = Mapping[str, Any]
 _INDEXES_MAX: Final = 100_000
 _PARALLELISM_OF_MANY_MAX: Final = 10_000
 _MODES: Final = ("NonIndexed", "Indexed")
@@ -54,14 +54,20 @@ def spec_faults(spec: Obj, path: str, claims: Sequence[str] = ()) -> Iterator[Fi
     """The rules of a Job's spec, at any place; volumes for `claims` come from elsewhere."""
     yield from _number_faults(spec, path)
     yield from _completion_faults(spec, path)
-    if (manager := spec.get("managedBy")) is not None:
-        for message in names.domain_path(manager):
-            yield faults.invalid(f"{path}.managedBy", manager, message, "name the controller, as example.com/name")
-        if len(manager) > names.LABEL_LENGTH_MAX:
-            yield faults.too_long(f"{path}.managedBy", names.LABEL_LENGTH_MAX, "shorten the name")
+    yield from manager_faults(spec.get("managedBy"), f"{path}.managedBy")
     yield from job_policies.policy_faults(spec, path)
     yield from pods.pod_template_faults(spec.get("template") or {}, f"{path}.template", claims)
     yield from _restart_faults(spec, f"{path}.template.spec.restartPolicy")
+
+
+def manager_faults(manager: str | None, path: str) -> Iterator[FieldError]:
+    """Another controller, of a Job or JobSet, is named by domain and path."""
+    if manager is None:
+        return
+    for message in names.domain_path(manager):
+        yield faults.invalid(path, manager, message, "name the controller, as example.com/name")
+    if len(manager) > names.LABEL_LENGTH_MAX:
+        yield faults.too_long(path, names.LABEL_LENGTH_MAX, "shorten the name")
 
 
 def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:

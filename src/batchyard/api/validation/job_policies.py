@@ -1,13 +1,13 @@
 """Rules of what a Job does about failed and succeeded pods. Source: Kubernetes's pkg/apis/batch/validation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from batchyard.api.annotations import whole_number
 from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
 from batchyard.api.validation import faults, metadata
 
-Obj = Mapping[str, Any]
 _ACTIONS: Final = ("Count", "FailIndex", "FailJob", "Ignore")
 _OPERATORS: Final = ("In", "NotIn")
 _STATUSES: Final = ("False", "True", "Unknown")

@@ -4,13 +4,13 @@ Source: JobSet's webhook and the rules in its CRD; Kueue's JobSet webhook; both 
 would only fail when the Jobs are made (their specs, their pod templates) is said at once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
 from batchyard.api.validation import faults, job, jobset_policies, metadata, names, queued_jobs, queued_topology
 
-Obj = Mapping[str, Any]
 PATH: Final = "spec.replicatedJobs"
 _INT32_MAX: Final = 2**31 - 1
 #: A pod's name ends in characters of its own.
@@ -25,7 +25,7 @@ def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
     spec = jobset.get("spec") or {}
     yield from metadata.metadata_faults(jobset)
     yield from _network_faults(spec)
-    yield from _manager_faults(spec.get("managedBy"))
+    yield from job.manager_faults(spec.get("managedBy"), "spec.managedBy")
     yield from _order_faults(spec)
     claims = jobset_policies.claim_names(spec)
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
@@ -82,16 +82,6 @@ def _network_faults(spec: Obj) -> Iterator[FieldError]:
             message = ".spec.network.subdomain is too long, must be less than 63 characters"  # noqa: PLW2901
         remedy = "use lower case letters, digits and '-', a letter first, at most 63 in all"
         yield faults.invalid("spec.network.subdomain", subdomain, message, remedy)
-
-
-def _manager_faults(manager: str | None) -> Iterator[FieldError]:
-    """Another controller is named by domain and path."""
-    if manager is None:
-        return
-    for message in names.domain_path(manager):
-        yield faults.invalid("spec.managedBy", manager, message, "name the controller, as example.com/name")
-    if len(manager) > names.LABEL_LENGTH_MAX:
-        yield faults.too_long("spec.managedBy", names.LABEL_LENGTH_MAX, "shorten the name")
 
 
 def _order_faults(spec: Obj) -> Iterator[FieldError]:

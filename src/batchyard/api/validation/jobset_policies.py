@@ -5,12 +5,12 @@ Source: JobSet's webhook at its default feature gates.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
 from batchyard.api.validation import faults, names
 
-Obj = Mapping[str, Any]
 _RULES: Final = "spec.failurePolicy.rules"
 _COORDINATOR: Final = "spec.coordinator"
 _RESTART_JOB: Final = ("RestartJob", "RestartJobAndIgnoreMaxRestarts")

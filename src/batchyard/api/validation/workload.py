@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from batchyard.api import well_known
 from batchyard.api.annotations import is_elastic
+from batchyard.api.conditions import is_true
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import admission_gates, amounts, faults, metadata, workload_status
-from batchyard.api.validation.conditions import is_true
 
 _POD_SETS: Final = "spec.podSets"
 _CLASS: Final = "spec.priorityClassRef"

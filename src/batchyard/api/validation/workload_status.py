@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from batchyard.api import quantity
 from batchyard.api.annotations import is_elastic
+from batchyard.api.conditions import is_true
 from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
 from batchyard.api.validation import amounts, conditions, faults, metadata, tolerations, topology_assignment
 
-Obj = Mapping[str, Any]
 _ADMISSION: Final = "status.admission"
 _CHECKS: Final = "status.admissionChecks"
 _RECLAIMABLE: Final = "status.reclaimablePods"
@@ -20,7 +21,7 @@ _RECLAIMABLE: Final = "status.reclaimablePods"
 def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     """All rules of a status; `old` is the Workload before the change, None where it is new."""
     status = workload.get("status") or {}
-    if conditions.is_true(workload, "QuotaReserved"):
+    if is_true(workload, "QuotaReserved"):
         yield from _admission_faults(workload, old)
     yield from conditions.condition_faults(status.get("conditions") or (), "status.conditions")
     yield from _reclaimable_faults(workload, old)
@@ -35,7 +36,7 @@ def status_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
 
 def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """What was decided stays decided until it is taken back as a whole."""
-    if conditions.is_true(new, "QuotaReserved") and conditions.is_true(old, "QuotaReserved"):
+    if is_true(new, "QuotaReserved") and is_true(old, "QuotaReserved"):
         yield from _reclaimable_update_faults(new, old)
     status, before = new.get("status") or {}, old["status"]
     yield from _admission_update_faults(status.get("admission"), before.get("admission"))
@@ -56,7 +57,7 @@ def _admission_faults(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
     """Reserved quota is assigned to each pod set. One that was without before may stay, so that it can be removed."""
     admission = workload["status"].get("admission")
     if admission is None:
-        was_so = old and conditions.is_true(old, "QuotaReserved") and not (old.get("status") or {}).get("admission")
+        was_so = old and is_true(old, "QuotaReserved") and not (old.get("status") or {}).get("admission")
         if not was_so:
             message = "must be set while the QuotaReserved condition is true"
             yield faults.required(_ADMISSION, message, "give the admission, or set QuotaReserved to False")
