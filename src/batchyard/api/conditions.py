@@ -60,12 +60,6 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
     return [*conditions, wanted]
 
 
-def without_condition(conditions: Sequence[Condition], type: str) -> list[Condition]:  # noqa: A002
-    """The conditions less that of a type; the very list it was given when there is none."""
-    kept = [condition for condition in conditions if condition["type"] != type]
-    return conditions if len(kept) == len(conditions) and isinstance(conditions, list) else kept
-
-
 def cut_message(message: str) -> str:
     """The message, cut to what a condition may hold."""
     if len(message) * 4 <= MESSAGE_BYTES_MAX:

@@ -29,10 +29,9 @@ _LINE_BREAK: Final = re.compile(r"[\f\n\r]")
 
 
 class Column(NamedTuple):
-    """A column: its name as the API has it (headers are its capitals), its JSON type, and when it is printed."""
+    """A column: its name as the API has it (headers are its capitals), and when it is printed."""
 
     name: str
-    type: str = "string"
     priority: int = 0
 
 
@@ -240,9 +239,9 @@ def _port(port: Mapping[str, Any]) -> str:
 # The tables.
 
 _NAME: Final = (Column("Name"), _name)
-_AGE: Final = (Column("Age", "date"), _age)
+_AGE: Final = (Column("Age"), _age)
 _NAME_AND_AGE: Final = (_NAME, _AGE)
-_PENDING: Final = (Column("Pending Workloads", "integer"), _at("status", "pendingWorkloads"))
+_PENDING: Final = (Column("Pending Workloads"), _at("status", "pendingWorkloads"))
 _ADMITTED: Final = _at("status", "admittedWorkloads")
 _TEMPLATE: Final = ("spec", "template", "spec")
 
@@ -252,13 +251,13 @@ _TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Cohort"), _at("spec", "cohortName")),
         (Column("Strategy", priority=1), _at("spec", "queueingStrategy")),
         _PENDING,
-        (Column("Admitted Workloads", "integer", priority=1), _ADMITTED),
+        (Column("Admitted Workloads", priority=1), _ADMITTED),
     ),
     scheme.LOCAL_QUEUE: (
         _NAME,
         (Column("ClusterQueue"), _at("spec", "clusterQueue")),
         _PENDING,
-        (Column("Admitted Workloads", "integer"), _ADMITTED),
+        (Column("Admitted Workloads"), _ADMITTED),
     ),
     scheme.WORKLOAD: (
         _NAME,
@@ -268,7 +267,7 @@ _TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Finished"), _condition("Finished")),
         _AGE,
     ),
-    scheme.WORKLOAD_PRIORITY_CLASS: (_NAME, (Column("Value", "integer"), _at("value"))),
+    scheme.WORKLOAD_PRIORITY_CLASS: (_NAME, (Column("Value"), _at("value"))),
     scheme.MULTI_KUEUE_CLUSTER: (_NAME, (Column("Connected"), _condition("Active")), _AGE),
     scheme.JOB_SET: (
         _NAME,
@@ -291,8 +290,8 @@ _TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
     scheme.NAMESPACE: (_NAME, (Column("Status"), _at("status", "phase")), _AGE),
     scheme.PRIORITY_CLASS: (
         _NAME,
-        (Column("Value", "integer"), _at("value", default=0)),
-        (Column("Global-Default", "boolean"), _at("globalDefault", default=False)),
+        (Column("Value"), _at("value", default=0)),
+        (Column("Global-Default"), _at("globalDefault", default=False)),
         _AGE,
         (Column("PreemptionPolicy"), _at("preemptionPolicy", default="PreemptLowerPriority")),
     ),

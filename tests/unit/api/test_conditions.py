@@ -8,7 +8,6 @@ from batchyard.api.conditions import (
     find_condition,
     is_true,
     with_condition,
-    without_condition,
 )
 from batchyard.base.instant import SECOND
 
@@ -73,9 +72,3 @@ def test_what_has_no_conditions_has_none_that_is_true() -> None:
     assert not is_true({}, "Admitted")
     assert not is_true({"status": None}, "Admitted")
     assert not is_true({"conditions": admitted([], status=False)}, "Admitted")
-
-
-def test_a_condition_is_removed_only_where_it_is() -> None:
-    before = admitted([])
-    assert without_condition(before, "Admitted") == []
-    assert without_condition(before, "B") is before

@@ -167,7 +167,7 @@ def test_a_billion_laughs_are_refused() -> None:
 @pytest.mark.parametrize("opening", ["[", "- ", '{"a":', "{a: "])
 def test_deep_nesting_is_refused(opening: str) -> None:
     (fault,) = told(opening * 100_000)
-    assert f"nested more than {NESTING_MAX} deep" in fault or "did not find expected" in fault
+    assert f"nested more than {NESTING_MAX} deep" in fault
     assert len(fault) < 200
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
+from batchyard.api.validation import validate_update
 
 SHARED = Path(__file__).parents[4] / "shared"
 FOLDERS = ("refarch", "multislice", "hotswap", "dws", "oracle")
@@ -169,6 +170,7 @@ def test_the_manifests_people_have_are_read_without_faults(folder: str) -> None:
     assert manifests.objects
     known = ("hotswap/kueue-as-printed.yaml", "refarch/guide.yaml")  # one is wrong by intent, one is no manifest
     assert [str(fault) for fault in manifests.faults if fault.source not in known] == []
+    assert [fault for manifest in manifests.objects for fault in validate_update(manifest.obj, manifest.obj)] == []
 
 
 def test_the_queue_as_printed_has_its_two_faults() -> None:

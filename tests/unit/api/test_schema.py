@@ -1,14 +1,15 @@
 """What the schema of a kind refuses, what it completes, and how it says so."""
 
+import copy
 from typing import Any
 
 import pytest
 
 from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject
-from batchyard.api.schema import settle, validate, with_defaults
+from batchyard.api.schema import settle, validate, visitors, with_defaults
 from batchyard.api.schema.flaws import path_text
-from batchyard.api.schema.tables import Field, Scope
+from batchyard.api.schema.tables import NATIVE, Field, Scope, scope
 from batchyard.api.schema.visitors import Compiler
 from edits import GONE, edited
 
@@ -389,9 +390,16 @@ def test_an_unknown_type_is_an_error_of_the_caller() -> None:
         validate("Pods", {})
 
 
-def test_more_templates_than_are_remembered_are_checked_all_the_same() -> None:
-    for number in range(4100):
-        assert validate("PodTemplateSpec", {"spec": {**POD, "hostname": str(number)}}) == []
+def test_templates_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visitors, "_REMEMBERED_MAX", 2)
+    visit = Compiler(scope(NATIVE), lambda _: pytest.fail("no other scope")).object_visitor("PodTemplateSpec")
+    templates = [{"spec": {**POD, "hostname": str(number)}} for number in range(3)]
+    first, _ = map(visit, templates[:2])
+    assert visit(copy.deepcopy(templates[0])) is first
+    assert visit(templates[2]) == templates[2]
+    again = visit(copy.deepcopy(templates[0]))
+    assert again == first
+    assert again is not first
 
 
 class Tree(Scope):

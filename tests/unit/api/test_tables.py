@@ -65,7 +65,7 @@ def test_the_columns_of_a_crd_are_those_it_declares(kind: str) -> None:
     crd = yaml.safe_load(next(CRDS.glob(f"*_{scheme.kind_info(kind).plural}.yaml")).read_text("utf-8"))
     stored = next(version for version in crd["spec"]["versions"] if version["storage"])
     declared = [
-        tables.Column(column["name"], column["type"], column.get("priority", 0))
+        tables.Column(column["name"], column.get("priority", 0))
         for column in stored.get("additionalPrinterColumns", [{"name": "Age", "type": "date"}])
     ]
     assert tables.columns(kind, wide=True) == [tables.Column("Name"), *declared]

@@ -90,9 +90,7 @@ def test_a_local_queue_leads_to_a_cluster_queue() -> None:
 
 def test_a_flavor_keeps_the_taints_that_keep_pods_away() -> None:
     taints = [{"key": name, "effect": name} for name in ("NoSchedule", "PreferNoSchedule", "NoExecute")]
-    view = flavor_view(
-        make.flavor(labels={"a": "b"}, nodeTaints=taints, tolerations=[{"operator": "Exists"}], topologyName="t")
-    )
+    view = flavor_view(make.flavor(labels={"a": "b"}, nodeTaints=taints, tolerations=[{"operator": "Exists"}]))
     assert ([t.key for t in view.taints], view.labels) == (["NoSchedule", "NoExecute"], {"a": "b"})
-    assert (len(view.tolerations), view.topology) == (1, "t")
+    assert len(view.tolerations) == 1
     assert flavor_view({"metadata": {"name": "x"}}).labels == {}

@@ -19,7 +19,6 @@ class Flavor:
     #: Only those that keep pods away.
     taints: tuple[Taint, ...]
     tolerations: tuple[Toleration, ...]
-    topology: str | None
 
 
 def flavor_view(obj: Obj) -> Flavor:
@@ -31,5 +30,4 @@ def flavor_view(obj: Obj) -> Flavor:
         labels=spec.get("nodeLabels") or {},
         taints=tuple(t for t in taints if t.effect in _SCHEDULING_EFFECTS),
         tolerations=tuple(map(toleration, spec.get("tolerations") or ())),
-        topology=spec.get("topologyName"),
     )
