@@ -66,10 +66,16 @@ def manifests(text: str) -> list[make.Obj]:
     return [manifest.obj for manifest in read.objects]
 
 
-def queueing() -> World:
-    """Three seconds into a world in which a Job runs and another one waits."""
+def two_jobs() -> World:
+    """A world to which a Job comes that runs, and a second later one that waits."""
     jobs = [*manifests(JOB.replace("NAME", "runs")), *manifests(JOB.replace("NAME", "waits"))]
-    busy = world(Step(0, [namespace(), *manifests(QUEUES)], ()), *[Step(at * SECOND, [jobs[at]], ()) for at in (0, 1)])
+    queues = Step(0, [namespace(), *manifests(QUEUES)], ())
+    return world(queues, *[Step(at * SECOND, [jobs[at]], ()) for at in (0, 1)])
+
+
+def queueing() -> World:
+    """Both Jobs in that world, settled."""
+    busy = two_jobs()
     busy.run_until(3 * SECOND)
     busy.settle()
     assert [job["spec"]["suspend"] for job in busy.objects(scheme.JOB)] == [False, True]
@@ -174,8 +180,8 @@ def test_a_loop_stops_the_world_between_decisions() -> None:
 
 
 def test_settling_twice_changes_nothing() -> None:
-    busy = world(Step(0, [namespace(), *manifests(QUEUES), *manifests(JOB.replace("NAME", "runs"))], ()))
-    busy.run_until(SECOND // 2)
+    busy = two_jobs()
+    busy.run_until(SECOND + SECOND // 2)
     revisions = [busy.store.revision]
     for _ in range(2):
         busy.settle()
