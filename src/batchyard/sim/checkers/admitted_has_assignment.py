@@ -9,7 +9,7 @@ from batchyard.api.views.workload import Holding, PodSet, WorkloadView, workload
 from batchyard.core.matching import find_obstacle
 from batchyard.ports.client import WatchEvent
 from batchyard.sim.checkers.law import Law
-from batchyard.sim.checkers.quota_never_oversubscribed import is_reserved_by
+from batchyard.sim.checkers.ledger import is_reserved_by
 
 
 class AdmittedHasAssignment(Law):

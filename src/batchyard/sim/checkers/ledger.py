@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj
 from batchyard.api.views.flavor import Flavor, flavor_view
+from batchyard.api.views.namespace import namespace_labels
 from batchyard.api.views.queues import (
     ClusterQueueView,
     CohortView,
@@ -41,7 +43,7 @@ class Ledger:
             scheme.COHORT: (self.cohorts, cohort_view),
             scheme.LOCAL_QUEUE: (self.local_queues, local_queue_view),
             scheme.RESOURCE_FLAVOR: (self.flavors, flavor_view),
-            scheme.NAMESPACE: (self.namespaces, _labels),
+            scheme.NAMESPACE: (self.namespaces, namespace_labels),
             scheme.WORKLOAD: (self.workloads, workload_view),
         }
 
@@ -112,9 +114,21 @@ def changes_quota(event: WatchEvent) -> bool:
     return event.type is EventType.DELETED or event.old is None or event.old.get("spec") != event.obj.get("spec")
 
 
-def _labels(namespace: Obj) -> Mapping[str, str]:
-    metadata = namespace["metadata"]
-    return {"kubernetes.io/metadata.name": metadata["name"], **(metadata.get("labels") or {})}
+def is_reserved_by(event: WatchEvent) -> bool:
+    """Whether a change of a Workload is that quota was reserved for it."""
+    before = workload_view(event.old) if event.old is not None else None
+    return workload_view(event.obj).quota_reserved and not (before is not None and before.quota_reserved)
+
+
+def is_preempted_by(event: WatchEvent) -> bool:
+    """Whether a change is that a Workload which holds quota was preempted."""
+    if event.key.kind != scheme.WORKLOAD or event.old is None:
+        return False
+    before, after = find_condition(event.old, "Evicted"), find_condition(event.obj, "Evicted")
+    if after is None or after["status"] != "True" or after["reason"] != "Preempted":
+        return False
+    is_new = before is None or before["status"] != "True"
+    return is_new and workload_view(event.obj).quota_reserved
 
 
 _FOREST: Final = (scheme.CLUSTER_QUEUE, scheme.COHORT)

@@ -13,7 +13,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.core.reasons import PreemptionReason, preemptor_uid_of
 from batchyard.ports.client import WatchEvent
 from batchyard.sim.checkers.law import Law
-from batchyard.sim.checkers.quota_never_oversubscribed import is_preempted_by
+from batchyard.sim.checkers.ledger import is_preempted_by
 
 
 class PreemptionRespectsPriority(Law):

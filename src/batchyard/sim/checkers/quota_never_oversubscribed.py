@@ -7,13 +7,12 @@ counted as gone by what the same cycle admits.
 from collections.abc import Iterable, Iterator, Sequence
 
 from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.ports.client import WatchEvent
 from batchyard.sim.checkers.definition import Pair
 from batchyard.sim.checkers.law import Law, Scene
-from batchyard.sim.checkers.ledger import amounts_of, changes_quota
+from batchyard.sim.checkers.ledger import amounts_of, changes_quota, is_preempted_by, is_reserved_by
 
 
 class QuotaNeverOversubscribed(Law):
@@ -81,20 +80,3 @@ class QuotaNeverOversubscribed(Law):
     def _held_in(self, node: str, pair: Pair) -> list[str]:
         holders = (self.ledger.quota.holders.get(name, {}) for name in self.ledger.quota.below(node))
         return [key for held in holders for key, amounts in held.items() if amounts.get(pair)]
-
-
-def is_reserved_by(event: WatchEvent) -> bool:
-    """Whether a change of a Workload is that quota was reserved for it."""
-    before = workload_view(event.old) if event.old is not None else None
-    return workload_view(event.obj).quota_reserved and not (before is not None and before.quota_reserved)
-
-
-def is_preempted_by(event: WatchEvent) -> bool:
-    """Whether a change is that a Workload which holds quota was preempted."""
-    if event.key.kind != scheme.WORKLOAD or event.old is None:
-        return False
-    before, after = find_condition(event.old, "Evicted"), find_condition(event.obj, "Evicted")
-    if after is None or after["status"] != "True" or after["reason"] != "Preempted":
-        return False
-    is_new = before is None or before["status"] != "True"
-    return is_new and workload_view(event.obj).quota_reserved

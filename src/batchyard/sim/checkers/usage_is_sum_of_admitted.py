@@ -11,7 +11,7 @@ from batchyard.api.meta import Key
 from batchyard.core.quota import QuotaNode
 from batchyard.ports.client import WatchEvent
 from batchyard.sim.checkers.law import Law
-from batchyard.sim.checkers.quota_never_oversubscribed import is_reserved_by
+from batchyard.sim.checkers.ledger import is_reserved_by
 
 
 class UsageIsSumOfAdmitted(Law):
