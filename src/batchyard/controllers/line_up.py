@@ -88,7 +88,7 @@ class LineUp:
 
     def wake_later(self, queue: ClusterQueue, when: Instant) -> None:
         """Wake a tree at that time unless something else does before."""
-        self._unnoticed.setdefault(root_of(queue), (queue.name, when))
+        self._unnoticed.setdefault(queue.node.tree, (queue.name, when))
 
     def wake_due(self) -> None:
         """Mark those for whom enough time has passed."""
@@ -115,7 +115,7 @@ class LineUp:
 
     def touch(self, queue: ClusterQueue) -> None:
         """Something in the queue's tree changed."""
-        root = root_of(queue)
+        root = queue.node.tree
         self.touches[root] = self.touches.get(root, 0) + 1
         if self._frozen and self._frozen.get(root) == self.now:
             return
@@ -136,7 +136,7 @@ class LineUp:
         resting = self._resting.setdefault(root, [])
         for name in list(self._in_line):
             queue = self._snapshot.queues.get(name)
-            if queue is not None and root_of(queue) == root:
+            if queue is not None and queue.node.tree == root:
                 resting.append(name)
                 del self._in_line[name]
 
@@ -152,8 +152,8 @@ class LineUp:
 
     def _show(self, name: str, queue: ClusterQueue | None) -> None:
         """A ClusterQueue may have somebody in line; in a frozen tree nobody looks."""
-        if queue is not None and self._frozen and self._frozen.get(root_of(queue)) == self.now:
-            self._resting.setdefault(root_of(queue), []).append(name)
+        if queue is not None and self._frozen and self._frozen.get(queue.node.tree) == self.now:
+            self._resting.setdefault(queue.node.tree, []).append(name)
         else:
             self._in_line[name] = None
 
@@ -162,7 +162,7 @@ class LineUp:
         for name in self._to_wake:
             queue = self._snapshot.queues.get(name)
             if queue is not None:
-                roots[root_of(queue)] = queue
+                roots[queue.node.tree] = queue
         self._to_wake.clear()
         for root, any_queue in roots.items():
             self._unnoticed.pop(root, None)
@@ -180,9 +180,3 @@ class LineUp:
             return selector is not None and labels is not None and selector.matches(labels)
 
         return admits
-
-
-def root_of(queue: ClusterQueue) -> str:
-    """Which tree a queue is in: that of a Cohort, or its own. A queue and a Cohort may have one name."""
-    root = queue.node.path[0]
-    return f"queue/{root.name}" if root is queue.node else f"cohort/{root.name}"

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.base.instant import Instant
-from batchyard.controllers.line_up import root_of
 from batchyard.core.decisions import Preempt
 from batchyard.core.quota import QuotaNode, Usage
 from batchyard.core.snapshot import Snapshot
@@ -63,7 +62,7 @@ class LoopWatch:
         by_root: dict[str, tuple[QuotaNode, list[Step]]] = {}
         for preemption in preemptions:
             root = preemption.queue.node.path[0]
-            steps = by_root.setdefault(root_of(preemption.queue), (root, []))[1]
+            steps = by_root.setdefault(preemption.queue.node.tree, (root, []))[1]
             who = preemption.head.workload.key
             steps += [Step(who, target.workload.key, target.reason) for target in preemption.targets]
         return [

@@ -14,7 +14,6 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.admission_index import KINDS, AdmissionIndex
-from batchyard.controllers.line_up import root_of
 from batchyard.controllers.preemption_loops import LoopWatch, PreemptionLoop
 from batchyard.core.assignment import Assignment, Attempt, PodSetAssignment, Possibility
 from batchyard.core.cycle import Cycle, Policy
@@ -163,7 +162,7 @@ class _IdleWatch:
             queue = self._index.snapshot.queues.get(decision.head.queue)
             if queue is None:
                 continue
-            root = root_of(queue)
+            root = queue.node.tree
             if parked or isinstance(decision, Admit) or _is_new(decision):
                 trees[root] = None
                 continue

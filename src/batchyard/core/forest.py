@@ -83,6 +83,7 @@ class Forest:
             if node.parent is not None:
                 node.parent.children[f"queue/{queue.name}"] = node
             else:
+                node.tree = f"queue/{queue.name}"
                 roots.append(node)
         roots += [node for node in self.cohorts.values() if node.parent is None]
         for root in roots:
@@ -95,6 +96,7 @@ class Forest:
         above = name
         while above not in self.cohorts:
             node = self.cohorts[above] = QuotaNode(above, len(self.names))
+            node.tree = f"cohort/{above}"
             made.append(node)
             view = self._views.get(above)
             if view is None:

@@ -18,7 +18,7 @@ class QuotaNode:
 
     __slots__ = (
         "borrowing_ceiling", "borrowing_limit", "children", "declared", "height", "lending_limit", "local", "name",
-        "nominal", "parent", "path", "potential", "subtree", "usage", "weight",
+        "nominal", "parent", "path", "potential", "subtree", "tree", "usage", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, width: int) -> None:
@@ -27,6 +27,8 @@ class QuotaNode:
         self.children: dict[str, QuotaNode] = {}
         #: From the root to this node, both included.
         self.path: tuple[QuotaNode, ...] = (self,)
+        #: Which tree it is in. A ClusterQueue and a Cohort may have one name, so this is more than the root's.
+        self.tree = f"queue/{name}"
         #: Steps to the furthest leaf below; 0 for a ClusterQueue.
         self.height = 0
         self.weight = 1.0
@@ -145,7 +147,7 @@ def _top_down(root: QuotaNode) -> list[QuotaNode]:
     nodes = [root]
     for node in nodes:
         for child in node.children.values():
-            child.path = (*node.path, child)
+            child.path, child.tree = (*node.path, child), root.tree
             nodes.append(child)
     return nodes
 
