@@ -385,6 +385,12 @@ def test_required_fields_are_described_whatever_they_are() -> None:
     ]
 
 
+@pytest.mark.parametrize("operator", ["In", "Gt"])
+def test_an_operator_of_tolerations_is_one_that_is_taken(operator: str) -> None:
+    (fault,) = validate("PodSpec", {**POD, "tolerations": [{"key": "a", "operator": operator}]})
+    assert (fault.path, fault.remedy) == ("tolerations[0].operator", "use Equal or Exists")
+
+
 def test_an_unknown_type_is_an_error_of_the_caller() -> None:
     with pytest.raises(KeyError, match="no type Pods in native"):
         validate("Pods", {})

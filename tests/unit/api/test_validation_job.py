@@ -256,6 +256,11 @@ def test_bad_jobs_are_refused(edits: dict[str, Any], start: str) -> None:
             id="too many exit codes",
         ),
         pytest.param(
+            {"action": "Count", "onExitCodes": {"operator": "In", "values": [0] * 256}},
+            [".onExitCodes.values: Too many: 256: must have at most 255 items"],
+            id="too many exit codes, which are not gone through one by one",
+        ),
+        pytest.param(
             {"action": "Count", "onExitCodes": {**CODES, "containerName": "x"}},
             ['.onExitCodes.containerName: Invalid value: "x": must be one of the container or initContainer names'],
             id="exit codes of no container",

@@ -170,6 +170,7 @@ def test_finished_pods_are_reclaimable() -> None:
     [
         ({"completedIndexes": "0-1"}, 0),
         ({"completedIndexes": "0-2,4"}, 2),
+        ({"completedIndexes": f"0-2,4,x,\u0663,5-3,{'9' * 5000}"}, 2),
         ({"completedIndexes": "0-1", "failedIndexes": "1-3"}, 2),
         ({"completedIndexes": "0-4,9", "succeeded": 1}, 3),
         ({"succeeded": 5}, 0),
