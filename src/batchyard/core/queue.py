@@ -7,7 +7,7 @@ worked out once for all Workloads alike.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.pod import PodTemplate, Requests, ordered
 from batchyard.api.views.queues import ClusterQueueView, ResourceGroup
@@ -32,12 +32,8 @@ class Group:
         self.ids = ids
 
 
-class Ask(NamedTuple):
-    """An amount of a resource, and the flavor-resource id for each flavor of its group."""
-
-    resource: str
-    amount: int
-    ids: tuple[int, ...]
+#: A resource, how much of it, and the flavor-resource id for each flavor of its group.
+Ask: TypeAlias = tuple[str, int, tuple[int, ...]]
 
 
 class GroupPlan(NamedTuple):
@@ -176,7 +172,7 @@ class ClusterQueue:
     def plan_requests(self, requests: Requests, templates: Sequence[PodTemplate], obstacles: Obstacles) -> PodSetPlan:
         """What requests ask for that must come from the same flavors for all of these templates."""
         groups: list[GroupPlan] = []
-        planned: dict[str, None] = {}
+        planned: list[str] = []
         for resource, amount in requests:
             group = self.group_of.get(resource)
             if resource in planned or (group is None and amount == 0):
@@ -185,7 +181,7 @@ class ClusterQueue:
                 return PodSetPlan(requests, tuple(groups), resource)
             found = [obstacles.of(template, group.flavors) for template in templates]
             plan = _plan_group(group, resource, requests, found[0] if len(found) == 1 else _merged(found))
-            planned.update(dict.fromkeys([ask.resource for ask in plan.asks]))
+            planned += [resource for resource, _, _ in plan.asks]
             groups.append(plan)
         return PodSetPlan(requests, tuple(groups), "")
 
@@ -196,7 +192,7 @@ class ClusterQueue:
 
 
 def _plan_group(group: Group, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> GroupPlan:
-    asks = tuple([Ask(r, amount, group.ids[r]) for r, amount in requests if r in group.ids])
+    asks = tuple([(r, amount, group.ids[r]) for r, amount in requests if r in group.ids])
     return GroupPlan(group, resource, asks, obstacles)
 
 
