@@ -168,7 +168,7 @@ def _requeue_step(workload: Obj, now: Instant) -> Outcome | None:
     match _held_back_by(workload):
         case r.DEACTIVATED:
             message = "The workload was reactivated"
-            return _write(UpdateStatus(lifecycle.set_requeued(workload, r.REACTIVATED, message, True, now)))
+            return _write(UpdateStatus(lifecycle.set_requeued(workload, r.REACTIVATED, message, now)))
         case r.EVICTED_BY_PODS_READY_TIMEOUT | r.EVICTED_BY_ADMISSION_CHECK:
             return _write(UpdateStatus(lifecycle.finish_backoff(workload, now)))
         case _:
@@ -223,7 +223,7 @@ def _is_open(queue: Obj | None) -> bool:
 
 
 def _requeue(look: _Look, reason: str, message: str) -> Outcome:
-    return _write(UpdateStatus(lifecycle.set_requeued(look.workload, reason, message, True, look.now)))
+    return _write(UpdateStatus(lifecycle.set_requeued(look.workload, reason, message, look.now)))
 
 
 def _conditions(look: _Look) -> Outcome | None:

@@ -217,5 +217,4 @@ def _admitted(
         view.evicted and view.quota_reserved,
         is_admitted,
         view.queue,
-        view.job_uid,
     )  # not by name: that costs more than all else here

@@ -72,7 +72,6 @@ class Admitted:
     evicted: bool = False
     is_admitted: bool = True
     local_queue: str = ""
-    job_uid: str = ""
     #: Its place among those to be preempted: low priority, lately reserved, uid.
     rank: tuple[int, int, str] = field(init=False)
 
@@ -87,7 +86,6 @@ class Admitted:
             and self.queued == other.queued
             and self.flavor_resources == other.flavor_resources
             and self.local_queue == other.local_queue
-            and self.job_uid == other.job_uid
         )
 
     def __post_init__(self) -> None:

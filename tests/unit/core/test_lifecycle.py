@@ -7,6 +7,7 @@ import pytest
 import make
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Obj
+from batchyard.api.views.workload import workload_view
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.core.lifecycle.workload import Status
 from stage import said
@@ -212,12 +213,6 @@ def test_requests_are_reported_once() -> None:
     assert lifecycle.with_resource_requests(wl, list(requests)) is wl
 
 
-def test_a_deactivation_target_is_a_wish() -> None:
-    wl = lifecycle.set_deactivation_target(admitted(), "AdmissionCheck", "rejected", NOW)
-    assert said(wl, "DeactivationTarget") == ("True", "AdmissionCheck", "rejected")
-    assert lifecycle.is_admitted(wl)
-
-
 def test_a_check_that_waits_already_is_left_alone_by_an_eviction() -> None:
     check = {"name": "c", "state": "Pending", "message": "asked"}
     wl = make.workload(status={"admissionChecks": [check]})
@@ -247,7 +242,7 @@ def test_long_messages_are_cut() -> None:
     ],
 )
 def test_who_belongs_in_a_queue(wl: Obj, admissible: bool) -> None:
-    assert lifecycle.is_admissible(wl) is admissible
+    assert workload_view(wl).admissible is admissible
 
 
 #: What each event makes of a Workload that is pending, has quota, is admitted, is finished.

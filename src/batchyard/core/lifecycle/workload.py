@@ -115,18 +115,6 @@ def has_admission_gate(workload: Obj) -> bool:
     return bool(annotation(workload, well_known.ADMISSION_GATED_BY))
 
 
-def is_admissible(workload: Obj) -> bool:
-    """It belongs in a queue."""
-    return (
-        is_active(workload)
-        and not has_quota_reservation(workload)
-        and not is_finished(workload)
-        and not has_admission_gate(workload)
-        and not is_on_hold(workload)
-        and not is_true(workload, r.WAITING_FOR_REPLACEMENT_PODS)
-    )
-
-
 # --- admission ---
 
 
@@ -188,14 +176,13 @@ def evict(
     reason: str,
     message: str,
     now: Instant,
-    underlying_cause: str = "",
     preempted: str | None = None,
 ) -> Obj:
     """Mark it to be stopped; `preempted` is the reason of its Preempted condition, with the same message."""
     draft = StatusDraft(workload, now)
     if preempted is not None:
         draft.set_condition(r.PREEMPTED, True, preempted, message, observed=False)
-    _evict(draft, Eviction(reason, message, underlying_cause))
+    _evict(draft, Eviction(reason, message))
     return draft.result()
 
 
@@ -214,17 +201,17 @@ def release_after_eviction(workload: Obj, now: Instant) -> Obj:
     return draft.result()
 
 
-def set_requeued(workload: Obj, reason: str, message: str, requeued: bool, now: Instant) -> Obj:
-    """Say whether it may queue again after an eviction, and why."""
+def set_requeued(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+    """Say that it may queue again after an eviction, and why."""
     draft = StatusDraft(workload, now)
-    draft.set_condition(r.REQUEUED, requeued, reason, message)
+    draft.set_condition(r.REQUEUED, True, reason, message)
     return draft.result()
 
 
 def finish_backoff(workload: Obj, now: Instant) -> Obj:
     """Let it queue again after the wait that followed a timeout or a check's retry."""
     waited = clear_requeue_at(workload)
-    return set_requeued(waited, r.BACKOFF_FINISHED, "The workload backoff was finished", True, now)
+    return set_requeued(waited, r.BACKOFF_FINISHED, "The workload backoff was finished", now)
 
 
 def clear_requeue_at(workload: Obj) -> Obj:
@@ -238,13 +225,6 @@ def clear_requeue_at(workload: Obj) -> Obj:
 
 
 # --- deactivation and end ---
-
-
-def set_deactivation_target(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
-    """Ask for its deactivation; `spec.active` follows."""
-    draft = StatusDraft(workload, now)
-    draft.set_condition(r.DEACTIVATION_TARGET, True, reason, message)
-    return draft.result()
 
 
 def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
