@@ -4,10 +4,11 @@ from typing import Any
 
 import make
 from batchyard.api import scheme
-from batchyard.api.meta import Obj, with_path
+from batchyard.api.meta import Key, Obj, with_path
 from batchyard.controllers.jobs.framework import JobController
 from batchyard.controllers.jobs.job import JobIntegration
 from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.ports.client import EventType, WatchEvent
 from stage import Stage
 
 LABEL = "kueue.x-k8s.io/priority-class"
@@ -57,6 +58,15 @@ def test_a_missing_class_is_told_and_waited_for() -> None:
     assert event.message == 'WorkloadPriorityClass "later" not found'
     stage.put(make.workload_priority_class("later", 3))
     assert priority(stage)[0] == 3
+
+
+def test_a_class_that_a_job_names_no_more_is_not_waited_for() -> None:
+    controller = JobController(JobIntegration())
+    stage = Stage(controller)
+    stage.put(job_with(**{LABEL: "later"}), job_with(**{LABEL: "never"}))
+    added = WatchEvent(EventType.ADDED, Key(scheme.WORKLOAD_PRIORITY_CLASS, "", "later"), {}, None, 1)
+    assert list(controller.keys_for(added, make.NOW)) == []
+    assert list(controller.keys_for(added._replace(key=added.key._replace(name="never")), make.NOW)) != []
 
 
 def test_a_missing_class_of_the_pods_is_waited_for() -> None:

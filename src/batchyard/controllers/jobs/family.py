@@ -3,8 +3,8 @@
 An index that the same watch events would build again, and the search for the job above that is managed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, label
@@ -42,15 +42,15 @@ class Family:
         return sorted(found, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
 
     def _note_job(self, event: WatchEvent) -> Iterable[Key]:
-        key = event.key
-        owner = controller_of(event.obj)
-        if owner is not None:
-            _note(self._children, owner["uid"], key, event)
-        elif label(event.obj, well_known.QUEUE_NAME):
-            named = class_key(event.obj, self._integration.pod_sets(event.obj))
-            if named is not None:
-                _note(self._by_class, named, key, event)
-        return (key,)
+        _move(self._children, event, _owner_uid)
+        _move(self._by_class, event, self._class_of)
+        return (event.key,)
+
+    def _class_of(self, job: Obj) -> Key | None:
+        """The class that a job of its own names; what somebody owns is not asked."""
+        if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME):
+            return None
+        return class_key(job, self._integration.pod_sets(job))
 
     def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
         if not event.obj["metadata"].get("ownerReferences"):
@@ -58,22 +58,36 @@ class Family:
         owner = controller_of(event.obj)
         if owner is None:
             return ()
+        _move(self._workloads, event, self._job_of)
         children = list(self._children.get(owner["uid"], ()))
-        job = owner_key(owner, event.key.namespace)
-        if job.kind != self._integration.kind:
-            return children
-        _note(self._workloads, job, event.key, event)
-        return [job, *children]
+        job = self._job_of(event.obj)
+        return children if job is None else [job, *children]
+
+    def _job_of(self, workload: Obj) -> Key | None:
+        """The job of this kind that a Workload was made for."""
+        owner = controller_of(workload)
+        job = None if owner is None else owner_key(owner, workload["metadata"].get("namespace", ""))
+        return job if job is not None and job.kind == self._integration.kind else None
 
 
-def _note(index: dict[Any, dict[Key, None]], place: object, key: Key, event: WatchEvent) -> None:
-    """Enter a key in its place, or take it out when its object is gone."""
-    if event.type is not EventType.DELETED:
-        index.setdefault(place, {})[key] = None
-    elif place in index:
-        index[place].pop(key, None)
-        if not index[place]:
-            del index[place]
+PlaceT = TypeVar("PlaceT", bound=Hashable)
+
+
+def _move(index: dict[PlaceT, dict[Key, None]], event: WatchEvent, place_of: Callable[[Obj], PlaceT | None]) -> None:
+    """Keep a key where its object says it belongs, if it says so; empty places go."""
+    before = None if event.old is None else place_of(event.old)
+    after = None if event.type is EventType.DELETED else place_of(event.obj)
+    if before is not None and before != after and before in index:
+        index[before].pop(event.key, None)
+        if not index[before]:
+            del index[before]
+    if after is not None:
+        index.setdefault(after, {})[event.key] = None
+
+
+def _owner_uid(obj: Obj) -> str | None:
+    owner = controller_of(obj)
+    return None if owner is None else owner["uid"]
 
 
 def owner_key(owner: Mapping[str, Any], namespace: str) -> Key:
