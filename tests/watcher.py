@@ -45,20 +45,20 @@ class Watcher:
 
     def heads(self) -> list[str]:
         """The heads, which wait no more."""
-        heads = self.index.take_heads(self.now)
+        heads = self.index.heads(self.now)
         for head in heads:
-            self.index.pending[head.queue].remove(head.workload.key, forget_sticky=False)
+            self.index.line_up.pending[head.queue].remove(head.workload.key, forget_sticky=False)
         return [head.workload.name for head in heads]
 
     def park(self) -> None:
         """Find every head inadmissible, until nobody is in line."""
-        while heads := self.index.take_heads(self.now):
+        while heads := self.index.heads(self.now):
             for head in heads:
                 self.index.line_up.requeue(head, None, RequeueReason.GENERIC)
 
     def waiting(self, name: str = "cq") -> list[str]:
         """All that wait in a ClusterQueue."""
-        return [view.name for view in self.index.pending[name].views()]
+        return [view.name for view in self.index.line_up.pending[name].views()]
 
     def used(self, name: str = "cq") -> int:
         """What is used of a ClusterQueue, in whole cpus of flavor spot."""
@@ -90,8 +90,8 @@ def parked(*objects: Obj, name: str = "a", cpu: int = 1) -> Watcher:
 def assumed(watcher: Watcher) -> Obj:
     """Decide on the one head and count its admission before it is written."""
     index = watcher.index
-    heads = index.take_heads(watcher.now)
+    heads = index.heads(watcher.now)
     (decision,) = Cycle(index.snapshot, Policy(), index.namespaces, 1).run(heads)
     assert isinstance(decision, Admit)
-    index.assume(decision, watcher.now, admitted=False)
+    index.book.assume(decision, watcher.now, admitted=False)
     return workload(heads[0].workload.name, 3)

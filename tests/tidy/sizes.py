@@ -9,7 +9,6 @@ FUNCTION_LINES = 60
 TEST_LINES = 25
 CLASS_LINES = 250
 MODULE_LINES = 600
-TEST_FILE_LINES = 800
 PARAMETERS = 6
 NESTING = 4
 
@@ -40,11 +39,10 @@ def long_classes(file: SourceFile) -> Iterator[Violation]:
 
 def long_modules(file: SourceFile) -> Iterator[Violation]:
     """Modules too long to read in one go."""
-    limit = TEST_FILE_LINES if file.path.startswith("tests/") else MODULE_LINES
     lines = len(file.text.splitlines())
-    if lines > limit:
-        what = f"module has {lines} lines, more than {limit}"
-        yield Violation(file.path, limit + 1, "module-length", file.path, what, "split it by noun")
+    if lines > MODULE_LINES:
+        what = f"module has {lines} lines, more than {MODULE_LINES}"
+        yield Violation(file.path, MODULE_LINES + 1, "module-length", file.path, what, "split it by noun")
 
 
 def many_parameters(file: SourceFile) -> Iterator[Violation]:

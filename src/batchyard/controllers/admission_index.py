@@ -11,13 +11,12 @@ from batchyard.api import scheme
 from batchyard.api.conditions import is_true
 from batchyard.api.views.flavor import flavor_view
 from batchyard.api.views.namespace import namespace_labels
-from batchyard.api.views.queues import LocalQueueView, cluster_queue_view, cohort_view, local_queue_view
+from batchyard.api.views.queues import cluster_queue_view, cohort_view, local_queue_view
 from batchyard.base.instant import Instant
 from batchyard.controllers.line_up import LineUp
 from batchyard.controllers.pending import PendingQueue
-from batchyard.controllers.tally import Tally
 from batchyard.controllers.workload_book import WorkloadBook
-from batchyard.core.decisions import Admit, Head
+from batchyard.core.decisions import Head
 from batchyard.core.readiness import Readiness, readiness_of
 from batchyard.core.snapshot import Snapshot
 from batchyard.ports.client import EventType, WatchEvent
@@ -57,53 +56,21 @@ class AdmissionIndex:
             scheme.ADMISSION_CHECK: self._on_check,
         }
 
-    @property
-    def pending(self) -> dict[str, PendingQueue]:
-        """Who waits, by ClusterQueue."""
-        return self.line_up.pending
-
-    @property
-    def local_queues(self) -> dict[str, LocalQueueView]:
-        """All LocalQueues by namespace and name."""
-        return self.book.local_queues
-
-    @property
-    def queue_tally(self) -> Tally:
-        """Figures by ClusterQueue."""
-        return self.book.queue_tally
-
-    @property
-    def local_tally(self) -> Tally:
-        """Figures by LocalQueue."""
-        return self.book.local_tally
-
     def observe(self, event: WatchEvent, now: Instant) -> bool:
         """Take note of a change; whether there is something to decide now."""
         self.line_up.now = now
         self._handlers[event.key.kind](event)
         return self.line_up.has_work()
 
-    def take_heads(self, now: Instant) -> list[Head]:
-        """Wake whom changes, or time, may help; then take the heads of all ClusterQueues that can admit."""
+    def heads(self, now: Instant) -> list[Head]:
+        """Wake whom changes, or time, may help; then the heads of all ClusterQueues that can admit."""
         self.line_up.now = now
         self.snapshot.settle()
         if self.snapshot.rebuilds != self._rebuilds:  # whoever settled it
             self._rebuilds = self.snapshot.rebuilds
             self.line_up.rouse_all()
         self.line_up.wake_due()
-        return self.line_up.take_heads()
-
-    def dequeue(self, key: str) -> None:
-        """Take a Workload out of line."""
-        self.book.dequeue(key)
-
-    def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
-        """Count an admission before it is written."""
-        self.book.assume(decision, now, admitted=admitted)
-
-    def next_release(self) -> Instant | None:
-        """When time alone will have somebody tried again; None if never."""
-        return self.line_up.next_release()
+        return self.line_up.heads()
 
     def readiness(self, name: str) -> Readiness:
         """Whether a ClusterQueue can admit, and why not."""
@@ -116,44 +83,41 @@ class AdmissionIndex:
 
     def _on_local_queue(self, event: WatchEvent) -> None:
         view = local_queue_view(event.obj)
-        before = self.local_queues.get(view.key)
+        before = self.book.local_queues.get(view.key)
         if event.type is _DELETED:
             self.book.empty(view.key)
-            self.local_queues.pop(view.key, None)
+            self.book.local_queues.pop(view.key, None)
             return
         if before is not None and (before.cluster_queue, before.stop_policy) == (view.cluster_queue, view.stop_policy):
             return
         if before is not None:
             self.book.empty(view.key)
-        self.local_queues[view.key] = view
+        self.book.local_queues[view.key] = view
         self.book.fill_from(view)
 
     def _on_cluster_queue(self, event: WatchEvent) -> None:
         view = cluster_queue_view(event.obj)
         name = view.name
         if event.type is _DELETED:
-            for held in self.snapshot.queues[name].workloads.values():
-                self.local_tally.remove(held.local_queue, held)
-            self.snapshot.remove_queue(name)
-            self.queue_tally.forget(name)
+            self.book.forget_queue(name)
             self.line_up.forget(name)
             self.line_up.rouse_all()
             self._terminating.pop(name, None)
             return
         if event.obj["metadata"].get("deletionTimestamp"):
             self._terminating[name] = None
-        if event.old is not None and event.old.get("spec") == event.obj.get("spec") and name in self.pending:
+        if event.old is not None and event.old.get("spec") == event.obj.get("spec") and name in self.line_up.pending:
             self._set_active(name)
             return
         queue = self.snapshot.put_queue(view)
-        is_new = name not in self.pending
-        waiting = self.pending.setdefault(name, PendingQueue(name))
+        is_new = name not in self.line_up.pending
+        waiting = self.line_up.pending.setdefault(name, PendingQueue(name))
         waiting.strict_fifo = queue.view.strict_fifo
         self._set_active(name)
         self.line_up.wake(name)
         if is_new:
             self.book.count_holders(name)
-            for local in self.local_queues.values():
+            for local in self.book.local_queues.values():
                 if local.cluster_queue == name:
                     self.book.fill_from(local)
 

@@ -41,7 +41,7 @@ class LineUp:
         """Whether a cycle may have something to decide."""
         return bool(self._to_wake) or bool(self._in_line) or bool(self._unnoticed)
 
-    def take_heads(self) -> list[Head]:
+    def heads(self) -> list[Head]:
         """Wake whom changes may help, then look at the front of every ClusterQueue that has one and can admit."""
         if self._to_wake:
             self._wake_marked()

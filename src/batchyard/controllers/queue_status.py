@@ -88,7 +88,7 @@ class QueueStatus:
         self._stale[scheme.LOCAL_QUEUE, view.queue] = None
         if view.cluster_queue:
             self._stale[scheme.CLUSTER_QUEUE, view.cluster_queue] = None
-        local = self._index.local_queues.get(view.queue)
+        local = self._index.book.local_queues.get(view.queue)
         if local is not None:
             self._stale[scheme.CLUSTER_QUEUE, local.cluster_queue] = None
 
@@ -97,7 +97,7 @@ class QueueStatus:
         before, after = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
         if before == after and event.old is not None and event.type is not EventType.DELETED:
             return
-        for local in self._index.local_queues.values():
+        for local in self._index.book.local_queues.values():
             if local.cluster_queue == event.key.name:
                 namespace, _, name = local.key.partition("/")
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
@@ -121,11 +121,11 @@ class QueueStatus:
             return obj.get("status") or {}
         self._index.snapshot.settle()
         status = dict(obj.get("status") or {})
-        count = self._index.queue_tally.get(name)
+        count = self._index.book.queue_tally.get(name)
         status["conditions"] = _active(obj, self._index.readiness(name), now)
         status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=False)
         status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=False)
-        status["pendingWorkloads"] = len(self._index.pending[name])
+        status["pendingWorkloads"] = len(self._index.line_up.pending[name])
         _set_counts(status, count)
         self._set_share(status, queue.node)
         return status
@@ -134,11 +134,11 @@ class QueueStatus:
         metadata, spec = obj["metadata"], obj["spec"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         name = spec.get("clusterQueue", "")
-        queue, waiting = self._index.snapshot.queues.get(name), self._index.pending.get(name)
+        queue, waiting = self._index.snapshot.queues.get(name), self._index.line_up.pending.get(name)
         stopped = (spec.get("stopPolicy") or "None") != "None"
         cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
         status = dict(obj.get("status") or {})
-        count = self._index.local_tally.get(key) if queue else Count()
+        count = self._index.book.local_tally.get(key) if queue else Count()
         status["conditions"] = _active(obj, _local_readiness(cluster_queue, stopped=stopped), now)
         status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=True)
         status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=True)

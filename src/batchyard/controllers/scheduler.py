@@ -60,7 +60,7 @@ class Scheduler:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """One cycle; when nothing is left to decide, say why those who wait do."""
-        heads = self._index.take_heads(now)
+        heads = self._index.heads(now)
         if not heads:
             return self._rest(reader, now)
         self._number += 1
@@ -94,12 +94,12 @@ class Scheduler:
         key = _key(view)
         self._reports.pop(view.key, None)
         obj = reader.get(key)
-        self._index.dequeue(view.key)
+        self._index.book.dequeue(view.key)
         if obj is None or not workload_view(obj).admissible:
             return  # its change is still to be told
         checks = decision.queue.view.admission_checks
         admitted = not checks
-        self._index.assume(decision, now, admitted=admitted)
+        self._index.book.assume(decision, now, admitted=admitted)
         admission = {
             "clusterQueue": decision.queue.name,
             "podSetAssignments": [_pod_set_assignment(p) for p in decision.assignment.pod_sets],
@@ -143,7 +143,11 @@ class Scheduler:
                     outcome.writes.append(UpdateStatus(report))
                     outcome.events.append(EventRecord(key, "Warning", why.reason, why.message))
             self._reports.clear()
-        times = [t for t in (self._index.next_release(), self._reports_due if self._reports else None) if t is not None]
+        times = [
+            t
+            for t in (self._index.line_up.next_release(), self._reports_due if self._reports else None)
+            if t is not None
+        ]
         outcome.requeue_at = min(times, default=None)
         return outcome
 

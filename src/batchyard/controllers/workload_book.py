@@ -51,6 +51,13 @@ class WorkloadBook:
         if waiting.has_heads():
             self.line_up.show_new(local.cluster_queue)
 
+    def forget_queue(self, cluster_queue: str) -> None:
+        """A ClusterQueue is gone, and whatever was held in it."""
+        for held in self.snapshot.queues[cluster_queue].workloads.values():
+            self.local_tally.remove(held.local_queue, held)
+        self.queue_tally.forget(cluster_queue)
+        self.snapshot.remove_queue(cluster_queue)
+
     def empty(self, key: str) -> None:
         """Take the Workloads of a LocalQueue out of line."""
         for workload in self._workloads.get(key, {}):

@@ -95,7 +95,7 @@ class World:
         now = self.kernel.now()
         self.kernel.run(now)
         looping = bool(self.loops) and self.loops[-1].at == now
-        waits_for_time = looping or self.platform.index.next_release() is not None
+        waits_for_time = looping or self.platform.index.line_up.next_release() is not None
         self.platform.runner.flush_delayed(("queue-status",) if waits_for_time else ("scheduler", "queue-status"))
         self.kernel.run(now)
 

@@ -181,15 +181,18 @@ def test_an_admission_that_was_not_written_is_undone_by_the_change_that_was_fast
 
 def test_figures_follow_what_is_held() -> None:
     watcher = Watcher(*open_queue(), holding("x", 3), holding("y", 1, admitted=False))
-    count, local = watcher.index.queue_tally.get("cq"), watcher.index.local_tally.get("team/cq")
+    count, local = watcher.index.book.queue_tally.get("cq"), watcher.index.book.local_tally.get("team/cq")
     assert (count.reserving, count.admitted, local.reserving, local.admitted) == (2, 1, 2, 1)
     watcher.put(workload("x", 3))
-    assert (watcher.index.queue_tally.get("cq").reserving, watcher.index.local_tally.get("team/cq").admitted) == (1, 0)
+    assert (
+        watcher.index.book.queue_tally.get("cq").reserving,
+        watcher.index.book.local_tally.get("team/cq").admitted,
+    ) == (1, 0)
 
 
 def test_a_queue_that_goes_takes_its_figures_along() -> None:
     watcher = Watcher(*open_queue(), holding("x", 3))
     watcher.delete(scheme.CLUSTER_QUEUE, "cq")
-    assert watcher.index.queue_tally.get("cq").reserving == 0
-    assert watcher.index.local_tally.get("team/cq").reserving == 0
+    assert watcher.index.book.queue_tally.get("cq").reserving == 0
+    assert watcher.index.book.local_tally.get("team/cq").reserving == 0
     assert watcher.heads() == []

@@ -212,14 +212,19 @@ def test_within_the_own_branch_siblings_balance(cpu: int, victims: list[str]) ->
     assert yard.victims(asks(cpu)) == victims
 
 
-def test_of_a_cohort_and_a_queue_of_equal_share_the_cohort_gives() -> None:
-    yard = fair(
-        cohort("all", 6),
+def beside_a_cohort(cpu: int) -> Yard:
+    """A queue that reclaims, beside another one and a Cohort that both borrow from so much cpu."""
+    return fair(
+        cohort("all", cpu),
         cohort("team", 0, parent="all"),
         queue("a", 2, cohort="all", preemption=ANY),
         queue("b", 0, cohort="all"),
         queue("member", 0, cohort="team"),
     )
+
+
+def test_of_a_cohort_and_a_queue_of_equal_share_the_cohort_gives() -> None:
+    yard = beside_a_cohort(6)
     yard.hold("theirs", 4, "b", priority=-9)
     yard.hold("members", 4, "member", priority=9)
     assert yard.victims(asks(2)) == ["members"]
@@ -234,13 +239,7 @@ def test_reclaiming_does_not_reach_the_own_queue() -> None:
 
 
 def test_a_queue_of_larger_share_gives_before_a_cohort() -> None:
-    yard = fair(
-        cohort("all", 7),
-        cohort("team", 0, parent="all"),
-        queue("a", 2, cohort="all", preemption=ANY),
-        queue("b", 0, cohort="all"),
-        queue("member", 0, cohort="team"),
-    )
+    yard = beside_a_cohort(7)
     yard.hold("theirs", 5, "b", priority=9)
     yard.hold("members", 4, "member", priority=-9)
     assert yard.victims(asks(2)) == ["theirs"]

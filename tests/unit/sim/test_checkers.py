@@ -172,7 +172,7 @@ def test_a_finished_workload_that_goes_on_is_seen() -> None:
 
 def test_a_workload_that_is_forgotten_is_seen() -> None:
     world, inspection = running(workload("old", count=6), workload("late"))
-    world.platform.index.pending["ours"].remove("team/late")
+    world.platform.index.line_up.pending["ours"].remove("team/late")
     change(world, "old", {"conditions": [make.condition("Finished")]})
     assert broken(inspection, world) == ["assumed_equals_confirmed", "nothing_is_stuck"]
 

@@ -53,16 +53,16 @@ def _known(index: AdmissionIndex) -> dict[str, Any]:
     """All that decisions rest on, by name."""
     snapshot = index.snapshot
     known: dict[str, Any] = {
-        f"local queue {key}": (view.cluster_queue, view.stop_policy) for key, view in index.local_queues.items()
+        f"local queue {key}": (view.cluster_queue, view.stop_policy) for key, view in index.book.local_queues.items()
     }
     for name, queue in snapshot.queues.items():
         known[f"queue {name}"] = queue.active
-        known[f"tally of {name}"] = _figures(index.queue_tally.get(name), snapshot)
-        known[f"waiting in {name}"] = sorted(view.key for view in index.pending[name].views())
+        known[f"tally of {name}"] = _figures(index.book.queue_tally.get(name), snapshot)
+        known[f"waiting in {name}"] = sorted(view.key for view in index.line_up.pending[name].views())
         for held in queue.workloads.values():
             known[f"quota of {held.key}"] = _holding(held, snapshot)
-    for key in index.local_queues:
-        known[f"tally of {key}"] = _figures(index.local_tally.get(key), snapshot)
+    for key in index.book.local_queues:
+        known[f"tally of {key}"] = _figures(index.book.local_tally.get(key), snapshot)
     return known
 
 

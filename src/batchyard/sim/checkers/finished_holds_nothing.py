@@ -29,5 +29,5 @@ class FinishedHoldsNothing(Law):
             key = Key(scheme.WORKLOAD, view.namespace, view.name)
             if index.snapshot.holder(view.key) is not None:
                 self.violate(f"{view.key} has finished and holds quota", key)
-            if any(queue.get(view.key) is not None for queue in index.pending.values()):
+            if any(queue.get(view.key) is not None for queue in index.line_up.pending.values()):
                 self.violate(f"{view.key} has finished and waits", key)
