@@ -13,10 +13,11 @@ from batchyard.api import scheme
 from batchyard.api.conditions import is_true, with_condition
 from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Key, Obj, controller_of, key_of, label, with_path
+from batchyard.api.views.job import pods_at_once
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import EventRecord, Outcome
-from batchyard.runtime.jobs import has_ended, parallel_pods
+from batchyard.runtime.jobs import has_ended
 
 _DOMAIN: Final = "jobset.sigs.k8s.io"
 _REPLICATED_JOB: Final = f"{_DOMAIN}/replicatedjob-name"
@@ -92,7 +93,7 @@ def _replicated_statuses(jobset: Obj, jobs: Sequence[Obj]) -> list[dict[str, Any
 
 def _is_ready(job: Obj) -> bool:
     status = job.get("status") or {}
-    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= parallel_pods(job["spec"]))
+    return bool(status.get("succeeded", 0) + status.get("ready", 0) >= pods_at_once(job["spec"]))
 
 
 def _is_complete(jobset: Obj, jobs: Sequence[Obj]) -> bool:

@@ -17,12 +17,13 @@ from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, Obj, annotation, controller_of
 from batchyard.api.times import format_time, parse_time
+from batchyard.api.views.job import pods_at_once
 from batchyard.base.instant import MINUTE, Duration, Instant, parse_duration
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
 from batchyard.ports.controller import Controller, EventRecord, Outcome
-from batchyard.runtime.jobs import has_ended, parallel_pods
+from batchyard.runtime.jobs import has_ended
 from batchyard.runtime.jobsets import JobSetPlayback
 
 _DEFAULT_RUNTIME: Final = MINUTE
@@ -130,7 +131,7 @@ def _suspend(key: Key, job: Obj, now: Instant) -> Outcome:
 def _start(key: Key, job: Obj, now: Instant) -> Outcome:
     """All pods at once, and at once ready; the time of a resumed Job counts from now."""
     status = dict(job.get("status") or ())
-    pods = parallel_pods(job["spec"])
+    pods = pods_at_once(job["spec"])
     events = []
     if is_true(job, "Suspended"):
         status["conditions"] = _with_condition(status, "Suspended", False, ("JobResumed", "Job resumed"), now)

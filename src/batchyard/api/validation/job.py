@@ -11,6 +11,7 @@ from batchyard.api.annotations import boolean, is_elastic, whole_number
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.validation import faults, job_policies, metadata, names, pods, queued_jobs, queued_topology
+from batchyard.api.views.job import pods_at_once
 
 _INDEXES_MAX: Final = 100_000
 _PARALLELISM_OF_MANY_MAX: Final = 10_000
@@ -233,18 +234,12 @@ def _annotation(job: Obj, name: str) -> str | None:
     return value
 
 
-def pods_count(spec: Obj) -> int:
-    """How many pods of a Job run at once."""
-    parallelism, completions = spec.get("parallelism", 1), spec.get("completions")
-    return int(parallelism if completions is None else min(parallelism, completions))
-
-
 def _partial_admission_faults(job: Obj) -> Iterator[FieldError]:
     """The least parallelism of a Job is less than its parallelism, and it cannot be elastic at the same time."""
     value, path = _annotation(job, well_known.MIN_PARALLELISM), f"metadata.annotations[{well_known.MIN_PARALLELISM}]"
     if value is None:
         return
-    most = pods_count(job.get("spec") or {}) - 1
+    most = pods_at_once(job.get("spec") or {}) - 1
     least = whole_number(value)
     if least is None:
         message = f"strconv.Atoi: parsing {faults.printed(value)}: invalid syntax"
@@ -302,4 +297,4 @@ def _topology_faults(job: Obj) -> Iterator[FieldError]:
     if annotations:
         path = "spec.template.metadata.annotations"
         elastic = is_elastic(job)
-        yield from queued_topology.request_faults(annotations, path, pods_count(spec), elastic=elastic)
+        yield from queued_topology.request_faults(annotations, path, pods_at_once(spec), elastic=elastic)

@@ -10,6 +10,7 @@ from typing import Final
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.validation import faults, job, jobset_policies, metadata, names, queued_jobs, queued_topology
+from batchyard.api.views.job import pods_at_once
 
 PATH: Final = "spec.replicatedJobs"
 _INT32_MAX: Final = 2**31 - 1
@@ -145,7 +146,7 @@ def _topology_faults(spec: Obj) -> Iterator[FieldError]:
         annotations = ((job_spec.get("template") or {}).get("metadata") or {}).get("annotations")
         if annotations:
             path = f"{PATH}[{i}].template.spec.template.metadata.annotations"
-            count = replicated.get("replicas", 1) * job.pods_count(job_spec)
+            count = replicated.get("replicas", 1) * pods_at_once(job_spec)
             pod_sets.append(queued_topology.PodSetTopology(annotations, path, count))
     for pod_set in pod_sets:
         yield from queued_topology.request_faults(pod_set.annotations, pod_set.path, pod_set.count)

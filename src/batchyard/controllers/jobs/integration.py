@@ -50,10 +50,3 @@ def condition_true(job: Obj, *types: str) -> Mapping[str, Any] | None:
     """The first condition of these types that is True."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] in types and c["status"] == "True"), None)
-
-
-def pods_per_job(spec: Mapping[str, Any]) -> int:
-    """How many pods of a Job spec run at a time: its parallelism, but not more than it has completions."""
-    parallelism: int = spec.get("parallelism", 1)
-    completions: int | None = spec.get("completions")
-    return parallelism if completions is None else min(parallelism, completions)

@@ -7,7 +7,8 @@ from typing import Any, Final
 from batchyard.api import scheme, well_known
 from batchyard.api.annotations import boolean, whole_number
 from batchyard.api.meta import Obj, annotation, with_metadata, with_path
-from batchyard.controllers.jobs.integration import Ending, condition_true, pods_per_job
+from batchyard.api.views.job import pods_at_once
+from batchyard.controllers.jobs.integration import Ending, condition_true
 from batchyard.controllers.jobs.podsets import Injection, InvalidInjection, inject, restore, without_duplicate_env
 from batchyard.controllers.jobs.topology import topology_request
 from batchyard.ports.client import Update, UpdateStatus, Write
@@ -44,7 +45,7 @@ class JobIntegration:
         pod_set: dict[str, Any] = {
             "name": POD_SET,
             "template": without_duplicate_env(_without_controller_labels(template)),
-            "count": pods_per_job(job["spec"]),
+            "count": pods_at_once(job["spec"]),
             "topologyRequest": topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
         }
         minimum = _parallelism_min(job)

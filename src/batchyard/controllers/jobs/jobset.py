@@ -5,7 +5,8 @@ from typing import Any
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_path
-from batchyard.controllers.jobs.integration import Ending, condition_true, pods_per_job
+from batchyard.api.views.job import pods_at_once
+from batchyard.controllers.jobs.integration import Ending, condition_true
 from batchyard.controllers.jobs.podsets import Injection, InvalidInjection, inject, restore, without_duplicate_env
 from batchyard.controllers.jobs.topology import topology_request
 from batchyard.ports.client import Update, Write
@@ -37,7 +38,7 @@ class JobSetIntegration:
         """The pods of replicas that succeeded."""
         succeeded = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
-            {"name": replicated["name"], "count": done * pods_per_job(replicated["template"]["spec"])}
+            {"name": replicated["name"], "count": done * pods_at_once(replicated["template"]["spec"])}
             for replicated in job["spec"].get("replicatedJobs") or ()
             if 0 < (done := succeeded.get(replicated["name"], 0)) <= replicated.get("replicas", 1)
         ]
@@ -91,6 +92,6 @@ def _pod_set(replicated: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": replicated["name"],
         "template": without_duplicate_env(template),
-        "count": replicas * pods_per_job(replicated["template"]["spec"]),
+        "count": replicas * pods_at_once(replicated["template"]["spec"]),
         "topologyRequest": topology,
     }
