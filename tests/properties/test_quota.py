@@ -14,6 +14,7 @@ from batchyard.core.quota import (
     fits_in_quota,
     is_borrowing_with,
     is_within_nominal,
+    known_available,
     local_available,
     lowest_fitting_height,
 )
@@ -36,7 +37,7 @@ class Forest(NamedTuple):
     def use(self, queue: str, amounts: dict[Pair, int], key: str = "w") -> None:
         """Let a ClusterQueue use so much more, in both."""
         for pair, amount in amounts.items():
-            change_usage(self.snapshot.queues[queue].node, self.snapshot.id_of(*pair), amount)
+            change_usage(self.snapshot.queues[queue].node, ((self.snapshot.id_of(*pair), amount),), 1)
         self.defined.holders.setdefault(f"queue/{queue}", {})[key] = amounts
 
     def nodes(self) -> dict[str, QuotaNode]:
@@ -104,8 +105,9 @@ def test_every_figure_is_as_defined(forest: Forest) -> None:
 def test_a_change_of_usage_and_its_opposite_change_nothing(forest: Forest, pair: Pair, amount: int) -> None:
     before = figures(forest)
     for queue in forest.snapshot.queues.values():
-        change_usage(queue.node, forest.snapshot.id_of(*pair), amount)
-        change_usage(queue.node, forest.snapshot.id_of(*pair), -amount)
+        usage = ((forest.snapshot.id_of(*pair), amount),)
+        change_usage(queue.node, usage, 1)
+        change_usage(queue.node, usage, -1)
     assert figures(forest) == before
 
 
@@ -137,7 +139,7 @@ def test_what_is_taken_from_the_available_is_missing_there_and_leaves_nobody_sho
         before = {name: available(node, fr) for name, node in nodes.items()}
         if amount > before[f"queue/{queue.name}"]:
             continue
-        change_usage(queue.node, fr, amount)
+        change_usage(queue.node, ((fr, amount),), 1)
         after = {name: available(node, fr) for name, node in nodes.items()}
         assert after[f"queue/{queue.name}"] == before[f"queue/{queue.name}"] - amount
         assert all(after[name] >= min(0, before[name]) for name in nodes)
@@ -180,6 +182,47 @@ def test_quota_is_found_in_the_lowest_subtree_that_holds_it(forest: Forest, pair
         is_found = defined.used(place, pair) + wanted <= defined.subtree(place, pair)
         expected = height(defined, place), len(path) > 1 and place != path[0] if is_found else False
         assert lowest_fitting_height(queue.node, fr, amount) == expected
+
+
+@MORE
+@given(forests(), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(PAIRS), AMOUNT, st.booleans()), max_size=4))
+def test_what_is_known_to_be_available_is_known_anew_after_every_change(
+    forest: Forest, changes: list[tuple[int, Pair, int, bool]]
+) -> None:
+    snapshot, queues = forest.snapshot, list(forest.snapshot.queues.values())
+    fill_in(forest)
+    with snapshot.what_if():
+        for number, pair, amount, adds in changes:
+            queue, fr = queues[number % len(queues)], snapshot.id_of(*pair)
+            if adds:
+                snapshot.add_usage(queue, ((fr, amount),))
+            else:
+                snapshot.remove_usage(queue, ((fr, min(amount, queue.node.usage[fr])),))
+            fill_in(forest)
+    fill_in(forest)
+
+
+def fill_in(forest: Forest) -> None:
+    """Have everybody add what is missing of the known, and see that nobody else's addition was wrong."""
+    for node in forest.nodes().values():
+        known = known_available(node)
+        for fr in range(len(PAIRS)):
+            assert known.setdefault(fr, available(node, fr)) == available(node, fr), node.name
+
+
+@given(forests(), st.integers(0, 9))
+def test_where_there_is_one_height_beyond_its_own_quota_it_is_found_there(forest: Forest, amount: int) -> None:
+    for queue in forest.snapshot.queues.values():
+        node = queue.node
+        for fr in range(len(PAIRS)):
+            if node.beyond is not None and is_borrowing_with(node, fr, amount):
+                assert lowest_fitting_height(node, fr, amount) == (node.beyond, False)
+
+
+@given(forests())
+def test_what_could_ever_be_had_is_no_less_than_ones_own(forest: Forest) -> None:
+    for node in forest.nodes().values():
+        assert all(most >= own for most, own in zip(node.potential, node.subtree, strict=True))
 
 
 def height(defined: QuotaDefinition, node: str) -> int:

@@ -168,10 +168,10 @@ class QueueStatus:
                 "name": flavor,
                 "resources": [
                     _resource_usage(queue, resource, group.ids[resource][number], used, local=local)
-                    for resource in sorted(group.resources)
+                    for resource in sorted(group.ids)
                 ],
             }
-            for group in queue.groups
+            for group in queue.coverage.groups
             for number, flavor in enumerate(group.flavors)
         ]
 

@@ -15,13 +15,15 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.admission_index import KINDS, AdmissionIndex
 from batchyard.controllers.preemption_loops import LoopWatch, PreemptionLoop
-from batchyard.core.assignment import Assignment, Attempt, PodSetAssignment, Possibility
+from batchyard.core.assignment import Assignment, PodSetAssignment
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Admit, Decision, Preempt, Wait, Why
 from batchyard.core.lifecycle import reasons
 from batchyard.core.lifecycle.workload import evict, reserve_quota, set_pending, with_resource_requests
 from batchyard.core.preemption.request import Target
+from batchyard.core.quality import Possibility
 from batchyard.core.reasons import preemption_message
+from batchyard.core.scan import Attempt
 from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
 

@@ -2,65 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from batchyard.api.views.pod import Requests
 from batchyard.api.views.workload import Shape
+from batchyard.core.plan import NO_PICK, SCAN_DONE, Choice, Pick
+from batchyard.core.quality import Mode, Possibility
 from batchyard.core.quota import Usage
 from batchyard.core.reasons import NO_MATCHING_FLAVOR, Fact, PodSetFacts, least_severe, most_severe
-
-SCAN_DONE: Final = -1
-
-
-class Mode(IntEnum):
-    """How well an assignment fits, worst to best."""
-
-    NO_FIT = 0
-    PREEMPT = 1
-    #: Fits once the preemptions of this cycle are through.
-    DEFERRED_FIT = 2
-    FIT = 3
-
+from batchyard.core.scan import Attempt, Scan
 
 _PREEMPT: Final = Mode.PREEMPT
-
-
-class Possibility(IntEnum):
-    """How a flavor could be had, worst to best."""
-
-    NO_FIT = 0
-    NO_CANDIDATES = 1
-    PREEMPT = 2
-    RECLAIM = 3
-    FIT = 4
-
-
-#: By possibility, the mode of an assignment that has it.
-MODES: Final = (Mode.NO_FIT, Mode.PREEMPT, Mode.PREEMPT, Mode.PREEMPT, Mode.FIT)
-
-
-class Choice(NamedTuple):
-    """The flavor chosen for a resource."""
-
-    flavor: str
-    fr: int
-    mode: Mode
-    #: Height in the cohort tree where the quota comes from; 0 is the ClusterQueue's own.
-    borrow: int
-    #: The last flavor looked at, or SCAN_DONE when the next search starts from the first again.
-    tried: int
-
-
-class Attempt(NamedTuple):
-    """What came of looking at one flavor."""
-
-    flavor: str
-    group: int
-    possibility: Possibility
-    borrow: int
-    facts: tuple[Fact, ...]
-    no_fit_reason: str
 
 
 @dataclass(slots=True)
@@ -70,17 +22,39 @@ class PodSetAssignment:
     name: str
     count: int
     requests: Requests
-    choices: Mapping[str, Choice]
-    #: That of its worst resource.
-    mode: Mode
-    facts: tuple[Fact, ...]
-    attempts: tuple[Attempt, ...]
+    pick: Pick
+    #: The resource groups looked at; one without a pick ended the search.
+    scans: tuple[Scan, ...]
+    #: A resource that the ClusterQueue does not have.
+    unavailable: str
+
+    @property
+    def choices(self) -> Mapping[str, Choice]:
+        """The flavors by resource."""
+        return self.pick.choices
+
+    @property
+    def mode(self) -> Mode:
+        """That of its worst resource."""
+        return self.pick.mode
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What stands against it."""
+        if self.scans and self.scans[-1].pick is NO_PICK:
+            return tuple(self.scans[-1].facts)
+        if self.unavailable:
+            return (f"resource {self.unavailable} unavailable in ClusterQueue",)
+        return tuple([fact for scan in self.scans for fact in scan.facts])
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """What came of the flavors that were looked at and are not simply free."""
+        return tuple([attempt for scan in self.scans for attempt in scan.attempts])
 
     @property
     def no_fit_reason(self) -> str:
         """Why it does not fit at all: in each resource group the flavor nearest to fitting, of all groups the worst."""
-        if not self.attempts:
-            return NO_MATCHING_FLAVOR
         by_group: dict[int, str] = {}
         for attempt in self.attempts:
             if attempt.possibility is Possibility.NO_FIT:
@@ -122,12 +96,12 @@ class Assignment:
     @property
     def tried(self) -> tuple[Mapping[str, int], ...]:
         """By pod set and resource, the last flavor looked at, or SCAN_DONE."""
-        return tuple([{r: c.tried for r, c in p.choices.items()} for p in self.pod_sets])
+        return tuple([p.pick.tried for p in self.pod_sets])
 
     @property
     def pod_set_facts(self) -> tuple[PodSetFacts, ...]:
         """What stands against it."""
-        return tuple([PodSetFacts(p.name, p.facts) for p in self.pod_sets if p.facts])
+        return tuple([PodSetFacts(p.name, facts) for p in self.pod_sets if (facts := p.facts)])
 
     @property
     def no_fit_reason(self) -> str:

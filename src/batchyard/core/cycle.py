@@ -15,13 +15,14 @@ from functools import partial
 from typing import Final
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.core.assignment import Assignment, LastAssignment, Mode
+from batchyard.core.assignment import Assignment, LastAssignment
 from batchyard.core.decisions import Admit, Decision, Head, Preempt, Wait, Why
 from batchyard.core.flavors import FlavorSearch, Nominated, is_outdated
 from batchyard.core.ordering import classical_order, fair_order
 from batchyard.core.partial import search_counts
 from batchyard.core.preemption.request import Target
 from batchyard.core.preemption.search import VictimSearch
+from batchyard.core.quality import Mode
 from batchyard.core.queue import Admitted, ClusterQueue
 from batchyard.core.quota import Usage, has_room
 from batchyard.core.reasons import (
@@ -40,11 +41,13 @@ _WILL_FIT: Final = (
 _OVERLAP: Final = "Workload has overlapping preemption targets with another workload"
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
-
+# Members looked up once: an attribute of an enum costs more than what is done with it here.
 _M_NO_FIT: Final = Mode.NO_FIT
 _M_PREEMPT: Final = Mode.PREEMPT
 _M_DEFERRED_FIT: Final = Mode.DEFERRED_FIT
 _M_FIT: Final = Mode.FIT
+_R_NO_FIT: Final = RequeueReason.NO_FIT
+_R_NO_CANDIDATES: Final = RequeueReason.PREEMPTION_NO_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +159,12 @@ class Cycle:
             self._look_again(entry, victims)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _M_NO_FIT:
-            why = Why(assignment.no_fit_reason, assignment.pod_set_facts)
-            return Wait(head, why, RequeueReason.NO_FIT, self._tried(entry))
+            why = Why("", assignment)
+            return Wait(head, why, _R_NO_FIT, self._tried(entry))
         if assignment.mode is _M_PREEMPT and not entry.targets:
             self._reserve(entry)
-            why = Why(WAITING_FOR_QUOTA, assignment.pod_set_facts)
-            return Wait(head, why, RequeueReason.PREEMPTION_NO_CANDIDATES, self._tried(entry))
+            why = Why(WAITING_FOR_QUOTA, assignment)
+            return Wait(head, why, _R_NO_CANDIDATES, self._tried(entry))
         if assignment.mode is _M_DEFERRED_FIT:
             self.snapshot.add_usage(entry.queue, entry.usage)
             why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
@@ -174,7 +177,7 @@ class Cycle:
         self.snapshot.add_usage(entry.queue, entry.usage)
         if assignment.mode is _M_PREEMPT:
             after = f". Pending the preemption of {len(entry.targets)} workload(s)"
-            why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, assignment.pod_set_facts, after=after)
+            why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, assignment, after=after)
             return Preempt(head, entry.queue, tuple(entry.targets), why)
         return Admit(head, entry.queue, assignment)
 

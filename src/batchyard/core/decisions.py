@@ -6,7 +6,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.core.assignment import Assignment, LastAssignment
 from batchyard.core.preemption.request import Target
 from batchyard.core.queue import ClusterQueue
-from batchyard.core.reasons import PodSetFacts, RequeueReason, message_of
+from batchyard.core.reasons import RequeueReason, message_of
 
 
 class Head(NamedTuple):
@@ -18,17 +18,25 @@ class Head(NamedTuple):
 
 
 class Why(NamedTuple):
-    """Why a Workload is not admitted: the reason of its QuotaReserved condition, and what the message is made of."""
+    """Why a Workload is not admitted; put into words when somebody asks."""
 
-    reason: str
-    facts: tuple[PodSetFacts, ...] = ()
+    #: The reason of its QuotaReserved condition; '' for the one that the search for flavors tells.
+    stated: str
+    #: What came of the search; None where it came to none.
+    assignment: Assignment | None = None
     text: str = ""
     after: str = ""
 
     @property
+    def reason(self) -> str:
+        """The reason of its QuotaReserved condition."""
+        return self.stated or ("" if self.assignment is None else self.assignment.no_fit_reason)
+
+    @property
     def message(self) -> str:
         """In Kueue's words."""
-        return (self.text or message_of(self.facts)) + self.after
+        facts = () if self.assignment is None else self.assignment.pod_set_facts
+        return (self.text or message_of(facts)) + self.after
 
 
 class Admit(NamedTuple):

@@ -17,8 +17,9 @@ class QuotaNode:
     """A ClusterQueue's or a Cohort's place in the tree: its quota and its usage, by flavor-resource id."""
 
     __slots__ = (
-        "borrowing_ceiling", "borrowing_limit", "children", "declared", "height", "lending_limit", "local", "name",
-        "nominal", "parent", "path", "potential", "subtree", "tree", "usage", "weight",
+        "beyond", "borrowing_ceiling", "borrowing_limit", "children", "declared", "gate", "height", "known",
+        "lending_limit", "local", "name", "nominal", "parent", "passes_all_on", "path", "potential", "subtree", "tree",
+        "usage", "usages", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, width: int) -> None:
@@ -45,6 +46,17 @@ class QuotaNode:
         #: The most this node could ever use, all else idle.
         self.potential = [0] * width
         self.usage = [0] * width
+        #: Of the nodes on the path.
+        self.usages: tuple[list[int], ...] = (self.usage,)
+        #: Neither this node nor one above keeps quota to itself: what is used here counts all the way up.
+        self.passes_all_on = True
+        #: The nearest node, this one or above, with limits of its own: what that may use, this may.
+        self.gate = self
+        #: The height of what lies beyond its own quota, where there is but one; None if that depends on the amount.
+        self.beyond: int | None = 0
+        #: In a root: what is known to be available while no usage in the tree changes, by gate. Never emptied, only
+        #: replaced, so that what was known stays with whoever holds it.
+        self.known: dict[QuotaNode, dict[int, int]] = {}
 
 
 def available(node: QuotaNode, fr: int) -> int:
@@ -66,10 +78,20 @@ def available(node: QuotaNode, fr: int) -> int:
     return free
 
 
+def known_available(node: QuotaNode) -> dict[int, int]:
+    """What is known of `available()` as usage now stands, the same for all below one gate; to be added to."""
+    known = node.path[0].known
+    found = known.get(node.gate)
+    if found is None:
+        found = known[node.gate] = {}
+    return found
+
+
 def has_room(node: QuotaNode, usage: Usage) -> bool:
     """Whether this node may still use all that."""
+    gate = node.gate
     for fr, amount in usage:  # noqa: SIM110 - asked more often than anything else, and faster so
-        if amount > 0 and amount > available(node, fr):
+        if amount > 0 and amount > available(gate, fr):
             return False
     return True
 
@@ -119,14 +141,22 @@ def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, 
         step = parent
 
 
-def change_usage(node: QuotaNode, fr: int, delta: int) -> None:
-    """Add to (or take from) a node's usage, and pass on what lies beyond its local quota."""
-    step: QuotaNode | None = node
-    while step is not None and delta:
-        local, before = step.local[fr], step.usage[fr]
-        after = step.usage[fr] = before + delta
-        delta = (after - local if after > local else 0) - (before - local if before > local else 0)
-        step = step.parent
+def change_usage(node: QuotaNode, usage: Usage, sign: int) -> None:
+    """Add to a node's usage (sign 1) or take from it (-1), and pass on what lies beyond its local quota."""
+    node.path[0].known = {}
+    if node.passes_all_on:
+        for used in node.usages:
+            for fr, amount in usage:
+                used[fr] += sign * amount
+        return
+    for fr, amount in usage:
+        delta = sign * amount
+        step: QuotaNode | None = node
+        while step is not None and delta:
+            local, before = step.local[fr], step.usage[fr]
+            after = step.usage[fr] = before + delta
+            delta = (after - local if after > local else 0) - (before - local if before > local else 0)
+            step = step.parent
 
 
 def refresh_tree(root: QuotaNode) -> None:
@@ -134,6 +164,7 @@ def refresh_tree(root: QuotaNode) -> None:
 
     The usage of leaves is kept; that of Cohorts is summed up anew.
     """
+    root.known = {}
     nodes = _top_down(root)
     for node in reversed(nodes):
         _sum_up(node)
@@ -178,8 +209,12 @@ def _sum_up(node: QuotaNode) -> None:
 
 
 def _look_up(node: QuotaNode) -> None:
-    """Ceilings and potential from the parent, which has been looked up already."""
+    """Ceilings, potential and the like from the parent, which has been looked up already."""
     width = len(node.usage)
+    node.usages = tuple([step.usage for step in node.path])
+    node.passes_all_on = not any(step.lending_limit for step in node.path[1:])
+    node.gate = node if node.parent is None or node.borrowing_limit or node.lending_limit else node.parent.gate
+    node.beyond = node.path[0].height if len(node.path) <= 2 else None
     node.borrowing_ceiling = [None] * width
     for fr, limit in node.borrowing_limit.items():
         node.borrowing_ceiling[fr] = node.subtree[fr] - node.local[fr] + limit

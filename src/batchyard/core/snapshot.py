@@ -5,16 +5,18 @@ One snapshot lives as long as the scheduler; between cycles it is kept up to dat
 """
 
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 from batchyard.api.views.flavor import Flavor
 from batchyard.api.views.queues import ClusterQueueView, CohortView, ResourceGroup
 from batchyard.base.check import invariant
 from batchyard.core.forest import Forest
 from batchyard.core.matching import Obstacles
-from batchyard.core.queue import Admitted, ClusterQueue, Group
+from batchyard.core.plan import Coverage, Group
+from batchyard.core.queue import Admitted, ClusterQueue
 from batchyard.core.quota import QuotaNode, Usage, change_usage
 
-#: What was tried: whose usage was added (1) or taken away (-1), and the Workload that went with it, if one did.
+#: What was tried: whose usage was added (1) or taken away (-1), and the Workload that was taken out with it, if any.
 Trial: TypeAlias = tuple[ClusterQueue, Admitted | None, Usage, int]
 
 
@@ -43,6 +45,8 @@ class Snapshot:
         self.queues: dict[str, ClusterQueue] = {}
         #: The ClusterQueue of a leaf.
         self.queue_of: dict[QuotaNode, ClusterQueue] = {}
+        #: By the resources and flavors of each group; kept as long as a ClusterQueue has it.
+        self._coverages: WeakValueDictionary[object, Coverage] = WeakValueDictionary()
         self._assigned: dict[str, Admitted] = {}
         self._trials: list[Trial] = []
         self._depth = 0
@@ -64,14 +68,13 @@ class Snapshot:
 
     def put_queue(self, view: ClusterQueueView) -> ClusterQueue:
         """Add or change a ClusterQueue; its Workloads stay."""
-        queue = self.queues.get(view.name)
+        queue, coverage = self.queues.get(view.name), self._coverage(view.groups)
         if queue is None:
-            queue = self.queues[view.name] = ClusterQueue(view, QuotaNode(view.name, len(self.names)))
+            queue = self.queues[view.name] = ClusterQueue(view, QuotaNode(view.name, len(self.names)), coverage)
             self.queue_of[queue.node] = queue
-        queue.view = view
+        queue.view, queue.coverage = view, coverage
         self.forest.set_quotas(queue.node, view.groups)
         queue.node.weight = view.weight
-        queue.set_groups(tuple(self._group(number, group) for number, group in enumerate(view.groups)))
         self._dirty = True
         return queue
 
@@ -180,53 +183,54 @@ class Snapshot:
         trials = self._trials
         while len(trials) > mark:
             queue, workload, usage, sign = trials.pop()
-            self._try(queue, workload, usage, -sign)
+            change_usage(queue.node, usage, -sign)
+            if workload is not None:
+                queue.put(workload)
         self._depth -= 1
 
     def add_usage(self, queue: ClusterQueue, usage: Usage) -> None:
         """Count usage of nobody in particular, inside a what_if()."""
-        self._record(queue, None, usage, 1)
+        self._try(queue, None, usage, 1)
 
     def remove_usage(self, queue: ClusterQueue, usage: Usage) -> None:
         """Take usage away, inside a what_if()."""
-        self._record(queue, None, usage, -1)
+        self._try(queue, None, usage, -1)
 
     def remove_workload(self, workload: Admitted) -> None:
         """Take a Workload out, inside a what_if()."""
-        self._record(workload.queue, workload, workload.usage, -1)
+        workload.queue.take(workload.key)
+        self._try(workload.queue, workload, workload.usage, -1)
 
-    def _record(self, queue: ClusterQueue, workload: Admitted | None, usage: Usage, sign: int) -> None:
+    def _try(self, queue: ClusterQueue, taken: Admitted | None, usage: Usage, sign: int) -> None:
         assert self._depth > 0, "tried outside a what_if()"
-        self._trials.append((queue, workload, usage, sign))
-        self._try(queue, workload, usage, sign)
-
-    @staticmethod
-    def _try(queue: ClusterQueue, workload: Admitted | None, usage: Usage, sign: int) -> None:
-        node = queue.node
-        for fr, amount in usage:
-            change_usage(node, fr, sign * amount)
-        if workload is None:
-            return
-        if sign > 0:
-            queue.put(workload)
-        else:
-            queue.take(workload.key)
+        self._trials.append((queue, taken, usage, sign))
+        change_usage(queue.node, usage, sign)
 
     # Building.
 
     def _count(self, node: QuotaNode, usage: Usage, sign: int) -> None:
+        if not self._dirty:
+            change_usage(node, usage, sign)
+            return
         for fr, amount in usage:
-            if self._dirty:
-                node.usage.extend([0] * (fr + 1 - len(node.usage)))
-                node.usage[fr] += sign * amount
-            else:
-                change_usage(node, fr, sign * amount)
+            node.usage.extend([0] * (fr + 1 - len(node.usage)))
+            node.usage[fr] += sign * amount
+
+    def _coverage(self, groups: tuple[ResourceGroup, ...]) -> Coverage:
+        """That of these groups, shared by all ClusterQueues with such groups."""
+        content = tuple([(group.resources, group.flavors) for group in groups])
+        known = self._coverages.get(content)
+        if known is None:
+            known = self._coverages[content] = Coverage(
+                tuple([self._group(n, group) for n, group in enumerate(groups)])
+            )
+        return known
 
     def _group(self, number: int, group: ResourceGroup) -> Group:
-        ids = {r: tuple(self.id_of(flavor, r) for flavor in group.flavors) for r in group.resources}
-        return Group(number, group, ids)
+        ids = {r: tuple([self.id_of(flavor, r) for flavor in group.flavors]) for r in group.resources}
+        return Group(number, group.flavors, ids)
 
     def _forget_plans(self) -> None:
         self.obstacles.forget()
-        for queue in self.queues.values():
-            queue.forget_plans()
+        for coverage in self._coverages.values():
+            coverage.forget_plans()

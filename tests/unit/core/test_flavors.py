@@ -211,3 +211,30 @@ def test_a_request_of_nothing_needs_no_victims() -> None:
     yard = Yard(queue("cq", groups=groups, preemption={"withinClusterQueue": "LowerPriority"}))
     yard.hold("x", 4, flavor="large", priority=-1)
     assert yard.victims(workload(pod_sets=[pods("main", cpu="4", gpu=0)])) == ["x"]
+
+
+def test_what_was_missing_is_told_as_it_was_when_it_was_looked_for() -> None:
+    yard = two_flavors(cohort="all")
+    yard.put(queue("lender", groups=[group(one={"cpu": 2}, two={"cpu": 2})], cohort="all"))
+    held = [yard.hold("x", 5, flavor="one"), yard.hold("y", 3, flavor="two")]
+    wait, at_once = yard.wait(workload(cpu=4)), yard.wait(workload(cpu=4))
+    expected = (
+        "couldn't assign flavors to pod set main:"
+        " insufficient unused quota for cpu in flavor one, 3 more needed,"
+        " insufficient unused quota for cpu in flavor two, 1 more needed"
+    )
+    assert at_once.why.message == expected
+    for other in held:
+        yard.snapshot.release(other.key)
+    yard.admission(workload(cpu=6))
+    yard.put(queue("lender", groups=[group(one={"cpu": 9}, two={"cpu": 9})], cohort="all"))
+    assert (wait.why.reason, wait.why.message) == ("WaitingForQuota", expected)
+
+
+def test_what_earlier_pod_sets_take_is_told_as_it_was() -> None:
+    yard = two_flavors()
+    pod_sets = [pods("a", cpu="3"), pods("b", cpu="2"), pods("c", cpu="3")]
+    wait = yard.wait(workload(pod_sets=pod_sets))
+    assert wait.why.message == "couldn't assign flavors to pod set c: " + ", ".join(
+        [EXCEEDS.format("cpu", "one", "3", "3", "4"), EXCEEDS.format("cpu", "two", "2", "3", "4")]
+    )

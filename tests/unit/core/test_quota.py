@@ -251,7 +251,7 @@ def test_usage_may_be_given_back_in_other_portions() -> None:
     yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
     fr = spot_cpu(yard)
     for delta in (2, 3, -1, -3, 4, -5):
-        change_usage(yard.node("a"), fr, delta * CPU)
+        change_usage(yard.node("a"), ((fr, delta * CPU),), 1)
         assert yard.used("all") == max(0, yard.used("a") - 3 * CPU)
     assert yard.used("a") == 0
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from batchyard.core.decisions import Why
 from batchyard.core.reasons import (
     EXCEEDS_MAX_QUOTA,
     NO_MATCHING_FLAVOR,
@@ -56,12 +55,6 @@ def test_pod_sets_with_nothing_against_them_are_not_told() -> None:
     facts = (PodSetFacts("a", ("one",)), PodSetFacts("b", ()), PodSetFacts("c", ("two",)))
     message = "couldn't assign flavors to pod set a: one; couldn't assign flavors to pod set c: two"
     assert (message_of(facts), message_of(())) == (message, "")
-
-
-def test_a_why_says_its_text_or_its_facts_and_what_comes_after() -> None:
-    facts = (PodSetFacts("a", ("one",)),)
-    assert Why("r", facts, after=". More").message == "couldn't assign flavors to pod set a: one. More"
-    assert Why("r", text="because").message == "because"
 
 
 @pytest.mark.parametrize(

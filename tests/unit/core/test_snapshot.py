@@ -181,7 +181,7 @@ def test_nothing_has_to_be_settled_twice() -> None:
 
 def test_groups_of_a_queue_follow_its_spec() -> None:
     yard = Yard(queue("cq", groups=[group(one={"cpu": 2}), group(v100={"gpu": 1})]))
-    assert list(yard.snapshot.queues["cq"].group_of) == ["cpu", "gpu"]
+    assert list(yard.snapshot.queues["cq"].coverage.group_of) == ["cpu", "gpu"]
     yard.put(queue("cq", groups=[group(one={"memory": 2})]))
-    assert list(yard.snapshot.queues["cq"].group_of) == ["memory"]
+    assert list(yard.snapshot.queues["cq"].coverage.group_of) == ["memory"]
     assert yard.free("cq", "v100", "gpu") == 0

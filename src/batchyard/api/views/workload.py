@@ -85,6 +85,8 @@ class WorkloadView:
     holdings: tuple[Holding, ...]
     #: Some pod set has requests above its limits.
     over_limit: bool
+    #: Some pod set may run with fewer pods.
+    can_be_partially_admitted: bool
 
     def __init__(self, obj: Obj) -> None:
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
@@ -98,7 +100,8 @@ class WorkloadView:
         self.priority = spec.get("priority") or 0
         self.active = spec.get("active", True) is not False
         shared = _pod_sets(spec.get("podSets") or ())
-        self.pod_sets, self.pod_set_groups, self.over_limit = shared.pod_sets, shared.groups, shared.over_limit
+        self.pod_sets, self.pod_set_groups = shared.pod_sets, shared.groups
+        self.over_limit, self.can_be_partially_admitted = shared.over_limit, shared.can_shrink
         self.counts = _counts(shared.pod_sets, status)
         self.shape = shared.shape, self.priority, self.counts
         admission = status.get("admission")
@@ -124,11 +127,6 @@ class WorkloadView:
             self.requeue_blocked = requeued["status"] == "False"
         requeue_at = status["requeueState"].get("requeueAt") if "requeueState" in status else None
         self.requeue_at = times.parse_time(requeue_at) if requeue_at else None
-
-    @property
-    def can_be_partially_admitted(self) -> bool:
-        """Whether some pod set may run with fewer pods."""
-        return bool([p for p in self.pod_sets if p.min_count is not None and p.count > p.min_count])
 
 
 def workload_view(obj: Obj) -> WorkloadView:
@@ -180,11 +178,12 @@ def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> In
 class _PodSets:
     """The pod sets of a Workload, shared by all of equal content, and what Workloads hold for them."""
 
-    __slots__ = ("_holdings", "groups", "over_limit", "pod_sets", "shape")
+    __slots__ = ("_holdings", "can_shrink", "groups", "over_limit", "pod_sets", "shape")
 
     def __init__(self, objs: Sequence[Mapping[str, Any]]) -> None:
         self.pod_sets = tuple(map(_pod_set, objs))
         self.groups = _pod_set_groups(self.pod_sets)
+        self.can_shrink = any(p.min_count is not None and p.count > p.min_count for p in self.pod_sets)
         self.over_limit = any(p.template.over_limit for p in self.pod_sets)
         self.shape = _encode([_shape(o) for o in objs])
         self._holdings: dict[tuple[bytes, tuple[int, ...]], tuple[Holding, ...]] = {}

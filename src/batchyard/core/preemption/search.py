@@ -3,10 +3,12 @@
 from typing import Final
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.core.assignment import Assignment, Possibility
+from batchyard.core.assignment import Assignment
+from batchyard.core.plan import PODS
 from batchyard.core.preemption import classical, fair
 from batchyard.core.preemption.request import Request, Target
-from batchyard.core.queue import PODS, ClusterQueue
+from batchyard.core.quality import Possibility, Quality, quality
+from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import Usage, lowest_fitting_height
 from batchyard.core.snapshot import Snapshot
 
@@ -36,7 +38,7 @@ class VictimSearch:
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
         return self._targets(tuple(usage), assignment.preempting)
 
-    def oracle(self, fr: int, amount: int, height: int) -> tuple[Possibility, int]:
+    def oracle(self, fr: int, amount: int, height: int) -> Quality:
         """Whether preemption could free an amount of one flavor-resource, how, and from how far it would borrow.
 
         As things stand the amount lies at that height.
@@ -44,13 +46,13 @@ class VictimSearch:
         node = self._queue.node
         targets = self._targets(((fr, amount),), (fr,))
         if not targets:
-            return _NO_CANDIDATES, height
+            return quality(_NO_CANDIDATES, height)
         with self._snapshot.what_if():
             for target in targets:
                 self._snapshot.remove_usage(target.workload.queue, target.workload.usage)
             height, _ = lowest_fitting_height(node, fr, amount)
         own = any(target.workload.queue is self._queue for target in targets)
-        return _PREEMPT if own else _RECLAIM, height
+        return quality(_PREEMPT if own else _RECLAIM, height)
 
     def _targets(self, usage: Usage, contested: tuple[int, ...]) -> list[Target]:
         question = (usage, contested)
