@@ -1,10 +1,11 @@
 """One scheduling cycle: 1,000 heads, 1,000 ClusterQueues in 50 Cohorts, 8 flavors of 3 resources each.
 
-    python benchmarks/cycle.py [--cycles N]
+    python benchmarks/cycle.py [--cycles N] [--runs N]
 
 The first cycle meets idle queues, and all heads fit; what is admitted stays, so that later ones meet ever fuller
 flavors, and in the last ones nearly every head looks at all 24 flavor-resources and waits. Nobody may preempt. Prints
-the CPU time of a cycle: the decisions alone, as `Cycle.run` takes them, without looking for heads or writing anything.
+the CPU time of the first cycle, of the one in the middle and of the last, each as the median and the fastest of the
+runs: the decisions alone, as `Cycle.run` takes them, without looking for heads or writing anything.
 """
 
 import argparse
@@ -82,13 +83,20 @@ def main() -> None:
     """Run and print a row of the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=11)
+    arguments = parser.parse_args()
     gc.disable()  # the kernel lets the collector run rarely too
-    rows = list(cycles(parser.parse_args().cycles))
-    times = [spent for spent, _ in rows]
-    admitted = sum(count for _, count in rows)
-    figures = {"first": times[0], "median": statistics.median(times), "longest": max(times)}
-    spent = " | ".join(f"{name} {milliseconds:.1f} ms" for name, milliseconds in figures.items())
-    print(f"| {len(rows)} cycles | {spent} | {admitted} admitted |")
+    runs = []
+    for _ in range(arguments.runs):
+        runs.append(list(cycles(arguments.cycles)))
+        gc.collect()
+    figures = []
+    for name, index in (("first", 0), ("middle", arguments.cycles // 2), ("last", arguments.cycles - 1)):
+        times, admitted = [run[index][0] for run in runs], runs[0][index][1]
+        figures.append(
+            f"{name} {statistics.median(times):.1f} ms, fastest {min(times):.1f} ({admitted} of {QUEUES} admitted)"
+        )
+    print(f"| {len(runs)} runs of {arguments.cycles} cycles | {' | '.join(figures)} |")
 
 
 if __name__ == "__main__":
