@@ -63,7 +63,7 @@ class FlavorSearch:
                     borrow = pick.borrow
                 if pick.mode < mode:
                     mode = pick.mode
-            if mode is _M_NO_FIT and any(p.mode is _M_NO_FIT and p.requests and not p.choices for p in found):
+            if mode is _M_NO_FIT and any(p.mode is _M_NO_FIT and p.requests for p in found):
                 break
         return Assignment(pod_sets, mode if pod_sets else _M_NO_FIT, borrow, usage)
 
