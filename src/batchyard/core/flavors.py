@@ -117,11 +117,6 @@ class FlavorSearch:
                 continue
             looks.append(qualities)
             last = qualities
-            quality = min(qualities)
-            if quality <= HOPELESS:  # then there is no other preference than for the lower height
-                if quality > best_quality:
-                    best, best_quality, best_index = qualities, quality, index
-                continue
             quality = worst(qualities, fungibility)
             goes_on = should_go_on(quality, fungibility)
             if not goes_on or is_better(quality, best_quality, fungibility):
@@ -132,11 +127,7 @@ class FlavorSearch:
         return Scan(plan, obstacles, start, looks, pick, assumed, free, node.potential, fungibility)
 
     def _weighed(
-        self,
-        totals: Sequence[Usage],
-        obstacles: Sequence[str],
-        start: int,
-        free: dict[int, int],
+        self, totals: Sequence[Usage], obstacles: Sequence[str], start: int, free: dict[int, int]
     ) -> Iterator[Sequence[Quality]]:
         """Flavor by flavor, how each resource could be had in it; NO_FIT alone where something rules the flavor out.
 
@@ -194,14 +185,16 @@ def _joint(plan: PodSetPlan, scans: Sequence[Scan]) -> Pick:
         return scans[-1].pick
     picks = [scan.pick for scan in scans]
     choices = {resource: choice for pick in picks for resource, choice in pick.choices.items()}
-    return make_pick(choices, tuple([used for pick in picks for used in pick.usage]), _M_FIT)
+    tried = {resource: index for pick in picks for resource, index in pick.tried.items()}
+    return make_pick(choices, tuple([used for pick in picks for used in pick.usage]), tried, _M_FIT)
 
 
 def _part(pick: Pick, requests: Requests) -> Pick:
     """A pod set's part of what was picked for several."""
     choices = {r: pick.choices[r] for r, _ in requests if r in pick.choices}
     usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
-    return make_pick(choices, usage, _M_FIT if pick.mode is _M_FIT else _M_NO_FIT)
+    tried = {r: pick.tried[r] for r in choices}
+    return make_pick(choices, usage, tried, _M_FIT if pick.mode is _M_FIT else _M_NO_FIT)
 
 
 def _on_top(assumed: Mapping[int, int], usage: Usage) -> Usage:

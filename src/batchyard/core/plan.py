@@ -35,8 +35,6 @@ class Choice(NamedTuple):
     mode: Mode
     #: Height in the cohort tree where the quota comes from; 0 is the ClusterQueue's own.
     borrow: int
-    #: The last flavor looked at, or SCAN_DONE when the next search starts from the first again.
-    tried: int
 
 
 class Pick(NamedTuple):
@@ -48,19 +46,19 @@ class Pick(NamedTuple):
     mode: Mode
     #: From how far its quota comes.
     borrow: int
-    #: By resource, the last flavor looked at, or SCAN_DONE.
+    #: By resource, the last flavor looked at, or SCAN_DONE when the next search starts from the first again.
     tried: Mapping[str, int]
 
 
-def make_pick(choices: Mapping[str, Choice], usage: Usage, mode: Mode = Mode.NO_FIT) -> Pick:
+def make_pick(choices: Mapping[str, Choice], usage: Usage, tried: Mapping[str, int], mode: Mode = Mode.NO_FIT) -> Pick:
     """What these choices come to; the mode given is that of no choices at all."""
     worst = min([choice.mode for choice in choices.values()], default=mode)
     borrow = max([choice.borrow for choice in choices.values()], default=0)
-    return Pick(choices, usage, worst, borrow, {resource: choice.tried for resource, choice in choices.items()})
+    return Pick(choices, usage, worst, borrow, tried)
 
 
 #: No flavor would do.
-NO_PICK: Final = make_pick({}, ())
+NO_PICK: Final = make_pick({}, (), {})
 
 
 class GroupPlan:
@@ -96,10 +94,10 @@ class GroupPlan:
         flavors, usage = self.group.flavors, self.usages[index]
         tried = SCAN_DONE if last == len(flavors) - 1 else last
         choices = {
-            resource: Choice(flavors[index], fr, mode_of(of), height_of(of), tried)
+            resource: Choice(flavors[index], fr, mode_of(of), height_of(of))
             for resource, (fr, _), of in zip(self.resources, usage, qualities, strict=True)
         }
-        return make_pick(choices, usage)
+        return make_pick(choices, usage, dict.fromkeys(choices, tried))
 
 
 class PodSetPlan(NamedTuple):

@@ -61,11 +61,13 @@ def height_of(of: Quality) -> int:
     return -of & _HEIGHT_MASK
 
 
-#: Each at its best. Whatever is no greater than HOPELESS cannot be had, not even by preemption.
+#: Each at its best; less a height, from further up the tree. What is no greater than HOPELESS cannot be had at all, not
+#: even by preemption.
 NO_FIT: Final = quality(Possibility.NO_FIT)
 HOPELESS: Final = quality(Possibility.NO_CANDIDATES)
+PREEMPT: Final = quality(Possibility.PREEMPT)
+RECLAIM: Final = quality(Possibility.RECLAIM)
 FIT: Final = quality(Possibility.FIT)
-_LIKELY: Final = quality(Possibility.RECLAIM)
 
 
 def is_better(a: Quality, b: Quality, fungibility: Fungibility) -> bool:
@@ -89,6 +91,6 @@ def worst(qualities: Sequence[Quality], fungibility: Fungibility) -> Quality:
 
 def should_go_on(of: Quality, fungibility: Fungibility) -> bool:
     """Whether to look at the next flavor too."""
-    if of <= HOPELESS or (of <= _LIKELY and fungibility.try_next_when_preempting):
+    if of <= HOPELESS or (of <= RECLAIM and fungibility.try_next_when_preempting):
         return True
     return fungibility.try_next_when_borrowing and height_of(of) != 0

@@ -198,8 +198,8 @@ class Snapshot:
 
     def remove_workload(self, workload: Admitted) -> None:
         """Take a Workload out, inside a what_if()."""
-        workload.queue.take(workload.key)
         self._try(workload.queue, workload, workload.usage, -1)
+        workload.queue.take(workload.key)
 
     def _try(self, queue: ClusterQueue, taken: Admitted | None, usage: Usage, sign: int) -> None:
         assert self._depth > 0, "tried outside a what_if()"

@@ -9,6 +9,8 @@ from batchyard.core.quality import (
     FIT,
     HOPELESS,
     NO_FIT,
+    PREEMPT,
+    RECLAIM,
     Mode,
     Possibility,
     height_of,
@@ -21,7 +23,6 @@ from batchyard.core.quality import (
 )
 
 DEFAULT, PREFERRING = Fungibility(), Fungibility(prefer_preemption=True)
-PREEMPT, RECLAIM = quality(Possibility.PREEMPT), quality(Possibility.RECLAIM)
 #: Worst to best, for whom borrowing weighs less than preempting, and the other way round.
 BY_POSSIBILITY = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, PREEMPT, RECLAIM - 2, RECLAIM, FIT - 2, FIT - 1, FIT]
 BY_HEIGHT = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, RECLAIM - 2, FIT - 2, FIT - 1, PREEMPT, RECLAIM, FIT]

@@ -1,20 +1,14 @@
 """One head's search for victims. The same question comes often: answers are kept while the snapshot stands still."""
 
-from typing import Final
-
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.assignment import Assignment
 from batchyard.core.plan import PODS
 from batchyard.core.preemption import classical, fair
 from batchyard.core.preemption.request import Request, Target
-from batchyard.core.quality import Possibility, Quality, quality
+from batchyard.core.quality import HOPELESS, PREEMPT, RECLAIM, Quality
 from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import Usage, lowest_fitting_height
 from batchyard.core.snapshot import Snapshot
-
-_NO_CANDIDATES: Final = Possibility.NO_CANDIDATES
-_PREEMPT: Final = Possibility.PREEMPT
-_RECLAIM: Final = Possibility.RECLAIM
 
 
 class VictimSearch:
@@ -46,13 +40,13 @@ class VictimSearch:
         node = self._queue.node
         targets = self._targets(((fr, amount),), (fr,))
         if not targets:
-            return quality(_NO_CANDIDATES, height)
+            return HOPELESS - height
         with self._snapshot.what_if():
             for target in targets:
                 self._snapshot.remove_usage(target.workload.queue, target.workload.usage)
             height, _ = lowest_fitting_height(node, fr, amount)
         own = any(target.workload.queue is self._queue for target in targets)
-        return quality(_PREEMPT if own else _RECLAIM, height)
+        return (PREEMPT if own else RECLAIM) - height
 
     def _targets(self, usage: Usage, contested: tuple[int, ...]) -> list[Target]:
         question = (usage, contested)
