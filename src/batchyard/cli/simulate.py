@@ -9,6 +9,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from batchyard.api import scheme
+from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration
 from batchyard.cli import output
 from batchyard.cli.options import OnLoop, Output
@@ -40,6 +41,7 @@ class Request:
     output: Output
 
 
+@rare_collections()
 def run(request: Request) -> None:
     """Do it; exits with 1 where it fails."""
     scenario = read(request.paths)

@@ -24,7 +24,7 @@ from batchyard.core.preemption.request import Target
 from batchyard.core.preemption.search import VictimSearch
 from batchyard.core.quality import Mode
 from batchyard.core.queue import Admitted, ClusterQueue
-from batchyard.core.quota import Usage, has_room
+from batchyard.core.quota import QuotaNode, Usage, has_room
 from batchyard.core.reasons import (
     MISCONFIGURED,
     NAMESPACE_MISMATCH,
@@ -39,6 +39,7 @@ _WILL_FIT: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
 )
 _OVERLAP: Final = "Workload has overlapping preemption targets with another workload"
+_NOBODY: Final[Mapping[str, Admitted]] = {}
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
 # Members looked up once: an attribute of an enum costs more than what is done with it here.
@@ -155,7 +156,7 @@ class Cycle:
 
     def _decide(self, entry: Entry, victims: "_Victims") -> Decision:
         """Admit if it fits now, preempt if victims free enough, else say exactly why not."""
-        if entry.targets and victims.overlap(entry.targets):
+        if entry.targets and victims.overlap(entry):
             self._look_again(entry, victims)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _M_NO_FIT:
@@ -169,11 +170,11 @@ class Cycle:
             self.snapshot.add_usage(entry.queue, entry.usage)
             why = Why(WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT)
             return Wait(head, why, RequeueReason.PENDING_PREEMPTION)
-        if entry.targets and victims.overlap(entry.targets):
+        if entry.targets and victims.overlap(entry):
             return self._skip(entry, _OVERLAP)
         if not victims.leave_room_for(entry):
             return self._skip(entry, _NO_LONGER_FITS)
-        victims.claim(entry.targets)
+        victims.claim(entry)
         self.snapshot.add_usage(entry.queue, entry.usage)
         if assignment.mode is _M_PREEMPT:
             after = f". Pending the preemption of {len(entry.targets)} workload(s)"
@@ -196,7 +197,7 @@ class Cycle:
         """
         nominated = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
-            for victim in victims.claimed.values():
+            for victim in victims.claimed_near(entry).values():
                 self.snapshot.remove_workload(victim)
             entry.assignment, entry.targets = self._assign(entry.workload, entry.queue, None, nominated)
         if entry.assignment.mode is _M_FIT:
@@ -237,32 +238,37 @@ def _is_good(found: tuple[Assignment, list[Target]]) -> bool:
 
 
 class _Victims:
-    """Those whom the entries decided so far preempt."""
+    """Those whom the entries decided so far preempt. What happens in one tree bears on no other."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self.claimed: dict[str, Admitted] = {}
+        #: By the root of their tree.
+        self._claimed: dict[QuotaNode, dict[str, Admitted]] = {}
 
-    def overlap(self, targets: Sequence[Target]) -> bool:
-        """Whether one of these is claimed already."""
-        return bool(self.claimed) and any(target.workload.key in self.claimed for target in targets)
+    def claimed_near(self, entry: Entry) -> Mapping[str, Admitted]:
+        """Those claimed in the entry's tree."""
+        return self._claimed.get(entry.queue.node.path[0], _NOBODY)
 
-    def claim(self, targets: Sequence[Target]) -> None:
-        """Claim these."""
-        for target in targets:
-            self.claimed[target.workload.key] = target.workload
+    def overlap(self, entry: Entry) -> bool:
+        """Whether one of its targets is claimed already."""
+        claimed = self.claimed_near(entry)
+        return bool(claimed) and any(target.workload.key in claimed for target in entry.targets)
+
+    def claim(self, entry: Entry) -> None:
+        """Claim its targets."""
+        if entry.targets:
+            claimed = self._claimed.setdefault(entry.queue.node.path[0], {})
+            claimed.update({target.workload.key: target.workload for target in entry.targets})
 
     def leave_room_for(self, entry: Entry) -> bool:
         """Whether the entry fits once all claimed, and its own targets, are gone."""
-        node = entry.queue.node
-        if not self.claimed and not entry.targets:
+        node, claimed = entry.queue.node, self.claimed_near(entry)
+        if not claimed and not entry.targets:
             return has_room(node, entry.usage)
-        root = node.path[0]
         own = {target.workload.key: target.workload for target in entry.targets}
         with self._snapshot.what_if():
-            for victim in {**self.claimed, **own}.values():
-                if victim.queue.node.path[0] is root:
-                    self._snapshot.remove_usage(victim.queue, victim.usage)
+            for victim in {**claimed, **own}.values():
+                self._snapshot.remove_usage(victim.queue, victim.usage)
             return has_room(node, entry.usage)
 
 

@@ -9,20 +9,17 @@ An instant in which work begets work for ever would never end. The kernel counts
 EndlessInstant beyond a bound, naming the instant and the next work.
 """
 
-import gc
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import Final, NoReturn
 
 from batchyard.base.check import invariant
+from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import Instant
 from batchyard.ports.kernel import Work
 
 WORK_PER_INSTANT_MAX: Final = 10_000_000
-_COLLECTION_THRESHOLDS: Final = (200_000, 50, 100)
 
 
 class EndlessInstant(RuntimeError):  # noqa: N818 - says what happened
@@ -129,14 +126,3 @@ class VirtualKernel:
             f"more than {self._work_max:,} pieces of work at instant {self._now}: time stands still; "
             f"next is {self._line[0]!r}"
         )
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Look for cyclic garbage rarely: a world makes next to none, and looking takes a third of the time of a run."""
-    before = gc.get_threshold()
-    gc.set_threshold(*_COLLECTION_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)

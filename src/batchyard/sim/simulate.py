@@ -18,6 +18,7 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
+from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import Duration, Instant, seconds
 from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
 from batchyard.sim.event_log import Record
@@ -51,6 +52,7 @@ class Options:
     sink: Callable[[Record], None] = ignore_record
 
 
+@rare_collections()
 def simulate(
     *sources: Source,
     until: str | float | None = None,
