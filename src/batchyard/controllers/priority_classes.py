@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
+from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Instant
-from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.ports.client import EventType, Reader, Update, WatchEvent
 from batchyard.ports.controller import Outcome
 
@@ -43,7 +43,7 @@ class PriorityClassValues:
     def _note(self, event: WatchEvent) -> None:
         old_class = _class_of(event.old) if event.old is not None else None
         new_class = _class_of(event.obj)
-        gone = event.type is EventType.DELETED or (new_class is not None and lifecycle.is_finished(event.obj))
+        gone = event.type is EventType.DELETED or (new_class is not None and workload_view(event.obj).finished)
         for name in (old_class, new_class):
             if name is not None and (gone or name != new_class):
                 self._workloads.get(name, {}).pop(event.key, None)

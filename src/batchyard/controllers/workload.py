@@ -5,13 +5,14 @@ that the scheduler need not be asked about. One step per reconcile: its write br
 Source: pkg/controller/core/workload_controller.go of Kueue, less queueing and admission checks.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, Obj, annotation, label, with_metadata, with_path
 from batchyard.api.times import parse_time
+from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Instant, seconds
 from batchyard.controllers.workload_index import QueueIndex
 from batchyard.core.lifecycle import reasons as r
@@ -73,29 +74,23 @@ class _Look(NamedTuple):
 
 def _needs_look(workload: Obj, index: QueueIndex) -> bool:
     """Whether a step may be due. Most changes are the scheduler's, and need none."""
-    metadata, spec, status = workload["metadata"], workload["spec"], workload.get("status") or _NO_STATUS
-    conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    if _is(conditions, r.FINISHED, "True"):
-        return "finalizers" in metadata and _is_orphan(workload)
+    view, status = workload_view(workload), workload.get("status") or _NO_STATUS
+    if view.finished:
+        return "finalizers" in workload["metadata"] and _is_orphan(workload)
     if (
-        spec.get("active") is False
+        not view.active
         or "requeueState" in status
-        or _is(conditions, r.DEACTIVATION_TARGET, "True")
-        or _is(conditions, r.REQUEUED, "False")
+        or view.deactivation_target
+        or view.requeue_blocked
         or lifecycle.has_admission_gate(workload)
         or _is_orphan(workload)
     ):
         return True
-    reserved = conditions.get(r.QUOTA_RESERVED)
-    if reserved is not None and reserved["status"] == "True":
-        steady = _is(conditions, r.ADMITTED, "True") and "maximumExecutionTimeSeconds" not in spec
-        return not steady or not index.is_open(workload)
-    verdict = reserved is None or reserved["reason"] in waiting.VERDICTS
-    return not verdict or not index.is_open(workload, to_all=True)
-
-
-def _is(conditions: Mapping[str, Any], kind: str, status: str) -> bool:
-    return kind in conditions and conditions[kind]["status"] == status
+    if view.quota_reserved:
+        steady = view.admitted and "maximumExecutionTimeSeconds" not in workload["spec"]
+        return not steady or not index.is_open(view)
+    verdict = view.waits_for is None or view.waits_for in waiting.VERDICTS
+    return not verdict or not index.is_open(view, to_all=True)
 
 
 def _is_orphan(workload: Obj) -> bool:

@@ -4,54 +4,47 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from batchyard.api.meta import Key, Obj
-from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.core.lifecycle.waiting import is_inactive, stop_policy
 from batchyard.ports.client import EventType, WatchEvent
 
 _MODIFIED: Final = EventType.MODIFIED
-
-#: The namespace and name of a LocalQueue.
-_Place = tuple[str, str]
 
 
 class QueueIndex:
     """Which Workloads are in which LocalQueue, which LocalQueues in which ClusterQueue, and which queues are open."""
 
     def __init__(self) -> None:
-        self._workloads: dict[_Place, dict[Key, None]] = {}
-        self._local_queues: dict[str, dict[_Place, None]] = {}
+        # LocalQueues by namespace and name: team-a/queue.
+        self._workloads: dict[str, dict[Key, None]] = {}
+        self._local_queues: dict[str, dict[str, None]] = {}
         #: The ClusterQueue of each open LocalQueue.
-        self._open_local_queues: dict[_Place, str] = {}
+        self._open_local_queues: dict[str, str] = {}
         #: Open ClusterQueues, each with whether it takes every namespace.
         self._open_cluster_queues: dict[str, bool] = {}
 
-    def is_open(self, workload: Obj, *, to_all: bool = False) -> bool:
+    def is_open(self, workload: WorkloadView, *, to_all: bool = False) -> bool:
         """Whether its queues exist and none is stopped, inactive or going; with `to_all`, and take every namespace."""
-        cluster_queue = self._open_local_queues.get(_place_of(workload))
+        cluster_queue = self._open_local_queues.get(workload.queue)
         takes_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
         return takes_all is True or (takes_all is False and not to_all)
 
     def note_workload(self, event: WatchEvent) -> None:
         """Take note of a Workload's queue; one that is finished or gone is in none."""
-        key, finished = event.key, lifecycle.is_finished(event.obj)
-        if (
-            event.type is _MODIFIED
-            and not finished
-            and event.old is not None
-            and event.old["spec"] is event.obj["spec"]
-        ):
+        key, view = event.key, workload_view(event.obj)
+        before = None if event.old is None else workload_view(event.old).queue
+        if before == view.queue and event.type is _MODIFIED and not view.finished:
             return
-        place = _place_of(event.obj)
-        if event.old is not None and (old_place := _place_of(event.old)) != place:
-            self._workloads.get(old_place, {}).pop(key, None)
-        if event.type is EventType.DELETED or finished:
-            self._workloads.get(place, {}).pop(key, None)
+        if before is not None and before != view.queue:
+            self._workloads.get(before, {}).pop(key, None)
+        if event.type is EventType.DELETED or view.finished:
+            self._workloads.get(view.queue, {}).pop(key, None)
         else:
-            self._workloads.setdefault(place, {})[key] = None
+            self._workloads.setdefault(view.queue, {})[key] = None
 
     def note_local_queue(self, event: WatchEvent) -> Iterable[Key]:
         """Take note of a LocalQueue; its Workloads, if they must look at it again."""
-        place, cluster_queue = (event.key.namespace, event.key.name), event.obj["spec"].get("clusterQueue", "")
+        place, cluster_queue = f"{event.key.namespace}/{event.key.name}", event.obj["spec"].get("clusterQueue", "")
         gone = event.type is EventType.DELETED
         if gone:
             self._local_queues.get(cluster_queue, {}).pop(place, None)
@@ -96,7 +89,3 @@ def _matters(event: WatchEvent) -> bool:
     if event.type is not EventType.MODIFIED or event.old is None:
         return True
     return _closure(event.old) != _closure(event.obj)
-
-
-def _place_of(workload: Obj) -> _Place:
-    return workload["metadata"].get("namespace", ""), workload["spec"].get("queueName", "")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from batchyard.api.views.pod import Requests
 from batchyard.api.views.workload import Shape
@@ -11,8 +11,6 @@ from batchyard.core.quality import Mode, Possibility
 from batchyard.core.quota import Usage
 from batchyard.core.reasons import NO_MATCHING_FLAVOR, Fact, PodSetFacts, least_severe, most_severe
 from batchyard.core.scan import Attempt, Scan
-
-_PREEMPT: Final = Mode.PREEMPT
 
 
 @dataclass(slots=True)
@@ -77,7 +75,11 @@ class LastAssignment(NamedTuple):
     @property
     def has_flavors_left(self) -> bool:
         """Whether the search stopped before the last flavor of some resource."""
-        return any(index != SCAN_DONE for tried in self.tried for index in tried.values())
+        for tried in self.tried:  # in loops: asked for every head that waits, and faster so
+            for index in tried.values():
+                if index != SCAN_DONE:
+                    return True
+        return False
 
     def next_flavor(self, pod_set: int, resource: str) -> int:
         """Where to go on for a resource of a pod set."""
@@ -115,4 +117,6 @@ class Assignment:
     @property
     def preempting(self) -> tuple[int, ...]:
         """The flavor-resources that need preemption."""
-        return tuple(dict.fromkeys([c.fr for p in self.pod_sets for c in p.choices.values() if c.mode is _PREEMPT]))
+        if len(self.pod_sets) == 1:
+            return self.pod_sets[0].pick.preempting
+        return tuple(dict.fromkeys([fr for pod_set in self.pod_sets for fr in pod_set.pick.preempting]))

@@ -48,13 +48,16 @@ class Pick(NamedTuple):
     borrow: int
     #: By resource, the last flavor looked at, or SCAN_DONE when the next search starts from the first again.
     tried: Mapping[str, int]
+    #: The flavor-resources that need preemption.
+    preempting: tuple[int, ...]
 
 
 def make_pick(choices: Mapping[str, Choice], usage: Usage, tried: Mapping[str, int], mode: Mode = Mode.NO_FIT) -> Pick:
     """What these choices come to; the mode given is that of no choices at all."""
     worst = min([choice.mode for choice in choices.values()], default=mode)
     borrow = max([choice.borrow for choice in choices.values()], default=0)
-    return Pick(choices, usage, worst, borrow, tried)
+    preempting = tuple([choice.fr for choice in choices.values() if choice.mode is Mode.PREEMPT])
+    return Pick(choices, usage, worst, borrow, tried, preempting)
 
 
 #: No flavor would do.

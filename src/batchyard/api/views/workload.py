@@ -80,6 +80,10 @@ class WorkloadView:
     #: A Requeued=False condition, or a time before which it must not be tried.
     requeue_blocked: bool
     requeue_at: Instant | None
+    #: Why it has no quota: the reason of QuotaReserved=False; None if nobody has said.
+    waits_for: str | None
+    #: It is about to be deactivated.
+    deactivation_target: bool
     cluster_queue: str
     reserved_at: Instant | None
     holdings: tuple[Holding, ...]
@@ -88,37 +92,53 @@ class WorkloadView:
     #: Some pod set may run with fewer pods.
     can_be_partially_admitted: bool
 
-    def __init__(self, obj: Obj) -> None:
+    _shared: "_PodSets"
+
+    def __init__(self, obj: Obj, before: "WorkloadView | None" = None) -> None:
+        """Read an object. `before` is the view of another revision of it with the same spec, if there is one."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
-        self.namespace, self.name = metadata.get("namespace", ""), metadata["name"]
-        self.key = f"{self.namespace}/{self.name}"
-        self.uid = metadata.get("uid", "")
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
-        self.created = times.parse_time(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0
         self.generation = metadata.get("generation", 0)
-        self.queue = f"{self.namespace}/{spec.get('queueName', '')}"
         self.priority = spec.get("priority") or 0
         self.active = spec.get("active", True) is not False
-        shared = _pod_sets(spec.get("podSets") or ())
+        if before is None:
+            self._read_identity(metadata, spec)
+        else:
+            self.namespace, self.name, self.key, self.uid = before.namespace, before.name, before.key, before.uid
+            self.created, self.queue, self._shared = before.created, before.queue, before._shared
+        shared = self._shared
         self.pod_sets, self.pod_set_groups = shared.pod_sets, shared.groups
         self.over_limit, self.can_be_partially_admitted = shared.over_limit, shared.can_shrink
-        self.counts = _counts(shared.pod_sets, status)
+        self.counts = _counts(shared, status)
         self.shape = shared.shape, self.priority, self.counts
         admission = status.get("admission")
         self.cluster_queue = admission["clusterQueue"] if admission else ""
         self.holdings = shared.holdings_of(admission, self.counts) if admission else ()
         self._read_conditions(metadata, status)
 
+    def _read_identity(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+        self.namespace, self.name = metadata.get("namespace", ""), metadata["name"]
+        self.key = f"{self.namespace}/{self.name}"
+        self.uid = metadata.get("uid", "")
+        self.created = times.parse_time(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0
+        self.queue = f"{self.namespace}/{spec.get('queueName', '')}"
+        self._shared = _pod_sets(spec.get("podSets") or ())
+
     def _read_conditions(self, metadata: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
-        self.finished, self.admitted = _is_true(conditions, "Finished"), _is_true(conditions, "Admitted")
-        self.evicted, self.quota_reserved = _is_true(conditions, "Evicted"), _is_true(conditions, "QuotaReserved")
-        self.reserved_at = None
-        if self.quota_reserved:
-            self.reserved_at = times.parse_time(conditions["QuotaReserved"]["lastTransitionTime"])
-        self.admissible = (
-            self.active and not self.finished and not self.quota_reserved and not _is_held(metadata, conditions)
-        )
+        holding = {kind for kind, condition in conditions.items() if condition["status"] == "True"}
+        self.finished, self.admitted, self.evicted = "Finished" in holding, "Admitted" in holding, "Evicted" in holding
+        self.deactivation_target = "DeactivationTarget" in holding
+        self.quota_reserved = "QuotaReserved" in holding
+        self.reserved_at = self.waits_for = None
+        reserved = conditions.get("QuotaReserved")
+        if reserved is not None:
+            if self.quota_reserved:
+                self.reserved_at = times.parse_time(reserved["lastTransitionTime"])
+            elif reserved["status"] == "False":
+                self.waits_for = reserved["reason"]
+        is_held = self.waits_for == "OnHold" or "WaitingForReplacementPods" in holding or _is_gated(metadata)
+        self.admissible = self.active and not self.finished and not self.quota_reserved and not is_held
         self.queued = _queued(conditions, self.created)
         requeued = conditions.get("Requeued")
         self.waiting_since, self.requeue_blocked = self.created, False
@@ -144,24 +164,13 @@ def workload_view(obj: Obj) -> WorkloadView:
         return view
     if older is obj:
         return older_view
-    made = WorkloadView(obj)
+    made = WorkloadView(obj, view if uid and obj["spec"] is newer["spec"] else None)
     _views[uid] = (obj, made, newer, view)
     return made
 
 
-def _is_true(conditions: Mapping[str, Mapping[str, Any]], kind: str) -> bool:
-    condition = conditions.get(kind)
-    return condition is not None and condition["status"] == "True"
-
-
-def _is_held(metadata: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Gated by annotation, put on hold, or waiting for replacement pods."""
-    reserved = conditions.get("QuotaReserved")
-    return (
-        bool((metadata.get("annotations") or {}).get(well_known.ADMISSION_GATED_BY))
-        or (reserved is not None and reserved["status"] == "False" and reserved["reason"] == "OnHold")
-        or _is_true(conditions, "WaitingForReplacementPods")
-    )
+def _is_gated(metadata: Mapping[str, Any]) -> bool:
+    return bool((metadata.get("annotations") or {}).get(well_known.ADMISSION_GATED_BY))
 
 
 def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> Instant:
@@ -178,10 +187,11 @@ def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> In
 class _PodSets:
     """The pod sets of a Workload, shared by all of equal content, and what Workloads hold for them."""
 
-    __slots__ = ("_holdings", "can_shrink", "groups", "over_limit", "pod_sets", "shape")
+    __slots__ = ("_holdings", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
 
     def __init__(self, objs: Sequence[Mapping[str, Any]]) -> None:
         self.pod_sets = tuple(map(_pod_set, objs))
+        self.counts = tuple([p.count for p in self.pod_sets])
         self.groups = _pod_set_groups(self.pod_sets)
         self.can_shrink = any(p.min_count is not None and p.count > p.min_count for p in self.pod_sets)
         self.over_limit = any(p.template.over_limit for p in self.pod_sets)
@@ -256,11 +266,11 @@ def _canonical(resources: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: quantity.canonical(value) for name, value in (resources or {}).items()}
 
 
-def _counts(pod_sets: Sequence[PodSet], status: Mapping[str, Any]) -> tuple[int, ...]:
+def _counts(shared: _PodSets, status: Mapping[str, Any]) -> tuple[int, ...]:
     reclaimable = {r["name"]: r["count"] for r in status.get("reclaimablePods") or ()}
     if not reclaimable:
-        return tuple(p.count for p in pod_sets)
-    return tuple(p.count - min(p.count, reclaimable.get(p.name, 0)) for p in pod_sets)
+        return shared.counts
+    return tuple(p.count - min(p.count, reclaimable.get(p.name, 0)) for p in shared.pod_sets)
 
 
 def _holding(assignment: Mapping[str, Any], total: int, left: Mapping[str, int]) -> Holding:

@@ -56,12 +56,14 @@ class Request(NamedTuple):
         ranked = queue.ranked()
         if policy != "Any":
             # Ranked by priority first: what may go is at the front.
-            if ranked[0].priority > self.workload.priority:
+            priority, lowest = self.workload.priority, ranked[0].priority
+            with_equal = policy == "LowerOrNewerEqualPriority"
+            if lowest > priority or (lowest == priority and not with_equal):
                 return []
-            end = bisect_left(ranked, self.workload.priority, key=_PRIORITY)
+            end = bisect_left(ranked, priority, key=_PRIORITY)
             lower = ranked[:end]
-            if policy == "LowerOrNewerEqualPriority":
-                equal = ranked[end : bisect_right(ranked, self.workload.priority, key=_PRIORITY)]
+            if with_equal:
+                equal = ranked[end : bisect_right(ranked, priority, key=_PRIORITY)]
                 lower += [candidate for candidate in equal if self.workload.queued < candidate.queued]
             ranked = lower
         contested = self.contested
