@@ -180,7 +180,7 @@ class PendingQueue:
             self._leave(waiting)
             self._held[view.key] = waiting
             return True
-        if self._stays_in_line(reason) or (last is not None and last.has_flavors_left):
+        if self._stays_in_line(reason) or last is not None:
             if waiting.line is None:
                 self._push(waiting)
             return False

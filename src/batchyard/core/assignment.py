@@ -65,21 +65,13 @@ class PodSetAssignment:
 
 
 class LastAssignment(NamedTuple):
-    """How far the last search through the flavors came, and when that still counts."""
+    """How far a search came that stopped before the last flavor of some resource, and when that still counts."""
 
+    #: By pod set and resource, the last flavor looked at, or SCAN_DONE.
     tried: tuple[Mapping[str, int], ...]
     generation: int
     cycle: int
     shape: Shape
-
-    @property
-    def has_flavors_left(self) -> bool:
-        """Whether the search stopped before the last flavor of some resource."""
-        for tried in self.tried:  # in loops: asked for every head that waits, and faster so
-            for index in tried.values():
-                if index != SCAN_DONE:
-                    return True
-        return False
 
     def next_flavor(self, pod_set: int, resource: str) -> int:
         """Where to go on for a resource of a pod set."""
@@ -94,11 +86,6 @@ class Assignment:
     mode: Mode
     borrow: int
     usage: Usage
-
-    @property
-    def tried(self) -> tuple[Mapping[str, int], ...]:
-        """By pod set and resource, the last flavor looked at, or SCAN_DONE."""
-        return tuple([p.pick.tried for p in self.pod_sets])
 
     @property
     def pod_set_facts(self) -> tuple[PodSetFacts, ...]:

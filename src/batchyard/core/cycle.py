@@ -186,9 +186,13 @@ class Cycle:
         why = Why(WAITING_FOR_QUOTA, text=text)
         return Wait(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, self._tried(entry))
 
-    def _tried(self, entry: Entry) -> LastAssignment:
-        """How far the search for flavors came, for the next one to go on from there."""
-        return LastAssignment(entry.assignment.tried, entry.queue.generation, self.number, entry.workload.shape)
+    def _tried(self, entry: Entry) -> LastAssignment | None:
+        """How far the search for flavors came, for the next one to go on from there; None if that is to start over."""
+        picks = [pod_set.pick for pod_set in entry.assignment.pod_sets]
+        if not [pick for pick in picks if pick.has_flavors_left]:
+            return None
+        tried = tuple([pick.tried for pick in picks])
+        return LastAssignment(tried, entry.queue.generation, self.number, entry.workload.shape)
 
     def _look_again(self, entry: Entry, victims: "_Victims") -> None:
         """Another entry has claimed one of its victims: it is nominated anew as if those victims were gone.

@@ -48,6 +48,8 @@ class Pick(NamedTuple):
     borrow: int
     #: By resource, the last flavor looked at, or SCAN_DONE when the next search starts from the first again.
     tried: Mapping[str, int]
+    #: The search stopped before the last flavor of some resource.
+    has_flavors_left: bool
     #: The flavor-resources that need preemption.
     preempting: tuple[int, ...]
 
@@ -57,7 +59,8 @@ def make_pick(choices: Mapping[str, Choice], usage: Usage, tried: Mapping[str, i
     worst = min([choice.mode for choice in choices.values()], default=mode)
     borrow = max([choice.borrow for choice in choices.values()], default=0)
     preempting = tuple([choice.fr for choice in choices.values() if choice.mode is Mode.PREEMPT])
-    return Pick(choices, usage, worst, borrow, tried, preempting)
+    has_flavors_left = any(index != SCAN_DONE for index in tried.values())
+    return Pick(choices, usage, worst, borrow, tried, has_flavors_left, preempting)
 
 
 #: No flavor would do.

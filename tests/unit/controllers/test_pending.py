@@ -151,8 +151,7 @@ def test_who_has_flavors_left_to_try_stays_in_line() -> None:
 def test_who_has_tried_all_flavors_is_parked() -> None:
     queue = waiting(workload("a"))
     head = take(queue)
-    last = LastAssignment(({"cpu": -1},), 1, 1, head.workload.shape)
-    assert queue.requeue(head, last, NO_FIT, make.NOW)
+    assert queue.requeue(head, None, NO_FIT, make.NOW)
     assert not queue.has_heads()
 
 

@@ -131,7 +131,7 @@ def test_a_search_that_stopped_goes_on_after_the_last_flavor_tried() -> None:
     obj = workload(cpu=3)
     first, _ = yard.cycle(workload("first", 3, queue="lender", priority=1), obj)[::-1]
     last = last_of(first)
-    assert last.has_flavors_left
+    assert last.tried == ({"cpu": 0},)
     (second,) = yard.cycle(head_of(obj, last))
     assert isinstance(second, Admit)
     assert flavors_of(second) == "main 1 cpu=two"
@@ -146,9 +146,7 @@ def stopped_yard() -> Yard:
 
 def test_a_search_through_all_flavors_starts_over() -> None:
     yard = lending_yard()
-    last = last_of(yard.wait(workload(cpu=9)))
-    assert not last.has_flavors_left
-    assert last.next_flavor(0, "cpu") == 0
+    assert yard.wait(workload(cpu=9)).last is None
 
 
 def test_progress_of_the_cycle_before_counts_whatever_happened() -> None:
