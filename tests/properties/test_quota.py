@@ -15,6 +15,7 @@ from batchyard.core.quota import (
     is_borrowing_with,
     is_within_nominal,
     known_available,
+    left_to_ask,
     local_available,
     lowest_fitting_height,
 )
@@ -155,7 +156,8 @@ def test_fitting_and_borrowing_are_told_by_the_quota_of_the_subtree(forest: Fore
         assert is_borrowing_with(node, fr, amount) == (used + amount > subtree)
         assert is_within_nominal(node, (fr,)) == (used <= subtree)
         assert local_available(node, fr) == own
-        assert fits_in_quota(node, ((fr, amount),)) == (used + amount <= subtree, ((fr, max(0, amount - own)),))
+        assert fits_in_quota(node, ((fr, amount),)) == (used + amount <= subtree)
+        assert left_to_ask(node, ((fr, amount),)) == ((fr, max(0, amount - own)),)
 
 
 @given(forests(), st.tuples(AMOUNT, AMOUNT))
@@ -164,8 +166,8 @@ def test_several_requests_fit_if_each_of_them_does(forest: Forest, amounts: tupl
     requests = tuple(zip(frs, amounts, strict=True))
     for node in forest.nodes().values():
         assert is_within_nominal(node, frs) == all(is_within_nominal(node, (fr,)) for fr in frs)
-        each = [fits_in_quota(node, (request,)) for request in requests]
-        assert fits_in_quota(node, requests) == (all(fits for fits, _ in each), tuple(rest for _, (rest,) in each))
+        assert fits_in_quota(node, requests) == all(fits_in_quota(node, (request,)) for request in requests)
+        assert left_to_ask(node, requests) == tuple(left_to_ask(node, (request,))[0] for request in requests)
 
 
 @MORE

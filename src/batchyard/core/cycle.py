@@ -188,11 +188,12 @@ class Cycle:
 
     def _tried(self, entry: Entry) -> LastAssignment | None:
         """How far the search for flavors came, for the next one to go on from there; None if that is to start over."""
-        picks = [pod_set.pick for pod_set in entry.assignment.pod_sets]
-        if not [pick for pick in picks if pick.has_flavors_left]:
-            return None
-        tried = tuple([pick.tried for pick in picks])
-        return LastAssignment(tried, entry.queue.generation, self.number, entry.workload.shape)
+        pod_sets = entry.assignment.pod_sets
+        for pod_set in pod_sets:
+            if pod_set.pick.has_flavors_left:
+                tried = tuple([p.pick.tried for p in pod_sets])
+                return LastAssignment(tried, entry.queue.generation, self.number, entry.workload.shape)
+        return None
 
     def _look_again(self, entry: Entry, victims: "_Victims") -> None:
         """Another entry has claimed one of its victims: it is nominated anew as if those victims were gone.

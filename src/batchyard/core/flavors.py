@@ -47,6 +47,9 @@ class FlavorSearch:
 
     def assign(self, counts: Sequence[int]) -> Assignment:
         """Flavors for all pod sets, or how far it came: after a pod set without flavor no more are tried."""
+        if len(self.workload.pod_sets) == 1:
+            only = self._find(0, counts, ())
+            return Assignment([only], only.pick.mode, only.pick.borrow, only.pick.usage)
         pod_sets: list[PodSetAssignment] = []
         usage: Usage = ()
         borrow, mode = 0, _M_FIT
@@ -90,6 +93,8 @@ class FlavorSearch:
 
     def _search(self, plan: PodSetPlan, members: Sequence[int], usage: Usage) -> tuple[Scan, ...]:
         """The scans of the groups, up to the first in which no flavor would do."""
+        if len(plan.groups) == 1:
+            return (self._scan(plan.groups[0], members, usage),)
         scans = []
         for group in plan.groups:
             scan = self._scan(group, members, usage)
@@ -109,9 +114,8 @@ class FlavorSearch:
         looks: list[Sequence[Quality]] = []
         best: Sequence[Quality] = ()
         last: Sequence[Quality] = ()
-        best_quality, best_index, index = NO_FIT, -1, start - 1
-        for qualities in self._weighed(totals, obstacles, start, free):
-            index += 1
+        best_quality, best_index = NO_FIT, -1
+        for index, qualities in enumerate(self._weighed(totals, obstacles, start, free), start):
             if qualities == last:  # no better than the flavor before, and kept but once
                 looks.append(last)
                 continue
@@ -136,12 +140,12 @@ class FlavorSearch:
         node, oracle, while_borrowing = self.queue.node, self.oracle, self._may_preempt_while_borrowing()
         used, quota, potential, beyond = node.usage, node.subtree, node.potential, node.beyond
         may_reclaim = False  # beyond its own quota, and from below the root at that
-        for wanted, obstacle in zip(totals[start:], obstacles[start:], strict=True):
-            if obstacle:
+        for index in range(start, len(obstacles)):
+            if obstacles[index]:
                 yield _RULED_OUT
                 continue
             qualities = []
-            for fr, total in wanted:
+            for fr, total in totals[index]:
                 height = 0 if used[fr] + total <= quota[fr] else beyond
                 if height is None:
                     height, may_reclaim = lowest_fitting_height(node, fr, total)

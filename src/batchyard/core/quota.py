@@ -61,13 +61,10 @@ class QuotaNode:
 
 def available(node: QuotaNode, fr: int) -> int:
     """What this node may still use; negative after an over-admission."""
-    free = 0
-    for step in node.path:
-        used = step.usage[fr]
-        if step.parent is None:
-            free = step.subtree[fr] - used
-            continue
-        local = step.local[fr]
+    path = node.path
+    free = path[0].subtree[fr] - path[0].usage[fr]
+    for step in path[1:]:
+        used, local = step.usage[fr], step.local[fr]
         ceiling = step.borrowing_ceiling[fr]
         if ceiling is not None:
             room = ceiling - (used - local if used > local else 0)
@@ -112,14 +109,18 @@ def is_within_nominal(node: QuotaNode, frs: Iterable[int]) -> bool:
     return not [fr for fr in frs if usage[fr] > subtree[fr]]
 
 
-def fits_in_quota(node: QuotaNode, requests: Usage) -> tuple[bool, Usage]:
-    """Whether requests fit in this node's own quota, and what of them is left to ask of the parent."""
+def fits_in_quota(node: QuotaNode, requests: Usage) -> bool:
+    """Whether requests fit in this node's own quota."""
     usage, subtree = node.usage, node.subtree
-    fits, rest = True, []
-    for fr, amount in requests:
-        fits = fits and usage[fr] + amount <= subtree[fr]
-        rest.append((fr, max(0, amount - local_available(node, fr))))
-    return fits, tuple(rest)
+    for fr, amount in requests:  # noqa: SIM110 - as above
+        if usage[fr] + amount > subtree[fr]:
+            return False
+    return True
+
+
+def left_to_ask(node: QuotaNode, requests: Usage) -> Usage:
+    """What of requests the node's unused local quota does not hold, and its parent is asked for."""
+    return tuple([(fr, max(0, amount - local_available(node, fr))) for fr, amount in requests])
 
 
 def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:

@@ -8,6 +8,7 @@ from batchyard.core.quota import (
     fits_in_quota,
     is_borrowing_with,
     is_within_nominal,
+    left_to_ask,
     local_available,
     lowest_fitting_height,
 )
@@ -209,10 +210,11 @@ def test_borrowing_begins_above_the_subtrees_quota() -> None:
 def test_what_does_not_fit_at_home_is_asked_of_the_parent() -> None:
     yard = flat(queue("a", quota(4, lending=1), cohort="all"), queue("b", 5, cohort="all"))
     fr = spot_cpu(yard)
-    assert fits_in_quota(yard.node("a"), ((fr, 4 * CPU),)) == (True, ((fr, 1 * CPU),))
-    assert fits_in_quota(yard.node("a"), ((fr, 5 * CPU),)) == (False, ((fr, 2 * CPU),))
+    assert left_to_ask(yard.node("a"), ((fr, 4 * CPU),)) == ((fr, 1 * CPU),)
+    assert left_to_ask(yard.node("a"), ((fr, 5 * CPU),)) == ((fr, 2 * CPU),)
+    assert [fits_in_quota(yard.node("a"), ((fr, cpus * CPU),)) for cpus in (4, 5)] == [True, False]
     yard.hold("x", 2, "a")
-    assert fits_in_quota(yard.node("a"), ((fr, 1 * CPU),)) == (True, ((fr, 0),))
+    assert left_to_ask(yard.node("a"), ((fr, 1 * CPU),)) == ((fr, 0),)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ Source: Kueue's pkg/scheduler/preemption (classicalPreemptions) and preemption/c
 
 from batchyard.core.preemption.request import Request, Target, fill_back
 from batchyard.core.queue import RANK, Admitted, ClusterQueue
-from batchyard.core.quota import QuotaNode, fits_in_quota, is_within_nominal
+from batchyard.core.quota import QuotaNode, fits_in_quota, is_within_nominal, left_to_ask
 from batchyard.core.reasons import PreemptionReason
 
 
@@ -92,15 +92,14 @@ class Candidates:
 
         Who borrows already, and may not preempt for that, has nobody to take from where it lacks the advantage.
         """
-        request = self._request
-        node = request.queue.node
-        advantage, remaining = fits_in_quota(node, request.usage)
-        previous = node
-        for cohort in reversed(node.path[:-1]):
+        previous, remaining = self._request.queue.node, self._request.usage
+        advantage = fits_in_quota(previous, remaining)
+        for cohort in previous.path[-2::-1]:
             if advantage or not only_with_advantage:
                 self._collect_below(cohort, previous, has_advantage=advantage)
             if not advantage and cohort.parent is not None:
-                advantage, remaining = fits_in_quota(cohort, remaining)
+                remaining = left_to_ask(previous, remaining)
+                advantage = fits_in_quota(cohort, remaining)
             previous = cohort
 
     def _collect_below(self, top: QuotaNode, skip: QuotaNode, *, has_advantage: bool) -> None:
@@ -141,7 +140,10 @@ def _attempts(request: Request, candidates: Candidates) -> tuple[bool, ...]:
 
 def _is_under_nominal(request: Request) -> bool:
     usage, quota = request.queue.node.usage, request.queue.node.subtree
-    return not [fr for fr in request.contested if usage[fr] >= quota[fr]]
+    for fr in request.contested:  # noqa: SIM110 - asked for every head that waits, and faster so
+        if usage[fr] >= quota[fr]:
+            return False
+    return True
 
 
 def _take(request: Request, candidates: Candidates, ordered: list[Admitted], *, may_borrow: bool) -> list[Target]:
