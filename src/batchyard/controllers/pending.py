@@ -286,7 +286,7 @@ class PendingQueue:
             order, number, key = fronts[0]
             members = self._classes.get(key)
             first = members.in_line.first() if members is not None else None
-            if first is not None and id(first) == number and first.order is order:
+            if first is not None and id(first) == number and first.order == order:
                 return first
             heapq.heappop(fronts)
         return None

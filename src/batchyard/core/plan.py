@@ -117,7 +117,7 @@ class PodSetPlan(NamedTuple):
 class Coverage:
     """The resource groups of ClusterQueues whose groups are alike, and what is asked of them."""
 
-    __slots__ = ("__weakref__", "_plans", "group_of", "groups")
+    __slots__ = ("_plans", "group_of", "groups")
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = groups

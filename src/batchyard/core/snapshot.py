@@ -5,7 +5,6 @@ One snapshot lives as long as the scheduler; between cycles it is kept up to dat
 """
 
 from typing import TypeAlias
-from weakref import WeakValueDictionary
 
 from batchyard.api.views.flavor import Flavor
 from batchyard.api.views.queues import ClusterQueueView, CohortView, ResourceGroup
@@ -45,8 +44,8 @@ class Snapshot:
         self.queues: dict[str, ClusterQueue] = {}
         #: The ClusterQueue of a leaf.
         self.queue_of: dict[QuotaNode, ClusterQueue] = {}
-        #: By the resources and flavors of each group; kept as long as a ClusterQueue has it.
-        self._coverages: WeakValueDictionary[object, Coverage] = WeakValueDictionary()
+        #: By the resources and flavors of each group; those that no ClusterQueue has any more go when it settles.
+        self._coverages: dict[object, Coverage] = {}
         self._assigned: dict[str, Admitted] = {}
         self._trials: list[Trial] = []
         self._depth = 0
@@ -149,6 +148,8 @@ class Snapshot:
         self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
         for queue in self.queues.values():
             queue.generation += 1
+        used = {queue.coverage: None for queue in self.queues.values()}
+        self._coverages = {content: coverage for content, coverage in self._coverages.items() if coverage in used}
 
     # What the trees tell.
 
