@@ -14,7 +14,7 @@ _THRESHOLDS: Final = (200_000, 50, 100)
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Look for cyclic garbage rarely meanwhile; with Python's own thresholds it takes a tenth to a third of a run."""
+    """Look for cyclic garbage rarely meanwhile."""
     before = gc.get_threshold()
     gc.set_threshold(*_THRESHOLDS)
     try:

@@ -28,8 +28,7 @@ def main() -> None:
             output.end_with_closed_pipe()
         output.fail(_defect(error))
     finally:
-        # The process ends: its memory goes back as a whole. To look through millions of objects for garbage once more
-        # takes as long as a tenth of a large run.
+        # The process ends and its memory goes back as a whole: let nobody look through it for garbage once more.
         gc.freeze()
 
 

@@ -104,6 +104,4 @@ class Assignment:
     @property
     def preempting(self) -> tuple[int, ...]:
         """The flavor-resources that need preemption."""
-        if len(self.pod_sets) == 1:
-            return self.pod_sets[0].pick.preempting
         return tuple(dict.fromkeys([fr for pod_set in self.pod_sets for fr in pod_set.pick.preempting]))

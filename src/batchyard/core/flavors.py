@@ -47,7 +47,7 @@ class FlavorSearch:
 
     def assign(self, counts: Sequence[int]) -> Assignment:
         """Flavors for all pod sets, or how far it came: after a pod set without flavor no more are tried."""
-        if len(self.workload.pod_sets) == 1:
+        if len(self.workload.pod_sets) == 1:  # nearly always, and then there is nothing to sum up
             only = self._find(0, counts, ())
             return Assignment([only], only.pick.mode, only.pick.borrow, only.pick.usage)
         pod_sets: list[PodSetAssignment] = []
@@ -93,8 +93,6 @@ class FlavorSearch:
 
     def _search(self, plan: PodSetPlan, members: Sequence[int], usage: Usage) -> tuple[Scan, ...]:
         """The scans of the groups, up to the first in which no flavor would do."""
-        if len(plan.groups) == 1:
-            return (self._scan(plan.groups[0], members, usage),)
         scans = []
         for group in plan.groups:
             scan = self._scan(group, members, usage)
