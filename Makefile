@@ -42,7 +42,7 @@ $(COMPILED)/.made: pyproject.toml requirements.lock $(shell find src -name '*.py
 	$(PYTHON) -m venv $(COMPILED)
 	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	rm -rf $(COMPILED)/source && mkdir $(COMPILED)/source
-	cp -r src pyproject.toml README.md LICENSE $(COMPILED)/source
+	cp -r src examples pyproject.toml README.md LICENSE $(COMPILED)/source
 	PATH="$(CURDIR)/$(COMPILED)/bin:$$PATH" HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(COMPILED)/bin/python -m pip install \
 		--quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall ./$(COMPILED)/source
 	@touch $@

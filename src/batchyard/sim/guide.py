@@ -6,6 +6,7 @@ that quota arithmetic alone decides are exact: they must be the same here; all o
 """
 
 import pkgutil
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -110,9 +111,10 @@ def played_steps(last: str | None = None) -> tuple[GuideStep, ...]:
 
 
 def examples_folder() -> Path | None:
-    """The repository's own reference architecture, if the package lies in the repository."""
-    folder = Path(__file__).parents[3] / "examples" / "refarch"
-    return folder if folder.is_dir() else None
+    """Our own reference architecture: beside the package in the repository, else among the data of the installation."""
+    roots = (Path(__file__).parents[3], Path(sysconfig.get_path("data"), "share", "batchyard"))
+    folders = [root / "examples" / "refarch" for root in roots]
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 class Guide:
