@@ -24,6 +24,13 @@ PROVISIONING_REQUEST_CONFIG: Final = "ProvisioningRequestConfig.kueue.x-k8s.io"
 TOPOLOGY: Final = "Topology.kueue.x-k8s.io"
 MULTI_KUEUE_CONFIG: Final = "MultiKueueConfig.kueue.x-k8s.io"
 MULTI_KUEUE_CLUSTER: Final = "MultiKueueCluster.kueue.x-k8s.io"
+NODE: Final = "Node"
+LEASE: Final = "Lease.coordination.k8s.io"
+PROVISIONING_REQUEST: Final = "ProvisioningRequest.autoscaling.x-k8s.io"
+CLUSTER: Final = "Cluster.cloud.batchyard.dev"
+NODE_POOL: Final = "NodePool.cloud.batchyard.dev"
+INSTANCE: Final = "Instance.cloud.batchyard.dev"
+RESIZE_REQUEST: Final = "ResizeRequest.cloud.batchyard.dev"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
 
 
