@@ -1,7 +1,8 @@
 """The labels, annotations and finalizers that say something to a platform.
 
-Sources: Kueue's pkg/controller/constants and apis/kueue/v1beta2, JobSet's api/jobset/v1alpha2, Kubernetes' well-known
-labels; those of `batchyard.dev` are our own, for simulated work.
+Sources: Kueue's pkg/controller/constants and apis/kueue/v1beta2, JobSet's api/jobset/v1alpha2 and pkg/constants,
+Kubernetes' batch/v1 and well-known labels and taints, the cluster autoscaler's apis/provisioningrequest and FAQ, GKE's
+pkg/cloudprovider/gke/labels; those of `batchyard.dev` are our own, for simulated work.
 """
 
 from typing import Final
@@ -27,8 +28,37 @@ WORKLOAD: Final = "kueue.x-k8s.io/workload"
 POD_SET: Final = "kueue.x-k8s.io/podset"
 LOCAL_QUEUE: Final = "kueue.x-k8s.io/local-queue-name"
 CLUSTER_QUEUE: Final = "kueue.x-k8s.io/cluster-queue-name"
+
+# On the pods of Jobs. The two without a prefix are older than the prefix and are set beside it.
+JOB_NAME: Final = "batch.kubernetes.io/job-name"
+CONTROLLER_UID: Final = "batch.kubernetes.io/controller-uid"
+OLD_JOB_NAME: Final = "job-name"
+OLD_CONTROLLER_UID: Final = "controller-uid"
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
+INDEX_IGNORED_FAILURES: Final = "batch.kubernetes.io/job-index-ignored-failure-count"
+JOB_TRACKING: Final = "batch.kubernetes.io/job-tracking"
+
+# On the Jobs and pods of JobSets, most of them both as label and as annotation.
+JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
+JOB_SET_UID: Final = "jobset.sigs.k8s.io/jobset-uid"
+REPLICATED_JOB_NAME: Final = "jobset.sigs.k8s.io/replicatedjob-name"
+REPLICATED_JOB_REPLICAS: Final = "jobset.sigs.k8s.io/replicatedjob-replicas"
+GLOBAL_REPLICAS: Final = "jobset.sigs.k8s.io/global-replicas"
 JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
+JOB_GLOBAL_INDEX: Final = "jobset.sigs.k8s.io/job-global-index"
+JOB_KEY: Final = "jobset.sigs.k8s.io/job-key"
+JOB_GROUP_NAME: Final = "jobset.sigs.k8s.io/group-name"
+JOB_GROUP_REPLICAS: Final = "jobset.sigs.k8s.io/group-replicas"
+JOB_GROUP_INDEX: Final = "jobset.sigs.k8s.io/job-group-index"
+RESTART_ATTEMPT: Final = "jobset.sigs.k8s.io/restart-attempt"
+JOB_RESTART_ATTEMPT: Final = "jobset.sigs.k8s.io/job-restart-attempt"
+COORDINATOR: Final = "jobset.sigs.k8s.io/coordinator"
+JOB_SET_PRIORITY: Final = "jobset.sigs.k8s.io/priority"
+EXCLUSIVE_TOPOLOGY: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+NODE_SELECTOR_STRATEGY: Final = "alpha.jobset.sigs.k8s.io/node-selector"
+NAMESPACED_JOB: Final = "alpha.jobset.sigs.k8s.io/namespaced-job"
+NO_SCHEDULE: Final = "alpha.jobset.sigs.k8s.io/no-schedule"
 
 # On pod templates: where the pods of a pod set may lie to each other.
 REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
@@ -41,8 +71,70 @@ POD_SET_GROUP: Final = "kueue.x-k8s.io/podset-group-name"
 
 # On nodes.
 HOSTNAME: Final = "kubernetes.io/hostname"
+OPERATING_SYSTEM: Final = "kubernetes.io/os"
+ARCHITECTURE: Final = "kubernetes.io/arch"
+INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+ZONE: Final = "topology.kubernetes.io/zone"
+REGION: Final = "topology.kubernetes.io/region"
+GKE_ZONE: Final = "topology.gke.io/zone"
+NODE_ROLE_PREFIX: Final = "node-role.kubernetes.io/"
+OLD_NODE_ROLE: Final = "kubernetes.io/role"
 
-# On whatever is simulated: when it comes and goes, and how long it runs.
+# On the nodes of GKE; pods ask for them in their node selectors.
+NODE_POOL: Final = "cloud.google.com/gke-nodepool"
+MACHINE_FAMILY: Final = "cloud.google.com/machine-family"
+ACCELERATOR: Final = "cloud.google.com/gke-accelerator"
+ACCELERATOR_COUNT: Final = "cloud.google.com/gke-accelerator-count"
+GPU_DRIVER_VERSION: Final = "cloud.google.com/gke-gpu-driver-version"
+TPU_ACCELERATOR: Final = "cloud.google.com/gke-tpu-accelerator"
+TPU_TOPOLOGY: Final = "cloud.google.com/gke-tpu-topology"
+PROVISIONING: Final = "cloud.google.com/gke-provisioning"
+SPOT: Final = "cloud.google.com/gke-spot"
+PREEMPTIBLE: Final = "cloud.google.com/gke-preemptible"
+FLEX_START: Final = "cloud.google.com/gke-flex-start"
+PLACEMENT_GROUP: Final = "cloud.google.com/gke-placement-group"
+PLACEMENT_POLICY: Final = "cloud.google.com/placement-policy-name"
+RESERVATION_NAME: Final = "cloud.google.com/reservation-name"
+RESERVATION_AFFINITY: Final = "cloud.google.com/reservation-affinity"
+COMPUTE_CLASS: Final = "cloud.google.com/compute-class"
+MAX_RUN_DURATION: Final = "cloud.google.com/gke-max-run-duration-seconds"
+MAX_PODS: Final = "cloud.google.com/gke-max-pods-per-node"
+BOOT_DISK: Final = "cloud.google.com/gke-boot-disk"
+OS_DISTRIBUTION: Final = "cloud.google.com/gke-os-distribution"
+CONTAINER_RUNTIME: Final = "cloud.google.com/gke-container-runtime"
+NODE_PROVISIONING_REQUEST: Final = "autoscaling.gke.io/provisioning-request"
+
+# Taints of nodes. Extended resources are tainted with their own names.
+NOT_READY: Final = "node.kubernetes.io/not-ready"
+UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
+SHUTDOWN: Final = "node.cloudprovider.kubernetes.io/shutdown"
+IMPENDING_TERMINATION: Final = "cloud.google.com/impending-node-termination"
+QUEUED: Final = "cloud.google.com/gke-queued"
+TO_BE_DELETED: Final = "ToBeDeletedByClusterAutoscaler"
+DELETION_CANDIDATE: Final = "DeletionCandidateOfClusterAutoscaler"
+
+# What machines have beside cpu and memory, and the taints of those that have it.
+GPU: Final = "nvidia.com/gpu"
+TPU: Final = "google.com/tpu"
+
+# What the autoscaler is told: pods on which ProvisioningRequest they count, pods and nodes that they are to stay.
+CONSUME_PROVISIONING_REQUEST: Final = "autoscaling.x-k8s.io/consume-provisioning-request"
+PROVISIONING_CLASS: Final = "autoscaling.x-k8s.io/provisioning-class-name"
+OLD_CONSUME_PROVISIONING_REQUEST: Final = "cluster-autoscaler.kubernetes.io/consume-provisioning-request"
+OLD_PROVISIONING_CLASS: Final = "cluster-autoscaler.kubernetes.io/provisioning-class-name"
+PROVISIONING_PREFIX: Final = "provreq.kueue.x-k8s.io/"
+SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+SCALE_DOWN_DISABLED: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+
+# On the instances of the simulated cloud: kept until the machine is off and its node is gone.
+INSTANCE_FINALIZER: Final = "cloud.batchyard.dev/instance"
+
+# On whatever is simulated: when it comes and goes, how long it runs, how it ends, how often it saves its work.
 SUBMIT_AT: Final = "batchyard.dev/submit-at"
 DELETE_AT: Final = "batchyard.dev/delete-at"
 RUNTIME: Final = "batchyard.dev/runtime"
+EXIT_CODE: Final = "batchyard.dev/exit-code"
+CHECKPOINT_EVERY: Final = "batchyard.dev/checkpoint-every"
