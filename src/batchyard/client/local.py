@@ -6,26 +6,26 @@ every subscriber, in order of revision, then the results, in order of the writes
 batches, and a writer hears of its write only after everybody heard of the change. Changes made to the store by others
 are delivered in the same way.
 
-Garbage collection is here too, as a rule on the way: when an object goes, the objects that name it as an owner, and
-have no other living owner, are deleted after the event was delivered (background propagation); what they own goes
-after them in the same way. An object that is born with a dead owner is let be.
+What an object that goes leaves behind is collected (batchyard.client.collector) after its event was delivered. A new
+object is made ready as its kind demands (`prepare`): there the defaults and the admission of the API server have their
+place.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from batchyard.api.errors import ApiError, Conflict, NotFound
 from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
 from batchyard.client import revise
-from batchyard.client.index import OwnerIndex
+from batchyard.client.collector import FOREGROUND_FINALIZER, Collector
 from batchyard.ports.client import (
     Create,
     Delete,
-    EventType,
     Listener,
-    Update,
+    Propagation,
+    Reader,
     UpdateStatus,
     WatchEvent,
     Write,
@@ -33,7 +33,10 @@ from batchyard.ports.client import (
 )
 from batchyard.ports.kernel import Kernel
 
-_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+Prepare: TypeAlias = Callable[[Obj, Reader], Obj]
+"""Makes a new object of a kind ready to be stored, its uid and name given; raises an ApiError where it is refused."""
+
+_FOREGROUND: Final = Propagation.FOREGROUND
 _NAMES_TRIED_MAX: Final = 8  # as the API server for generateName
 
 
@@ -60,20 +63,22 @@ class LocalClient:
     """Reader and Writer over a store in this process."""
 
     __slots__ = (
+        "_collector",
         "_delivering_soon",
         "_events",
         "_kernel",
         "_listeners",
         "_minted",
         "_minted_at",
-        "_orphaned_by",
-        "_owners",
+        "_prepare",
         "_results",
         "_seed",
         "_store",
     )
 
-    def __init__(self, store: Records, kernel: Kernel, seed: int = 0) -> None:
+    def __init__(
+        self, store: Records, kernel: Kernel, seed: int = 0, prepare: Mapping[str, Prepare] | None = None
+    ) -> None:
         self._store = store
         self._kernel = kernel
         self._seed = seed
@@ -81,8 +86,8 @@ class LocalClient:
         self._events: list[WatchEvent] = []
         self._results: list[tuple[Callable[[WriteResult], None], WriteResult]] = []
         self._delivering_soon = False
-        self._owners = OwnerIndex()
-        self._orphaned_by: list[str] = []  # uids of owners that went
+        self._prepare = prepare or {}
+        self._collector = Collector(store.get, self._apply)
         self._minted: dict[Key, int] = {}  # how many uids each key was given at the instant below
         self._minted_at: Instant = kernel.now()
         store.listen(self._observe)
@@ -98,7 +103,7 @@ class LocalClient:
     def owned_by(self, uid: str) -> Sequence[Obj]:
         """All objects with an owner reference to that uid, sorted by kind, namespace and name."""
         get = self._store.get
-        return [obj for key in self._owners.dependents(uid) if (obj := get(key)) is not None]
+        return [obj for key in self._collector.owned_by(uid) if (obj := get(key)) is not None]
 
     def subscribe(self, listener: Listener) -> None:
         """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""
@@ -123,7 +128,7 @@ class LocalClient:
         if isinstance(write, Create):
             return self._create(write.obj)
         if isinstance(write, Delete):
-            return self._delete(write.key)
+            return self._delete(write)
         key = key_of(write.obj)
         stored = self._found(key)
         revise.check_preconditions(key, stored, write.obj)
@@ -140,22 +145,33 @@ class LocalClient:
         if obj["metadata"].get("name"):
             key = key_of(obj)
             uid = obj["metadata"].get("uid") or self._mint(key)
-            return self._store.put(key, revise.created(obj, uid, self._kernel.now()), 0)
+            return self._put_new(key, obj, uid)
         revise.check_named(obj)
         prefix = obj["metadata"]["generateName"]
         for _ in range(_NAMES_TRIED_MAX):
             uid = self._mint(key_of(with_metadata(obj, name=prefix)))
             named = with_metadata(obj, name=revise.generated_name(prefix, uid))
             if self._store.get(key_of(named)) is None:
-                return self._store.put(key_of(named), revise.created(named, uid, self._kernel.now()), 0)
+                return self._put_new(key_of(named), named, uid)
         raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
-    def _delete(self, key: Key) -> Obj:
-        """Remove an object, or mark it as deleted if it has finalizers."""
+    def _put_new(self, key: Key, obj: Obj, uid: str) -> Obj:
+        """Store a new object, made ready as its kind demands."""
+        new, prepare = revise.created(obj, uid, self._kernel.now()), self._prepare.get(key.kind)
+        return self._store.put(key, new if prepare is None else prepare(new, self), 0)
+
+    def _delete(self, write: Delete) -> Obj:
+        """Remove an object; or mark it as deleted, if it has finalizers, time to stop, or dependents to go first."""
+        key = write.key
         stored = self._found(key)
-        if not stored["metadata"].get("finalizers"):
+        if write.uid is not None:
+            revise.check_preconditions(key, stored, {"metadata": {"uid": write.uid}})
+        in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(stored["metadata"]["uid"])
+        grace = revise.deletion_grace(stored, write.grace)
+        if not in_foreground and not grace and not stored["metadata"].get("finalizers"):
             return self._store.delete(key)
-        marked = revise.marked_deleted(stored, self._kernel.now())
+        finalizers = (FOREGROUND_FINALIZER,) if in_foreground else ()
+        marked = revise.marked_deleted(stored, self._kernel.now(), grace, finalizers=finalizers)
         return stored if marked is stored else self._store.put(key, marked)
 
     def _found(self, key: Key) -> Obj:
@@ -181,9 +197,7 @@ class LocalClient:
     def _observe(self, event: WatchEvent) -> None:
         """Take note of a change as it happens."""
         self._events.append(event)
-        self._owners.observe(event)
-        if event.type is _DELETED and (uid := event.obj["metadata"].get("uid")) in self._owners:
-            self._orphaned_by.append(uid)
+        self._collector.observe(event)
         if not self._delivering_soon:
             self._deliver_soon()
 
@@ -200,24 +214,6 @@ class LocalClient:
         if events:
             for listener in self._listeners:
                 listener(events)
-        if self._orphaned_by:
-            self._collect()
+        self._collector.collect()
         for done, result in results:
             done(result)
-
-    def _collect(self) -> None:
-        """Delete what the owners that went leave behind; an object with another living owner only loses the dead."""
-        gone, self._orphaned_by = self._orphaned_by, []
-        for uid in gone:
-            for key in tuple(self._owners.dependents(uid)):
-                obj = self._found(key)
-                owners = obj["metadata"]["ownerReferences"]
-                living = [owner for owner in owners if self._is_living(owner, key.namespace)]
-                self._apply(Update(with_metadata(obj, ownerReferences=living)) if living else Delete(key))
-
-    def _is_living(self, owner: Obj, namespace: str) -> bool:
-        """Whether an owner is there, in the dependent's namespace or in none, and still the same one."""
-        kind, name = group_kind(owner), owner["name"]
-        places = (Key(kind, namespace, name), Key(kind, "", name))
-        found = [self._store.get(key) for key in places]
-        return any(obj is not None and obj["metadata"].get("uid") == owner["uid"] for obj in found)

@@ -6,13 +6,13 @@ is written by UpdateStatus and by nothing else. `generation` counts changes of w
 metadata and status. A function that finds nothing to change returns the stored object itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import Conflict, FieldError, InvalidObject
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.times import format_time
-from batchyard.base.instant import Instant
+from batchyard.base.instant import SECOND, Instant
 
 _SERVERS_OWN: Final = (
     "uid",
@@ -25,6 +25,7 @@ _SERVERS_OWN: Final = (
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of apimachinery's rand: no vowels, so no words
 _SUFFIX_LENGTH: Final = 5
 _GENERATED_LENGTH_MAX: Final = 63
+_POD_GRACE: Final = 30  # seconds, where a pod says nothing
 
 
 def created(obj: Obj, uid: str, now: Instant) -> Obj:
@@ -101,19 +102,48 @@ def status_updated(stored: Obj, sent: Obj) -> Obj:
     return {**stored, "status": status}
 
 
-def marked_deleted(stored: Obj, now: Instant) -> Obj:
-    """The object after a Delete that its finalizers hold up: marked, once."""
+def deletion_grace(stored: Obj, wanted: int | None) -> int:
+    """Seconds an object has to stop: none but for a pod that is bound to a node and has not ended.
+
+    Source: Kubernetes's pkg/registry/core/pod/strategy.go (CheckGracefulDelete).
+    """
+    if group_kind(stored) != "Pod":
+        return 0
+    spec, status = stored["spec"], stored.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
+        return 0
+    grace: int = spec.get("terminationGracePeriodSeconds", _POD_GRACE) if wanted is None else wanted
+    return grace
+
+
+def marked_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
+    """The object after a Delete that holds it up: marked, with these finalizers besides its own.
+
+    One that is marked already changes only if it gets less time.
+    """
     metadata = stored["metadata"]
-    if "deletionTimestamp" in metadata:
+    added = [name for name in finalizers if name not in metadata.get("finalizers", ())]
+    is_marked = "deletionTimestamp" in metadata
+    if is_marked and grace >= metadata["deletionGracePeriodSeconds"] and not added:
         return stored
-    mark = {"deletionTimestamp": format_time(now), "deletionGracePeriodSeconds": 0}
-    return {**stored, "metadata": {**metadata, **mark, "generation": metadata.get("generation", 0) + 1}}
+    if is_marked:
+        grace = min(grace, metadata["deletionGracePeriodSeconds"])
+    mark: dict[str, Any] = {
+        "deletionTimestamp": format_time(now + grace * SECOND),
+        "deletionGracePeriodSeconds": grace,
+        "generation": metadata.get("generation", 0) + (not is_marked),
+    }
+    if added:
+        mark["finalizers"] = [*metadata.get("finalizers", ()), *added]
+    return {**stored, "metadata": {**metadata, **mark}}
 
 
 def is_released(obj: Obj) -> bool:
-    """Whether an object marked as deleted has no finalizer left, so that it goes."""
+    """Whether an object marked as deleted has no finalizer left and no time to wait for, so that it goes."""
     metadata = obj["metadata"]
-    return "deletionTimestamp" in metadata and not metadata.get("finalizers")
+    if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
+        return False
+    return not metadata.get("deletionGracePeriodSeconds")
 
 
 def _updated_metadata(stored: Mapping[str, Any], sent: Mapping[str, Any]) -> Mapping[str, Any]:

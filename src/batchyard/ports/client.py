@@ -52,11 +52,26 @@ class UpdateStatus:
     obj: Obj
 
 
+class Propagation(StrEnum):
+    """What becomes of the objects that a deleted one owns: they go after it, or before it."""
+
+    BACKGROUND = "Background"
+    FOREGROUND = "Foreground"
+
+
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete an object; with finalizers it is only marked, and goes when the last one is removed."""
+    """Delete an object; with finalizers it is only marked, and goes when the last one is removed.
+
+    A pod that may be running is marked too: its kubelet stops it, and deletes it with no grace.
+    """
 
     key: Key
+    #: Seconds a pod has to stop; None: what its spec says. Nothing else has grace.
+    grace: int | None = None
+    propagation: Propagation = Propagation.BACKGROUND
+    #: The object is deleted only if this is its uid.
+    uid: str | None = None
 
 
 Write: TypeAlias = Create | Update | UpdateStatus | Delete

@@ -1,0 +1,114 @@
+"""Garbage collection: what an object owns goes after it, or before it.
+
+Background: when an object goes, the objects that name it as an owner, and have no other living owner, are deleted;
+what they own goes after them in the same way. An object that is born with a dead owner is let be.
+Foreground: an object that is deleted so is only marked, with a finalizer; what it owns goes first, and the finalizer
+when nothing is left that holds it up (`blockOwnerDeletion`). Source: Kubernetes's pkg/controller/garbagecollector.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from batchyard.api.meta import Key, Obj, group_kind, with_metadata
+from batchyard.client.index import OwnerIndex
+from batchyard.ports.client import Delete, EventType, Propagation, Update, WatchEvent, Write
+
+FOREGROUND_FINALIZER: Final = "foregroundDeletion"
+
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+
+
+class Collector:
+    """Notes what goes, and deletes what is left behind when asked to."""
+
+    __slots__ = ("_apply", "_get", "_leaving", "_orphaned_by", "_owners", "_unblocked")
+
+    def __init__(self, get: Callable[[Key], Obj | None], apply: Callable[[Write], object]) -> None:
+        self._get = get
+        self._apply = apply
+        self._owners = OwnerIndex()
+        self._orphaned_by: list[str] = []  # uids of owners that went
+        self._leaving: dict[str, Key] = {}  # by uid, what waits for those it owns
+        self._unblocked: dict[str, None] = {}  # uids of these to look at again
+
+    def owned_by(self, uid: str) -> Sequence[Key]:
+        """The keys of all objects with an owner reference to that uid, sorted."""
+        return self._owners.dependents(uid)
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a change as it happens."""
+        self._owners.observe(event)
+        metadata = event.obj["metadata"]
+        uid = metadata.get("uid")
+        if event.type is not _DELETED:
+            if uid not in self._leaving and _leaves_last(metadata):
+                self._leaving[uid] = event.key
+                self._unblocked[uid] = None
+            return
+        if uid in self._owners:
+            self._orphaned_by.append(uid)
+        if self._leaving:
+            self._leaving.pop(uid, None)
+            self._unblock(metadata)
+
+    def collect(self) -> None:
+        """Delete what is due: the dependents of those that went, and of those that wait for them to go."""
+        if self._orphaned_by:
+            self._collect_orphans()
+        if self._unblocked:
+            self._let_leave()
+
+    def _unblock(self, metadata: Obj) -> None:
+        """Look again at the owners that waited for an object."""
+        for owner in metadata.get("ownerReferences") or ():
+            if owner["uid"] in self._leaving:
+                self._unblocked[owner["uid"]] = None
+
+    def _collect_orphans(self) -> None:
+        """Delete what owners leave behind; an object with another living owner only loses the dead."""
+        gone, self._orphaned_by = self._orphaned_by, []
+        for uid in gone:
+            for key in tuple(self._owners.dependents(uid)):
+                obj = self._get(key)
+                assert obj is not None, "the index follows every change"
+                owners = obj["metadata"]["ownerReferences"]
+                living = [owner for owner in owners if self._is_living(owner, key.namespace)]
+                self._apply(Update(with_metadata(obj, ownerReferences=living)) if living else Delete(key))
+
+    def _let_leave(self) -> None:
+        """Delete what holds up the objects that are deleted in the foreground; let go those that nothing holds."""
+        unblocked, self._unblocked = self._unblocked, {}
+        for uid in unblocked:
+            key = self._leaving.get(uid)
+            obj = None if key is None else self._get(key)
+            if obj is None:
+                continue
+            blocking = [dependent for dependent in self._dependents(uid) if _blocks(dependent[1], uid)]
+            for blocker, dependent in blocking:
+                if "deletionTimestamp" not in dependent["metadata"]:
+                    owns = dependent["metadata"]["uid"] in self._owners
+                    self._apply(Delete(blocker, propagation=Propagation.FOREGROUND if owns else Propagation.BACKGROUND))
+            if not any(_blocks(dependent, uid) for _, dependent in self._dependents(uid)):
+                kept = [name for name in obj["metadata"].get("finalizers", ()) if name != FOREGROUND_FINALIZER]
+                self._apply(Update(with_metadata(obj, finalizers=kept)))
+
+    def _dependents(self, uid: str) -> list[tuple[Key, Obj]]:
+        return [(key, obj) for key in self._owners.dependents(uid) if (obj := self._get(key)) is not None]
+
+    def _is_living(self, owner: Obj, namespace: str) -> bool:
+        """Whether an owner is there, in the dependent's namespace or in none, and still the same one."""
+        kind, name = group_kind(owner), owner["name"]
+        places = (Key(kind, namespace, name), Key(kind, "", name))
+        found = [self._get(key) for key in places]
+        return any(obj is not None and obj["metadata"].get("uid") == owner["uid"] for obj in found)
+
+
+def _leaves_last(metadata: Obj) -> bool:
+    """Whether an object is deleted in the foreground."""
+    return "deletionTimestamp" in metadata and FOREGROUND_FINALIZER in metadata.get("finalizers", ())
+
+
+def _blocks(dependent: Obj, uid: str) -> bool:
+    """Whether an object holds up the deletion of its owner with that uid."""
+    owners = dependent["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in owners)
