@@ -1,6 +1,6 @@
 """Make the field tables of src/batchyard/api/schema/fields from CRD files and from lightkube-models.
 
-    python tools/field_tables.py --crds DIR      all tables
+    python tools/field_tables.py --crds PATH...  all tables; a PATH is a CRD file or a folder of them
     python tools/field_tables.py                 native.json alone, from lightkube-models and the tables there
 
 Tables hold facts only: names, types, what is required, bounds, defaults. Their format is in
@@ -9,7 +9,10 @@ are rules, not fields, and are written in batchyard.api.validation.
 
 core.json                pod templates and what is in them, exactly as the CRDs embed them, named as by Kubernetes
 native.json              the kinds of Kubernetes itself, and where its own types are other than those embedded in CRDs
-kueue.v1beta1.json ...   one file for each group and version of the CRDs
+kueue.v1beta1.json ...   one file for each group and version of the CRDs: those of Kueue and JobSet, and the cluster
+                         autoscaler's of ProvisioningRequests (cluster-autoscaler/apis/config/crd)
+
+Tables of our own kinds (sim.v1alpha1.json, cloud.v1alpha1.json) have no CRD and are written by hand.
 """
 
 import argparse
@@ -38,13 +41,15 @@ CORE_ROOTS: Final = (
 EMBEDDED: Final = ("Condition", "JobTemplateSpec", "LabelSelector", "PodTemplateSpec", "Toleration")
 
 NATIVE_ROOTS: Final = (
-    *("core_v1.ConfigMap", "core_v1.Namespace", "core_v1.Pod", "core_v1.PodTemplate", "core_v1.Secret"),
-    *("core_v1.Service", "core_v1.ServiceAccount", "batch_v1.Job", "scheduling_v1.PriorityClass", "meta_v1.ObjectMeta"),
+    *("core_v1.ConfigMap", "core_v1.Namespace", "core_v1.Node", "core_v1.Pod", "core_v1.PodTemplate"),
+    *("core_v1.Secret", "core_v1.Service", "core_v1.ServiceAccount", "batch_v1.Job", "coordination_v1.Lease"),
+    *("scheduling_v1.PriorityClass", "meta_v1.ObjectMeta"),
 )
 #: Mappings of other things than texts, by `Type.field` or by the name of the field wherever it is.
 MAPS: Final = {
     "ConfigMap.binaryData": "{bytes}",
     "Secret.data": "{bytes}",
+    "allocatable": "{quantity}",
     "allocatedResources": "{quantity}",
     "capacity": "{quantity}",
     "limits": "{quantity}",
@@ -70,6 +75,8 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "JobSpec.podReplacementPolicy": {"enum": ["TerminatingOrFailed", "Failed"]},
     "JobSpec.ttlSecondsAfterFinished": {"min": 0},
     "LabelSelectorRequirement.operator": {"enum": ["In", "NotIn", "Exists", "DoesNotExist"]},
+    "LeaseSpec.leaseDurationSeconds": {"min": 1},
+    "LeaseSpec.leaseTransitions": {"min": 0},
     "NodeSelectorRequirement.operator": {"enum": ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]},
     "PodFailurePolicy.rules": {"maxItems": 20},
     "PodFailurePolicyOnExitCodesRequirement.operator": {"enum": ["In", "NotIn"]},
@@ -85,6 +92,7 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "ServicePort.protocol": {"enum": ["TCP", "UDP", "SCTP"], "default": "TCP"},
     "ServiceSpec.sessionAffinity": {"enum": ["ClientIP", "None"]},
     "ServiceSpec.type": {"enum": ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]},
+    "Taint.effect": {"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
     "Toleration.effect": {"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
     # Gt and Lt are behind a gate of Kubernetes that is off.
     "Toleration.operator": {"enum": ["Equal", "Exists"]},
@@ -295,12 +303,10 @@ def at(schema: Schema, path: str) -> Schema:
     return schema
 
 
-def read_crds(folder: Path) -> dict[str, Schema]:
-    """The spec of every CRD of a folder, by file name."""
-    return {
-        path.stem: yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)["spec"]
-        for path in sorted(folder.glob("*.yaml"))
-    }
+def read_crds(*paths: Path) -> dict[str, Schema]:
+    """The spec of every CRD of some files and folders, by file name."""
+    files = [file for path in paths for file in (sorted(path.glob("*.yaml")) if path.is_dir() else [path])]
+    return {file.stem: yaml.load(file.read_text("utf-8"), yaml.CSafeLoader)["spec"] for file in files}
 
 
 def crd_tables(crds: Mapping[str, Schema]) -> dict[str, Table]:
@@ -372,9 +378,9 @@ def text_of(table: Table) -> str:
 def main() -> None:
     """Write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--crds", type=Path, metavar="DIR", help="a folder of CRD files, one CRD a file")
+    parser.add_argument("--crds", type=Path, nargs="+", metavar="PATH", help="CRD files, or folders of them")
     arguments = parser.parse_args()
-    tables = crd_tables(read_crds(arguments.crds)) if arguments.crds else {}
+    tables = crd_tables(read_crds(*arguments.crds)) if arguments.crds else {}
     tables["native"] = native_table(tables.get("core") or read_table("core"))
     for name, table in tables.items():
         (FIELDS / f"{name}.json").write_text(text_of(table), "utf-8")

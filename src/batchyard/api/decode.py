@@ -18,8 +18,6 @@ from batchyard.api.scheme import KINDS, ServedKind, find_kind
 from batchyard.api.validation.metadata import metadata_faults
 
 DEFAULT_NAMESPACE: Final = "default"
-#: Kueue's CRDs answer requests for a deprecated version with this.
-DEPRECATED: Final = "This version is deprecated. Use {} instead."
 
 
 class Decoded(NamedTuple):
@@ -39,7 +37,7 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
     if isinstance(found, list):
         return Decoded(None, found, [])
     info, version = found
-    warnings = [DEPRECATED.format(info.storage_version)] if version in info.deprecated_versions else []
+    warnings = [info.deprecation] if version in info.deprecated_versions else []
     settled = settle(info, version, obj)
     if settled.obj is None:
         return Decoded(None, [*settled.faults, *_metadata_faults(obj, settled.faults)], warnings)

@@ -52,6 +52,8 @@ class ServedKind:
     has_status: bool = False
     """Whether the status is a subresource of its own."""
     deprecated_versions: tuple[str, ...] = ()
+    deprecation: str = ""
+    """What those are told who use one of these, as the CRD has it."""
 
     @property
     def api_version(self) -> str:
@@ -93,12 +95,23 @@ def _kueue(
         namespaced,
         has_status,
         ("v1beta1",) if deprecated else (),
+        "This version is deprecated. Use v1beta2 instead." if deprecated else "",
+    )
+
+
+def _cloud(constant: str, *, has_status: bool = False) -> ServedKind:
+    kind, _, group = constant.partition(".")
+    singular = kind.lower()
+    return ServedKind(
+        constant, kind, group, ("v1alpha1",), "v1alpha1", f"{singular}s", singular, has_status=has_status
     )
 
 
 #: All kinds, in the order in which manifests that depend on each other are best applied.
 KINDS: Final[tuple[ServedKind, ...]] = (
     ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
+    _cloud(CLUSTER),
+    _cloud(NODE_POOL, has_status=True),
     _built_in(NAMESPACE, "namespaces", "ns", namespaced=False, has_status=True),
     _built_in(PRIORITY_CLASS, "priorityclasses", "pc", namespaced=False),
     _built_in(CONFIG_MAP, "configmaps", "cm"),
@@ -106,6 +119,10 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _built_in(SERVICE_ACCOUNT, "serviceaccounts", "sa"),
     _built_in(SERVICE, "services", "svc", has_status=True),
     _built_in(POD_TEMPLATE, "podtemplates"),
+    _built_in(NODE, "nodes", "no", namespaced=False, has_status=True),
+    _built_in(LEASE, "leases"),
+    _cloud(INSTANCE, has_status=True),
+    _cloud(RESIZE_REQUEST, has_status=True),
     _kueue(TOPOLOGY, "topo"),
     _kueue(RESOURCE_FLAVOR, "flavor", "flavors", "rf"),
     _kueue(WORKLOAD_PRIORITY_CLASS, "wpc"),
@@ -117,6 +134,20 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kueue(CLUSTER_QUEUE, "cq", has_status=True),
     _kueue(LOCAL_QUEUE, "queue", "queues", "lq", namespaced=True, has_status=True),
     _kueue(WORKLOAD, "kwl", "kueueworkload", "kueueworkloads", namespaced=True, has_status=True),
+    ServedKind(
+        PROVISIONING_REQUEST,
+        "ProvisioningRequest",
+        "autoscaling.x-k8s.io",
+        ("v1beta1", "v1"),
+        "v1",
+        "provisioningrequests",
+        "provisioningrequest",
+        ("provreq", "provreqs"),
+        namespaced=True,
+        has_status=True,
+        deprecated_versions=("v1beta1",),
+        deprecation="autoscaling.k8s.io/v1beta1 API is deprecated",
+    ),
     _built_in(JOB, "jobs", has_status=True),
     ServedKind(
         JOB_SET,

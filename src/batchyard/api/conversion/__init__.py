@@ -1,7 +1,8 @@
-"""Kueue's two versions, one from the other, losing nothing.
+"""Versions of objects, one from the other, losing nothing.
 
-Objects are kept in the storage version, v1beta2. What one version cannot hold stays in an annotation of ours while the
-object is in that version. Objects must be structurally sound in the version they have.
+Objects are kept in the storage version, v1beta2 for Kueue's. What one version cannot hold stays in an annotation of ours while the
+object is in that version. Objects must be structurally sound in the version they have. The versions of
+ProvisioningRequests differ in nothing but their name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,9 @@ OLD_ONLY: Final = "batchyard.dev/v1beta1-only"
 #: On objects of v1beta1: what only the storage version says.
 NEW_ONLY: Final = "batchyard.dev/v1beta2-only"
 
+#: Versions that say the same, each with the storage version.
+_SAME: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
+
 _PARTS: Final[Mapping[str, Sequence[Part]]] = {
     scheme.CLUSTER_QUEUE: queues.CLUSTER_QUEUE_PARTS,
     scheme.COHORT: queues.COHORT_PARTS,
@@ -33,7 +37,10 @@ _FLIPPED: Final = {kind: tuple(map(flipped, parts)) for kind, parts in _PARTS.it
 
 def to_storage(obj: Obj) -> dict[str, Any]:
     """The object in its storage version; the same object where that is the version it has."""
-    if obj["apiVersion"] != OLD:
+    version = obj["apiVersion"]
+    if version in _SAME:
+        return {**obj, "apiVersion": _SAME[version]}
+    if version != OLD:
         return obj if isinstance(obj, dict) else dict(obj)
     done = converted(obj, _PARTS.get(group_kind(obj), ()), taken=NEW_ONLY, kept=OLD_ONLY)
     return {**done, "apiVersion": STORAGE}
@@ -43,6 +50,8 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
     """The object in another version (`group/version`); the same object where that is the version it has."""
     if obj["apiVersion"] == api_version:
         return obj if isinstance(obj, dict) else dict(obj)
+    if _SAME.get(api_version) == obj["apiVersion"]:
+        return {**obj, "apiVersion": api_version}
     if (obj["apiVersion"], api_version) != (STORAGE, OLD):
         raise ValueError(f"{obj['apiVersion']} {obj['kind']} has no version {api_version}")
     done = converted(obj, _FLIPPED.get(group_kind(obj), ()), taken=OLD_ONLY, kept=NEW_ONLY)

@@ -1,4 +1,6 @@
-"""Field tables: which fields objects have, read from the JSON files of `fields/`. tools/field_tables.py makes them.
+"""Field tables: which fields objects have, read from the JSON files of `fields/`.
+
+tools/field_tables.py makes them, but for those of our own kinds (sim, cloud), which are written by hand.
 
 A table maps the name of a type to its fields, and a field to a type expression, or to `[expression, facts]`:
 
@@ -28,6 +30,8 @@ from batchyard.api.scheme import ServedKind
 
 NATIVE: Final = "native"
 NATIVE_PREFIX: Final = "native."
+#: The groups of Kubernetes itself that have kinds here, each by the first part of its name.
+_NATIVE_GROUPS: Final = frozenset({"", "batch", "coordination", "scheduling"})
 _SCALARS: Final = frozenset(
     {"string", "bool", "int", "int32", "int64", "quantity", "int-or-string", "time", "duration", "bytes", "any"}
 )
@@ -115,8 +119,7 @@ def scope(name: str) -> Scope:
 def scope_for(info: ServedKind, version: str) -> Scope:
     """The scope of a version of a kind."""
     group = info.group.partition(".")[0]
-    is_native = not info.group or group in {"batch", "scheduling"}
-    return scope(NATIVE if is_native else f"{group}.{version}")
+    return scope(NATIVE if group in _NATIVE_GROUPS else f"{group}.{version}")
 
 
 def _field(spec: str | tuple[str, dict[str, Any]]) -> Field:
