@@ -4,6 +4,7 @@ FieldError      one fault of one field, in the words of the API
 InvalidObject   all faults of an object at once (an ApiError)
 Conflict        somebody else wrote first, or the object is already there (an ApiError)
 NotFound        no such object (an ApiError)
+Forbidden       an admission plugin or webhook refuses the request (an ApiError)
 """
 
 from collections.abc import Sequence
@@ -49,3 +50,9 @@ class NotFound(ApiError):  # noqa: N818
     """There is no such object."""
 
     reason = "NotFound"
+
+
+class Forbidden(ApiError):  # noqa: N818
+    """The request was understood and is not allowed."""
+
+    reason = "Forbidden"

@@ -17,6 +17,8 @@ JOB: dict[str, Any] = {
     "metadata": {"name": "j"},
     "spec": {"template": TEMPLATE},
 }
+POD: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, **make.pod_template()}
+POOL: dict[str, Any] = {"name": "np", "machineType": "g2-standard-24"}
 POLICY = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "A"}, {"type": "B", "status": "False"}]}]}
 
 
@@ -134,6 +136,94 @@ def test_what_a_jobset_says_is_completed(edits: dict[str, Any], path: str, expec
     assert with_defaults(edited(make.jobset(), edits))["spec"][path] == expected
 
 
+def test_a_pod_that_says_nothing_restarts_and_stops_in_half_a_minute() -> None:
+    done = with_defaults(POD)
+    assert {**done["spec"], "containers": None} == {
+        "containers": None,
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+    }
+    assert done["status"] == {"phase": "Pending"}
+
+
+def test_what_a_pod_says_stays() -> None:
+    said = {"spec.restartPolicy": "Never", "spec.terminationGracePeriodSeconds": 0, "status": {"phase": "Running"}}
+    done = with_defaults(edited(POD, said))
+    assert (done["spec"]["restartPolicy"], done["spec"]["terminationGracePeriodSeconds"]) == ("Never", 0)
+    assert done["status"] == {"phase": "Running"}
+
+
+def test_a_container_requests_its_limits_where_it_requests_nothing_else() -> None:
+    resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
+    done = with_defaults(edited(POD, {"spec.containers[0].resources": resources}))
+    (container,) = done["spec"]["containers"]
+    assert container["resources"]["requests"] == {"cpu": "1", "nvidia.com/gpu": 1}
+
+
+def test_a_node_gives_all_it_has_unless_it_says_otherwise() -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"capacity": {"cpu": "4"}}}
+    assert with_defaults(node)["status"]["allocatable"] == {"cpu": "4"}
+    less = edited(node, {"status.allocatable": {"cpu": "3900m"}})
+    assert with_defaults(less) is less
+
+
+def cluster(*pools: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """A Cluster of two zones with these pools."""
+    zones = ["us-central1-a", "us-central1-b"]
+    return {
+        "apiVersion": "cloud.batchyard.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": "batch"},
+        "spec": {"zones": zones, "nodePools": list(pools), **spec},
+    }
+
+
+def pool_of(obj: dict[str, Any]) -> dict[str, Any]:
+    """The first pool of a Cluster once completed."""
+    pool: dict[str, Any] = with_defaults(obj)["spec"]["nodePools"][0]
+    return pool
+
+
+def test_the_region_of_a_cluster_is_that_of_its_zones() -> None:
+    assert with_defaults(cluster())["spec"]["region"] == "us-central1"
+    assert with_defaults(cluster(zones=["here"]))["spec"]["region"] == "here"
+
+
+def test_a_pool_lies_in_all_zones_of_its_cluster_or_with_its_reservation() -> None:
+    reservation = {"name": "ours", "machineType": "g2-standard-24", "zone": "us-central1-b", "count": 4}
+    assert pool_of(cluster(POOL))["zones"] == ["us-central1-a", "us-central1-b"]
+    reserved = cluster({**POOL, "reservation": "ours"}, reservations=[reservation])
+    assert pool_of(reserved)["zones"] == ["us-central1-b"]
+    assert pool_of(cluster({**POOL, "zones": ["us-central1-a"]}))["zones"] == ["us-central1-a"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes", "autoscaling"),
+    [
+        pytest.param({"autoscaling": {"max": 4}}, 0, {"min": 0, "max": 4, "locationPolicy": "BALANCED"}, id="by zone"),
+        pytest.param({"autoscaling": {"min": 1, "max": 4}}, 1, {"locationPolicy": "BALANCED"}, id="never empty"),
+        pytest.param({"autoscaling": {"totalMax": 24}}, 0, {"totalMin": 0, "totalMax": 24}, id="over all zones"),
+        pytest.param({"provisioning": "spot", "autoscaling": {"max": 4}}, 0, {"locationPolicy": "ANY"}, id="Spot"),
+        pytest.param({"nodeCount": 2, "autoscaling": {"max": 4}}, 2, {"min": 0}, id="what it begins with"),
+    ],
+)
+def test_a_pool_that_grows_says_from_where(fields: dict[str, Any], nodes: int, autoscaling: dict[str, Any]) -> None:
+    done = pool_of(cluster({**POOL, **fields}))
+    assert done["nodeCount"] == nodes
+    assert {**done["autoscaling"], **autoscaling} == done["autoscaling"]
+
+
+def test_a_node_pool_of_its_own_has_the_defaults_of_a_pool() -> None:
+    obj = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "np"}}
+    fixed = {**obj, "spec": {"machineType": "e2-small", "nodeCount": 1}}
+    assert with_defaults(fixed) is fixed
+    grown = with_defaults({**obj, "spec": {"machineType": "e2-small", "autoscaling": {"max": 3}}})
+    assert (grown["spec"]["nodeCount"], grown["spec"]["autoscaling"]["min"]) == (0, 0)
+    assert "zones" not in grown["spec"]
+
+
 @pytest.mark.parametrize(
     "obj",
     [
@@ -143,6 +233,8 @@ def test_what_a_jobset_says_is_completed(edits: dict[str, Any], path: str, expec
         pytest.param(with_defaults(make.flavor()), id="ResourceFlavor"),
         pytest.param(with_defaults(JOB), id="Job"),
         pytest.param(with_defaults(make.jobset()), id="JobSet"),
+        pytest.param(with_defaults(POD), id="Pod"),
+        pytest.param(with_defaults(cluster({**POOL, "autoscaling": {"max": 1}})), id="Cluster"),
     ],
 )
 def test_what_has_its_defaults_comes_back_itself(obj: dict[str, Any]) -> None:

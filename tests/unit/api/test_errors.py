@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, NotFound
+from batchyard.api.errors import ApiError, Conflict, FieldError, Forbidden, InvalidObject, NotFound
 
 
 @pytest.mark.parametrize(
@@ -24,5 +24,5 @@ def test_all_faults_of_an_object_are_told_at_once() -> None:
 
 
 def test_reasons_are_those_of_kubernetes() -> None:
-    reasons = [error.reason for error in (ApiError, InvalidObject, Conflict, NotFound)]
-    assert reasons == ["InternalError", "Invalid", "Conflict", "NotFound"]
+    reasons = [error.reason for error in (ApiError, InvalidObject, Conflict, NotFound, Forbidden)]
+    assert reasons == ["InternalError", "Invalid", "Conflict", "NotFound", "Forbidden"]

@@ -1,8 +1,8 @@
 """Versions of objects, one from the other, losing nothing.
 
-Objects are kept in the storage version, v1beta2 for Kueue's. What one version cannot hold stays in an annotation of ours while the
-object is in that version. Objects must be structurally sound in the version they have. The versions of
-ProvisioningRequests differ in nothing but their name.
+Objects are kept in the storage version. What one version cannot hold stays in an annotation of ours while the object is
+in that version. Objects must be structurally sound in the version they have. The versions of Kueue's kinds are
+v1beta1 and v1beta2, the latter stored; those of ProvisioningRequests differ in nothing but their name.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,14 +1,15 @@
 """Values that objects get when they are made, beyond what a schema can express.
 
 Nothing is changed in place; an object that needs nothing comes back as it is. Pod templates get no defaults: what is
-not asked for is not written down, and the views know what absence means.
+not asked for is not written down, and the views know what absence means. Pods get theirs when they are made, from
+whichever template (batchyard.api.admission.pods).
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme, well_known
-from batchyard.api.defaults import job, jobset, queues
+from batchyard.api.defaults import cloud, job, jobset, node, pod, queues
 from batchyard.api.meta import Obj, group_kind, label, with_path
 
 Default: TypeAlias = Callable[[Obj], Obj]
@@ -17,6 +18,10 @@ Default: TypeAlias = Callable[[Obj], Obj]
 _DEFAULTS: Final[Mapping[str, Default]] = {
     scheme.CLUSTER_QUEUE: queues.in_use,
     scheme.RESOURCE_FLAVOR: queues.in_use,
+    scheme.CLUSTER: cloud.cluster_defaults,
+    scheme.NODE_POOL: cloud.node_pool_defaults,
+    scheme.NODE: node.node_defaults,
+    scheme.POD: pod.pod_defaults,
     scheme.JOB: job.job_defaults,
     scheme.JOB_SET: jobset.jobset_defaults,
 }

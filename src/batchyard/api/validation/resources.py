@@ -32,9 +32,9 @@ def _is_native(name: str) -> bool:
     return "/" not in name or "kubernetes.io/" in name
 
 
-def _is_extended(name: str) -> bool:
+def is_extended(name: str) -> bool:
     """Whether a resource is a device of some vendor, counted in whole numbers."""
-    return not _is_native(name) and not name.startswith("requests.")
+    return not _is_native(name) and not name.startswith("requests.") and not names.qualified_name(f"requests.{name}")
 
 
 def _has_hugepages(*listed: Mapping[str, Any]) -> bool:
@@ -49,7 +49,7 @@ def _name_faults(name: str, path: str) -> Iterator[FieldError]:
     elif "/" not in name:
         if name not in _STANDARD and not name.startswith("hugepages-"):
             yield faults.invalid(path, name, "must be a standard resource for containers", _NAMES_REMEDY)
-    elif not _is_native(name) and not _is_extended(name):
+    elif not _is_native(name) and not is_extended(name):
         yield faults.invalid(path, name, "doesn't follow extended resource name standard", _NAMES_REMEDY)
 
 
@@ -57,7 +57,7 @@ def _value_faults(name: str, value: Any, path: str) -> Iterator[FieldError]:
     """Amounts are not negative; devices are counted in whole numbers."""
     yield from amounts.amount_faults(value, path)
     amount = amounts.nano(value)
-    if amount is not None and amount % 10**9 and _is_extended(name):
+    if amount is not None and amount % 10**9 and is_extended(name):
         yield faults.invalid(path, amounts.shown(value), "must be an integer", "give a whole number")
 
 
