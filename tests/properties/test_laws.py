@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.sim.generate import Bounds, SeededDraws, random_scenario
-from properties.worlds import SMALL, Drawn, broken_laws, event_log, examples
+from properties.worlds import SMALL, Drawn, broken_laws, event_log, examples, troubled_laws
 
 CORPUS = [
     pytest.param(34, id="a head whose victims free too few pods stays in front of others"),
@@ -35,6 +35,12 @@ def test_random_worlds_keep_all_laws(data: st.DataObject, fair_sharing: bool) ->
 @pytest.mark.parametrize("seed", SEEDS)
 def test_worlds_of_a_seed_keep_all_laws(seed: int) -> None:
     assert broken_laws(random_scenario(SeededDraws(seed))) == ""
+
+
+@pytest.mark.parametrize("seed", range(2000, 2030))
+def test_worlds_keep_all_laws_through_conflicts_and_crashes(seed: int) -> None:
+    scenario = random_scenario(SeededDraws(seed), SMALL)
+    assert troubled_laws(scenario, conflicts=0.2, crash_every=7 + seed % 20) == ""
 
 
 @pytest.mark.parametrize("seed", CORPUS)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from batchyard.sim.checkers.inspection import attach
 from batchyard.sim.checkers.law import Violation
+from batchyard.sim.faulty_client import Trouble
 from batchyard.sim.generate import Bounds
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
@@ -32,9 +33,22 @@ def examples() -> int:
     return settings.default.max_examples
 
 
+def troubled_laws(scenario: Scenario, *, conflicts: float, crash_every: int) -> str:
+    """The same where writes meet conflicts, and the platform crashes five times, each after so many more."""
+    trouble = Trouble()
+    world = World(scenario, trouble=trouble)
+    trouble.conflicts = conflicts
+    crashes = [crash_every * number for number in range(1, 6)]
+    trouble.on_write = lambda count: world.crash() if count in crashes else None
+    return _broken(world)
+
+
 def broken_laws(scenario: Scenario) -> str:
     """Run a world to the end; what it broke, told with the stories of the objects."""
-    world = World(scenario)
+    return _broken(World(scenario))
+
+
+def _broken(world: World) -> str:
     inspection = attach(world)
     world.kernel.run(steps_max=STEPS_MAX)
     assert world.kernel.pending() == 0, f"the world still spins after {STEPS_MAX} steps, at {world.now()}"

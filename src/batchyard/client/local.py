@@ -109,6 +109,10 @@ class LocalClient:
         """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""
         self._listeners.append(listener)
 
+    def unsubscribe(self, listener: Listener) -> None:
+        """Tell a listener no more."""
+        self._listeners.remove(listener)
+
     def settled(self) -> bool:
         """Whether all changes and all results of writes have been delivered."""
         return not (self._events or self._results)
@@ -119,6 +123,10 @@ class LocalClient:
             result = WriteResult(self._apply(write))
         except ApiError as error:
             result = WriteResult(None, error)
+        self.answer(done, result)
+
+    def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
+        """Tell a writer what became of its write, with the next delivery."""
         self._results.append((done, result))
         if not self._delivering_soon:
             self._deliver_soon()

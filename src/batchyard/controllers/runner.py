@@ -50,6 +50,7 @@ class Runner:
         "_lanes_by_kind",
         "_queue",
         "_sink",
+        "_stopped",
     )
 
     def __init__(
@@ -64,7 +65,35 @@ class Runner:
         self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, Callable[[Key], None]]]] = {}
         self._flights = 0
         self._draining_soon = False
-        client.subscribe(self._on_events)
+        self._stopped = False
+        client.subscribe(self.observe)
+
+    def observe(self, events: Sequence[WatchEvent]) -> None:
+        """Ask the controllers which keys to look at because of these changes.
+
+        The client tells of every change. Objects that were there before are shown as if they were added now.
+        """
+        now = self._kernel.now()
+        lanes_by_kind = self._lanes_by_kind
+        for event in events:
+            kind = event.key.kind
+            if kind not in lanes_by_kind:
+                lanes_by_kind[kind] = [(lane.controller.keys_for, lane.add) for lane in self._queue.lanes_for(kind)]
+            for keys_for, add in lanes_by_kind[kind]:
+                for key in keys_for(event, now):
+                    add(key)
+        self._drain_soon()
+
+    def stop(self) -> None:
+        """Do nothing any more, as after a crash; what waits is forgotten, even from within a drain."""
+        self._stopped = True
+        for line in self._queue.lines:
+            line.clear()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was told to do nothing any more."""
+        return self._stopped
 
     @property
     def reconciles(self) -> int:
@@ -106,19 +135,6 @@ class Runner:
         invariant(len(found) == 1, f"there is a controller named {controller!r}")
         return found[0]
 
-    def _on_events(self, events: Sequence[WatchEvent]) -> None:
-        """Ask the controllers which keys to look at because of these changes."""
-        now = self._kernel.now()
-        lanes_by_kind = self._lanes_by_kind
-        for event in events:
-            kind = event.key.kind
-            if kind not in lanes_by_kind:
-                lanes_by_kind[kind] = [(lane.controller.keys_for, lane.add) for lane in self._queue.lanes_for(kind)]
-            for keys_for, add in lanes_by_kind[kind]:
-                for key in keys_for(event, now):
-                    add(key)
-        self._drain_soon()
-
     def _drain_soon(self) -> None:
         """Ask the kernel for a drain, once, if a key waits."""
         if not self._draining_soon and self._queue:
@@ -127,6 +143,8 @@ class Runner:
 
     def _drain(self) -> None:
         """Look at the keys that wait, rank by rank."""
+        if self._stopped:
+            return
         self._draining_soon = False
         now = self._kernel.now()
         lowest = self._queue.lines[0]
@@ -171,6 +189,8 @@ class Runner:
 
     def _landed(self, flight: "_Flight") -> None:
         """Conclude an outcome all of whose writes have an answer."""
+        if self._stopped:
+            return
         self._flights -= 1
         lane, key, events = flight.lane, flight.key, flight.outcome.events
         wanted = lane.land(key)

@@ -62,6 +62,7 @@ class Scheduler:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """One cycle; when nothing is left to decide, say why those who wait do."""
+        self._index.book.take_back()
         heads = self._index.heads(now)
         if not heads:
             return self._rest(reader, now)

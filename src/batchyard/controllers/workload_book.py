@@ -39,6 +39,8 @@ class WorkloadBook:
         #: Unfinished Workloads by LocalQueue.
         self._workloads: dict[str, dict[str, WorkloadView]] = {}
         self._queue_of: dict[str, str] = {}
+        #: Admissions that count although their watch event is still to come.
+        self._assumed: dict[str, None] = {}
 
     def fill_from(self, local: LocalQueueView) -> None:
         """Put the Workloads of a LocalQueue in line."""
@@ -68,6 +70,25 @@ class WorkloadBook:
         chosen = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
         usage, queue = decision.assignment.usage, decision.queue
         self._hold(_admitted(decision.head.workload, queue, usage, chosen, reserved_at=now, is_admitted=admitted))
+        self._assumed[decision.head.workload.key] = None
+
+    @property
+    def assumes(self) -> bool:
+        """Whether an admission counts of which nothing was told yet."""
+        return bool(self._assumed)
+
+    def take_back(self) -> None:
+        """Count the admissions no more that were refused when they were written: nothing was told of them.
+
+        To be asked when all that was written has been told.
+        """
+        refused, self._assumed = self._assumed, {}
+        for key in refused:
+            self._wake_for(key)
+            self._release(key)
+            view = self._workloads.get(self._queue_of.get(key, ""), {}).get(key)
+            if view is not None and view.admissible:
+                self._enqueue(view)
 
     def count_holders(self, cluster_queue: str) -> None:
         """Count those who held quota in a ClusterQueue before it was seen."""
@@ -79,6 +100,8 @@ class WorkloadBook:
     def observe(self, event: WatchEvent) -> None:
         """Take note of a change of a Workload."""
         view = workload_view(event.obj)
+        if self._assumed and view.quota_reserved:
+            self._assumed.pop(view.key, None)
         if event.type is _DELETED:
             self._drop(view.key)
             return

@@ -17,10 +17,11 @@ from batchyard.base.instant import Duration, Instant
 from batchyard.client.local import LocalClient
 from batchyard.controllers.preemption_loops import PreemptionLoop
 from batchyard.core.cycle import Policy
-from batchyard.ports.client import Create, Delete, Update, Write, WriteResult
+from batchyard.ports.client import Create, Delete, EventType, Update, WatchEvent, Write, WriteResult
 from batchyard.ports.controller import EventRecord
 from batchyard.runtime.simulated import simulated_runtime
 from batchyard.sim.event_log import EventLog, Record
+from batchyard.sim.faulty_client import FaultyClient, Trouble
 from batchyard.sim.kernel import VirtualKernel
 from batchyard.sim.merge import merged
 from batchyard.sim.scenario import Scenario, Step
@@ -54,6 +55,7 @@ class World:
         sink: Callable[[Record], None] = ignore_record,
         seed: int = 0,
         stop_on_loop: bool = False,
+        trouble: Trouble | None = None,
     ) -> None:
         self.scenario = scenario
         self.kernel = VirtualKernel(EPOCH)
@@ -67,8 +69,9 @@ class World:
         self._applied: dict[Key, Obj] = {}
         self.log = EventLog(EPOCH, self.kernel.now, sink)
         self.waits = Waits(self.client)
-        ports = Ports(self.kernel, self.client, simulated_runtime(), self._record, self._on_loop)
-        self.platform: Platform = build_platform(ports, Settings(Policy(fair_sharing=scenario.fair_sharing)))
+        self._trouble = trouble
+        self._wire: FaultyClient | None = None
+        self.platform = self._start_platform()
         if sink is not ignore_record:  # nobody pays for a log that nobody reads
             self.client.subscribe(self.log.observe)
         for step in scenario.steps:
@@ -98,6 +101,27 @@ class World:
         waits_for_time = looping or self.platform.index.line_up.next_release() is not None
         self.platform.runner.flush_delayed(("queue-status",) if waits_for_time else ("scheduler", "queue-status"))
         self.kernel.run(now)
+
+    def crash(self) -> None:
+        """Let the platform crash where it stands, and start anew: it knows what the objects say, and nothing else.
+
+        Only a world with `trouble` can.
+        """
+        assert self._wire is not None, "a world without trouble goes on"
+        self._wire.cut()
+        self.platform.runner.stop()
+        self.kernel.call_soon(self._restart)
+
+    def _restart(self) -> None:
+        self.platform = self._start_platform()
+        found = [obj for kind in self.store.kinds() for obj in self.store.list(kind)]
+        events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
+        self.platform.runner.observe(events)
+
+    def _start_platform(self) -> Platform:
+        self._wire = None if self._trouble is None else FaultyClient(self.client, self._trouble)
+        ports = Ports(self.kernel, self._wire or self.client, simulated_runtime(), self._record, self._on_loop)
+        return build_platform(ports, Settings(Policy(fair_sharing=self.scenario.fair_sharing)))
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """All objects of a kind."""

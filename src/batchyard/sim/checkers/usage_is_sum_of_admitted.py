@@ -1,7 +1,8 @@
 """The usage of every node of the scheduler's quota trees is what its Workloads hold by their status.
 
 Of a Cohort, that is what its children use beyond what they keep to themselves. The trees are looked at whenever a
-cycle has just admitted somebody: between cycles a tree may be out of date on purpose.
+cycle has just admitted somebody: between cycles a tree may be out of date on purpose. Nor are they looked at while an
+admission that was refused is still to be taken back, or while the platform is down.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ class UsageIsSumOfAdmitted(Law):
 
     def end(self, batch: Sequence[WatchEvent]) -> None:
         """Compare all nodes after a cycle that admitted."""
+        platform = self.scene.world.platform
+        if platform.runner.is_stopped or platform.index.book.assumes:
+            return
         if any(event.key.kind == scheme.WORKLOAD and is_reserved_by(event) for event in batch):
             self._compare_trees()
 

@@ -1,0 +1,84 @@
+"""A client that fails: it loses what a crash loses, and answers writes with conflicts.
+
+The platform writes through it where a scenario has such faults. A crash comes between two writes: what was written
+before is there, the rest of the outcome is lost, and nobody hears of anything any more.
+"""
+
+from collections.abc import Callable, Sequence
+
+from batchyard.api.errors import Conflict
+from batchyard.api.meta import Key, Obj
+from batchyard.client.local import LocalClient
+from batchyard.ports.client import Listener, Write, WriteResult
+
+
+class Trouble:
+    """What goes wrong between the platform and its objects: some writes meet a conflict, or a crash comes."""
+
+    def __init__(self) -> None:
+        #: The share of writes that meet a conflict, from 0 to 1; they are spread evenly.
+        self.conflicts = 0.0
+        #: Called after each write of the platform, with how many there were.
+        self.on_write: Callable[[int], None] | None = None
+        self._asked = 0
+        self._written = 0
+
+    def refuses(self) -> bool:
+        """Whether the next write meets a conflict."""
+        self._asked += 1
+        return int(self._asked * self.conflicts) > int((self._asked - 1) * self.conflicts)
+
+    def wrote(self) -> None:
+        """A write was taken."""
+        self._written += 1
+        if self.on_write is not None:
+            self.on_write(self._written)
+
+
+class FaultyClient:
+    """A client in front of the one that works, until a crash."""
+
+    def __init__(self, client: LocalClient, trouble: Trouble) -> None:
+        self._client = client
+        self._trouble = trouble
+        self._listeners: list[Listener] = []
+        self._is_cut = False
+
+    def get(self, key: Key) -> Obj | None:
+        """The object, or None."""
+        return self._client.get(key)
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+        return self._client.list(kind, namespace)
+
+    def owned_by(self, uid: str) -> Sequence[Obj]:
+        """All objects with an owner reference to that uid, sorted by kind, namespace and name."""
+        return self._client.owned_by(uid)
+
+    def subscribe(self, listener: Listener) -> None:
+        """Tell a listener of every later change, until the crash."""
+        self._listeners.append(listener)
+        self._client.subscribe(listener)
+
+    def settled(self) -> bool:
+        """Whether all changes and all results of writes have been delivered."""
+        return self._client.settled()
+
+    def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
+        """Take a write, unless a crash has come; refuse it, if conflicts are to come."""
+        if self._is_cut:
+            return
+        if self._trouble.refuses():
+            conflict = WriteResult(None, Conflict("the object has been modified; please apply your changes again"))
+            self._client.answer(done, conflict)
+            return
+        self._client.submit(write, done)
+        self._trouble.wrote()
+
+    def cut(self) -> None:
+        """The crash: nothing is told any more, nothing is written."""
+        self._is_cut = True
+        for listener in self._listeners:
+            self._client.unsubscribe(listener)
+        self._listeners.clear()
