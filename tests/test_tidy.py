@@ -25,6 +25,11 @@ ENTRY_POINTS = (
     "batchyard.sim.checkers.inspection",
     "batchyard.sim.generate",
 )
+#: Parts of the cluster that are built before they are wired.
+UNWIRED = (
+    *("api.admission", "api.views", "cloud", "controllers", "core.lifecycle", "core.machines", "core.placement"),
+    *("core.scaling", "base.chance", "runtime"),
+)
 
 EVERYWHERE = ("src/", "tests/", "benchmarks/", "tools/")
 BUT_TESTS = ("src/", "benchmarks/", "tools/")
@@ -87,7 +92,9 @@ def all_violations() -> list[Violation]:
 
 def dead_modules() -> Iterator[Violation]:
     """Modules of the tree that no entry point reaches."""
-    return modules.dead_modules(python_files(SRC), ENTRY_POINTS)
+    dead = modules.dead_modules(python_files(SRC), ENTRY_POINTS)
+    waiting = tuple(f"batchyard.{part}" for part in UNWIRED)
+    return (module for module in dead if not module.subject.startswith(waiting))
 
 
 def assert_none(violations: Iterator[Violation]) -> None:
