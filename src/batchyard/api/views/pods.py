@@ -1,0 +1,422 @@
+"""The view of a Pod: what it asks of a node and of its neighbours, and where in its life it stands.
+
+Pods of equal content share what they ask for (PodShape), as the pods of one Job do. Sources: kube-scheduler's
+framework/types.go (PodInfo, AffinityTerm) and its plugins; k8s.io/component-helpers nodeaffinity; Kubernetes'
+pkg/registry/core/pod for what matchLabelKeys become.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from batchyard.api import times, well_known
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj
+from batchyard.api.selectors import Requirement, Selector, selector
+from batchyard.api.views.pod import Requests, Toleration, pod_template
+from batchyard.base.instant import Instant
+
+PODS: Final = "pods"
+"""The resource of which each pod takes one."""
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_NOTHING: Final[Mapping[str, Any]] = {}
+_LABELS_NONE: Final[Mapping[str, str]] = {}
+_TERMINAL: Final = ("Succeeded", "Failed")
+#: What scores assume of a container that requests no cpu or memory: 100m and 200 MiB.
+_CPU_ASSUMED: Final = "100m"
+_MEMORY_ASSUMED: Final = "200Mi"
+_MEMO_MAX: Final = 16384
+_VIEWS_MAX: Final = 262144
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class NodeTerm(NamedTuple):
+    """A term of a node selector: all its expressions hold, on labels and on fields."""
+
+    labels: tuple[Requirement, ...]
+    fields: tuple[Requirement, ...]
+
+
+class Preference(NamedTuple):
+    """A preferred term of node affinity."""
+
+    weight: int
+    term: NodeTerm
+
+
+class PodTerm(NamedTuple):
+    """A term of pod affinity or anti-affinity: which pods, in which namespaces, how near."""
+
+    topology_key: str
+    #: None selects no pod.
+    selector: Selector | None
+    namespaces: tuple[str, ...]
+    #: Namespaces beside those listed, by their labels; None: none.
+    namespace_selector: Selector | None
+
+    def selects(self, namespace: str, labels: Mapping[str, str], namespaces: Mapping[str, Mapping[str, str]]) -> bool:
+        """Whether a pod is meant. `namespaces` are the labels of the namespaces."""
+        if namespace not in self.namespaces and (
+            self.namespace_selector is None
+            or not self.namespace_selector.matches(namespaces.get(namespace, _LABELS_NONE))
+        ):
+            return False
+        return self.selector is not None and self.selector.matches(labels)
+
+
+class WeightedTerm(NamedTuple):
+    """A preferred term of pod affinity; of anti-affinity if the weight is negative."""
+
+    weight: int
+    term: PodTerm
+
+
+class SpreadRule(NamedTuple):
+    """A topology spread constraint."""
+
+    topology_key: str
+    max_skew: int
+    #: DoNotSchedule; else ScheduleAnyway.
+    is_hard: bool
+    selector: Selector | None
+    min_domains: int
+    honors_affinity: bool
+    honors_taints: bool
+
+
+class HostPort(NamedTuple):
+    """A port that a pod takes of its node."""
+
+    ip: str
+    protocol: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeRules:
+    """What a pod asks of the node itself, whatever runs there."""
+
+    node_selector: tuple[tuple[str, str], ...]
+    #: Alternatives; None: no restriction.
+    affinity: tuple[NodeTerm, ...] | None
+    preferences: tuple[Preference, ...]
+    tolerations: tuple[Toleration, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodShape:
+    """What a pod asks for; pods of equal content share one."""
+
+    #: Whole numbers by resource, none of them zero, `pods` first.
+    requests: Requests
+    cpu: int
+    memory: int
+    #: cpu (thousandths) and memory as scores count them: containers without requests count for a little.
+    scored_cpu: int
+    scored_memory: int
+    rules: NodeRules
+    host_ports: tuple[HostPort, ...]
+    affinity: tuple[PodTerm, ...]
+    anti_affinity: tuple[PodTerm, ...]
+    preferred: tuple[WeightedTerm, ...]
+    spread: tuple[SpreadRule, ...]
+
+
+@dataclass(slots=True, init=False, eq=False)
+class PodView:
+    """A Pod as decisions see it."""
+
+    key: str
+    namespace: str
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    shape: PodShape
+    #: Those of the shape.
+    requests: Requests
+    #: Where it is bound to; '' if nowhere.
+    node_name: str
+    #: Where it is to go once others have left; '' if nowhere.
+    nominated: str
+    phase: str
+    priority: int
+    may_preempt: bool
+    #: It has scheduling gates: it is not to be placed yet.
+    gated: bool
+    #: All pods of a gang are placed together; '' if it is in none.
+    gang: str
+    deleting: bool
+    #: It is on its way out to make room for a pod of higher priority.
+    preempted: bool
+    created: Instant
+    #: When the kubelet first saw it; None if it has not.
+    started: Instant | None
+    #: Why it is not placed, as its condition PodScheduled=False says; '' if that condition says nothing of the kind.
+    unplaced: str
+    scheduler: str
+
+    def __init__(self, obj: Obj, before: "PodView | None" = None) -> None:
+        """Read an object. `before` is the view of another revision of the same pod with equal labels and spec."""
+        metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NOTHING
+        self.labels = metadata.get("labels") or _LABELS_NONE
+        if before is None:
+            self._read_spec(metadata, spec)
+        else:
+            self._copy_spec(before)
+        self.requests = self.shape.requests
+        self.node_name = spec.get("nodeName") or ""
+        self.gated = bool(spec.get("schedulingGates"))
+        self.gang = _gang(metadata, self.namespace, self.labels)
+        self.deleting = "deletionTimestamp" in metadata
+        self.nominated = status.get("nominatedNodeName") or ""
+        self.phase = status.get("phase") or "Pending"
+        started = status.get("startTime")
+        self.started = times.parse_time(started) if started else None
+        self.unplaced, self.preempted = _unplaced(status), self.deleting and _is_preempted(status)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it has ended, and takes nothing of its node any more."""
+        return self.phase in _TERMINAL
+
+    @property
+    def awaits_node(self) -> bool:
+        """Whether it is for a scheduler to place, if nothing gates it."""
+        return not self.node_name and not self.deleting and self.phase not in _TERMINAL
+
+    @property
+    def node_selector(self) -> tuple[tuple[str, str], ...]:
+        """Labels that its node must have."""
+        return self.shape.rules.node_selector
+
+    @property
+    def affinity(self) -> tuple[NodeTerm, ...] | None:
+        """Its required node affinity: alternatives; None: no restriction."""
+        return self.shape.rules.affinity
+
+    @property
+    def tolerations(self) -> tuple[Toleration, ...]:
+        """The taints it tolerates."""
+        return self.shape.rules.tolerations
+
+    def _read_spec(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+        self.namespace, self.name = metadata.get("namespace", ""), metadata["name"]
+        self.key = f"{self.namespace}/{self.name}"
+        self.uid = metadata.get("uid", "")
+        self.created = times.parse_time(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0
+        self.priority = spec.get("priority") or 0
+        self.may_preempt = spec.get("preemptionPolicy") != "Never"
+        self.scheduler = spec.get("schedulerName") or "default-scheduler"
+        self.shape = _shape_of(spec, self.namespace, self.labels)
+
+    def _copy_spec(self, before: "PodView") -> None:
+        self.namespace, self.name, self.key, self.uid = before.namespace, before.name, before.key, before.uid
+        self.created, self.priority, self.may_preempt = before.created, before.priority, before.may_preempt
+        self.scheduler, self.shape = before.scheduler, before.shape
+
+
+_shapes: dict[bytes, PodShape] = {}
+_rules: dict[bytes, NodeRules] = {}
+_views: dict[str, tuple[Obj, PodView]] = {}
+
+
+def pod_view(obj: Obj) -> PodView:
+    """The view of a Pod, made once per object: the last revision of each is remembered."""
+    uid = obj["metadata"].get("uid", "")
+    known = _views.get(uid)
+    if known is not None and known[0] is obj:
+        return known[1]
+    before = known[1] if known is not None and uid and _asks_the_same(obj, known[0]) else None
+    if known is None and len(_views) >= _VIEWS_MAX:
+        _views.clear()
+    view = PodView(obj, before)
+    _views[uid] = obj, view
+    return view
+
+
+def _asks_the_same(new: Obj, old: Obj) -> bool:
+    """Whether the parts of a revision that fix the shape are the very objects of another one."""
+    if new["spec"] is not old["spec"]:
+        return False
+    labels: object = new["metadata"].get("labels")
+    return labels is old["metadata"].get("labels")
+
+
+def _gang(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> str:
+    """The gang of a pod: its Workload's pods, told by the uid of the JobSet or Job above them."""
+    workload = (metadata.get("annotations") or _LABELS_NONE).get(well_known.WORKLOAD)
+    if not workload:
+        return ""
+    return labels.get(well_known.JOB_SET_UID) or labels.get(well_known.CONTROLLER_UID) or f"{namespace}/{workload}"
+
+
+def _unplaced(status: Mapping[str, Any]) -> str:
+    """The message of PodScheduled=False, or its reason where there is none."""
+    condition = find_condition(status, "PodScheduled")
+    if condition is None or condition["status"] != "False":
+        return ""
+    return condition.get("message") or condition.get("reason") or "False"
+
+
+def _is_preempted(status: Mapping[str, Any]) -> bool:
+    condition = find_condition(status, "DisruptionTarget")
+    return condition is not None and condition["status"] == "True" and condition["reason"] == "PreemptionByScheduler"
+
+
+def _shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
+    """The shape of a pod, shared by all of equal content."""
+    content = _encode(_content(spec, namespace, labels))
+    known = _shapes.get(content)
+    if known is None:
+        if len(_shapes) >= _MEMO_MAX:
+            _shapes.clear()
+        known = _shapes[content] = _read_shape(spec, namespace, labels)
+    return known
+
+
+def _content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
+    """What of a pod fixes its shape: of the labels only those that matchLabelKeys name."""
+    affinity, spread = spec.get("affinity") or _NOTHING, spec.get("topologySpreadConstraints") or ()
+    content = [
+        [spec.get(field) for field in ("nodeSelector", "tolerations", "overhead", "resources", "hostNetwork")],
+        [[_container_content(c) for c in spec.get(kind) or ()] for kind in ("initContainers", "containers")],
+    ]
+    if affinity or spread:
+        terms = [*_pod_terms(affinity, "podAffinity"), *_pod_terms(affinity, "podAntiAffinity"), *spread]
+        named = [labels.get(key) for term in terms for key in _keys_merged(term)]
+        content += [[affinity, spread, namespace, named]]
+    return content
+
+
+def _container_content(container: Mapping[str, Any]) -> list[Any]:
+    return [container.get("resources"), container.get("ports"), container.get("restartPolicy")]
+
+
+def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+    """All terms of pod affinity or anti-affinity, required and preferred."""
+    part = affinity.get(kind) or _NOTHING
+    return [*(part.get(_REQUIRED) or ()), *[p["podAffinityTerm"] for p in part.get(_PREFERRED) or ()]]
+
+
+def _keys_merged(term: Mapping[str, Any]) -> Iterable[str]:
+    return [*(term.get("matchLabelKeys") or ()), *(term.get("mismatchLabelKeys") or ())]
+
+
+def _read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodShape:
+    template = pod_template(spec)
+    affinity = spec.get("affinity") or _NOTHING
+    near, far = affinity.get("podAffinity") or _NOTHING, affinity.get("podAntiAffinity") or _NOTHING
+    amounts = dict(template.requests)
+    scored = dict(pod_template(_with_assumed_requests(spec)).requests)
+    return PodShape(
+        requests=((PODS, 1), *[(resource, amounts[resource]) for resource in sorted(amounts) if amounts[resource]]),
+        cpu=amounts.get("cpu", 0),
+        memory=amounts.get("memory", 0),
+        scored_cpu=scored.get("cpu", 0),
+        scored_memory=scored.get("memory", 0),
+        rules=_rules_of(spec, template.node_selector, template.tolerations),
+        host_ports=tuple(_host_ports(spec)),
+        affinity=tuple(_pod_term(t, namespace, labels) for t in near.get(_REQUIRED) or ()),
+        anti_affinity=tuple(_pod_term(t, namespace, labels) for t in far.get(_REQUIRED) or ()),
+        preferred=(*_weighted(near, 1, namespace, labels), *_weighted(far, -1, namespace, labels)),
+        spread=tuple(_spread_rule(c, labels) for c in spec.get("topologySpreadConstraints") or ()),
+    )
+
+
+def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The spec with the requests that scores assume where a container makes none."""
+    filled = {
+        kind: [_with_assumed(c) for c in spec.get(kind) or ()]
+        for kind in ("initContainers", "containers")
+        if spec.get(kind)
+    }
+    return {**spec, **filled}
+
+
+def _with_assumed(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    resources = container.get("resources") or _NOTHING
+    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    requests = {"cpu": _CPU_ASSUMED, "memory": _MEMORY_ASSUMED, **asked}
+    return {**container, "resources": {"requests": requests}}
+
+
+def _rules_of(
+    spec: Mapping[str, Any], node_selector: tuple[tuple[str, str], ...], tolerations: tuple[Toleration, ...]
+) -> NodeRules:
+    node_affinity = (spec.get("affinity") or _NOTHING).get("nodeAffinity") or _NOTHING
+    content = _encode([spec.get("nodeSelector"), spec.get("tolerations"), node_affinity])
+    known = _rules.get(content)
+    if known is None:
+        if len(_rules) >= _MEMO_MAX:
+            _rules.clear()
+        required = node_affinity.get(_REQUIRED)
+        known = _rules[content] = NodeRules(
+            node_selector=node_selector,
+            affinity=tuple(map(_node_term, required.get("nodeSelectorTerms") or ())) if required else None,
+            preferences=tuple(
+                Preference(p["weight"], _node_term(p.get("preference") or _NOTHING))
+                for p in node_affinity.get(_PREFERRED) or ()
+            ),
+            tolerations=tolerations,
+        )
+    return known
+
+
+def _node_term(obj: Mapping[str, Any]) -> NodeTerm:
+    return NodeTerm(_requirements(obj.get("matchExpressions") or ()), _requirements(obj.get("matchFields") or ()))
+
+
+def _requirements(expressions: Sequence[Mapping[str, Any]]) -> tuple[Requirement, ...]:
+    return tuple(Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in expressions)
+
+
+def _pod_term(obj: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodTerm:
+    """A term; without namespaces it means the pod's own."""
+    listed, selected = tuple(obj.get("namespaces") or ()), selector(obj.get("namespaceSelector"))
+    if not listed and selected is None:
+        listed = (namespace,)
+    return PodTerm(obj.get("topologyKey") or "", _merged_selector(obj, labels), listed, selected)
+
+
+def _merged_selector(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selector | None:
+    """The label selector, with the pod's own values of the keys that must match or differ."""
+    own = selector(obj.get("labelSelector"))
+    if own is None:
+        return None
+    equal = [Requirement(k, "In", (labels[k],)) for k in obj.get("matchLabelKeys") or () if k in labels]
+    unequal = [Requirement(k, "NotIn", (labels[k],)) for k in obj.get("mismatchLabelKeys") or () if k in labels]
+    return Selector((*own.requirements, *equal, *unequal))
+
+
+def _weighted(part: Mapping[str, Any], sign: int, namespace: str, labels: Mapping[str, str]) -> list[WeightedTerm]:
+    return [
+        WeightedTerm(sign * p["weight"], _pod_term(p["podAffinityTerm"], namespace, labels))
+        for p in part.get(_PREFERRED) or ()
+    ]
+
+
+def _spread_rule(obj: Mapping[str, Any], labels: Mapping[str, str]) -> SpreadRule:
+    return SpreadRule(
+        topology_key=obj["topologyKey"],
+        max_skew=obj["maxSkew"],
+        is_hard=obj.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule",
+        selector=_merged_selector(obj, labels),
+        min_domains=obj.get("minDomains") or 1,
+        honors_affinity=obj.get("nodeAffinityPolicy", "Honor") == "Honor",
+        honors_taints=obj.get("nodeTaintsPolicy", "Ignore") == "Honor",
+    )
+
+
+def _host_ports(spec: Mapping[str, Any]) -> Iterable[HostPort]:
+    """The ports of the node that containers take; on the node's own network each port is one of the node."""
+    on_host = bool(spec.get("hostNetwork"))
+    restartable = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
+    for container in (*restartable, *(spec.get("containers") or ())):
+        for port in container.get("ports") or ():
+            number = port.get("hostPort") or (port.get("containerPort") if on_host else 0)
+            if number:
+                yield HostPort(port.get("hostIP") or "0.0.0.0", port.get("protocol") or "TCP", number)  # noqa: S104

@@ -1,0 +1,194 @@
+"""The cluster as placement sees it: nodes, their pods and what is left, kept in step change by change.
+
+What is undone by `what_if` is undone exactly, so plans are tried on the cluster itself instead of a copy.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+
+from batchyard.api.views.node import NodeView
+from batchyard.api.views.pods import PodView
+from batchyard.core.placement.changes import Changes
+from batchyard.core.placement.neighbours import Neighbours
+from batchyard.core.placement.node import Node
+from batchyard.core.placement.shortlist import Shortlists
+
+_NO_PODS: Mapping[str, PodView] = {}
+
+
+class Nodes:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._names: list[str] = []
+        self._places: dict[str, str] = {}
+        #: Pods bound to nodes that are not there (yet), by the node's name.
+        self._strays: dict[str, dict[str, PodView]] = {}
+        self._nominations: dict[str, dict[str, PodView]] = {}
+        self._nominated: dict[str, str] = {}
+        self._undo: list[Callable[[], None]] | None = None
+        #: Labels by namespace.
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        #: Every change of a node or of what runs there.
+        self.changes = Changes()
+        #: Only changes of what a node is: that it is there, its labels and taints.
+        self.traits = Changes()
+        self.neighbours = Neighbours()
+        self.shortlists = Shortlists(self._nodes, self.changes, self.traits)
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        """The nodes in order of name."""
+        return iter([self._nodes[name] for name in self._names])
+
+    def get(self, name: str) -> Node | None:
+        """A node by name."""
+        return self._nodes.get(name)
+
+    def place_of(self, uid: str) -> str:
+        """The name of the node that a pod was added to; '' if to none."""
+        return self._places.get(uid, "")
+
+    def what_if(self) -> "WhatIf":
+        """A context: all changes made inside are undone at its end."""
+        return WhatIf(self)
+
+    # --- nodes ---
+
+    def set_node(self, view: NodeView) -> None:
+        """A node came or changed."""
+        node = self._nodes.get(view.name)
+        if node is None:
+            self._add_node(view)
+            return
+        before = node.view
+        node.set_view(view)
+        self._note(partial(self.set_node, before))
+        if (view.labels, view.taints, view.unschedulable) != (before.labels, before.taints, before.unschedulable):
+            self.traits.note(view.name)
+            self.changes.note(view.name)
+        elif view.allocatable != before.allocatable:
+            self.changes.note(view.name)
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone. Its pods are remembered, should it come back."""
+        node = self._nodes.pop(name, None)
+        if node is None:
+            return
+        del self._names[bisect_left(self._names, name)]
+        if node.pods:
+            self._strays[name] = node.pods
+        self._note(partial(self._add_node, node.view))
+        self.changes.note(name)
+        self.traits.note(name)
+
+    def _add_node(self, view: NodeView) -> None:
+        node = self._nodes[view.name] = Node(view)
+        insort(self._names, view.name)
+        for pod in self._strays.pop(view.name, _NO_PODS).values():
+            node.take(pod)
+        self._note(partial(self.remove_node, view.name))
+        self.changes.note(view.name)
+        self.traits.note(view.name)
+
+    # --- pods ---
+
+    def add_pod(self, pod: PodView, node_name: str) -> None:
+        """A pod is bound to a node, or is to be taken for it. A pod that was added before moves or changes."""
+        self.remove_pod(pod.uid)
+        self._places[pod.uid] = node_name
+        node = self._nodes.get(node_name)
+        if node is None:
+            self._strays.setdefault(node_name, {})[pod.uid] = pod
+        else:
+            node.take(pod)
+        self.neighbours.add(pod, node_name)
+        self._note(partial(self.remove_pod, pod.uid))
+        self.changes.note(node_name)
+
+    def remove_pod(self, uid: str) -> None:
+        """A pod is gone, or has ended."""
+        node_name = self._places.pop(uid, None)
+        if node_name is None:
+            return
+        node = self._nodes.get(node_name)
+        if node is None:
+            pod = self._strays[node_name].pop(uid)
+            if not self._strays[node_name]:
+                del self._strays[node_name]
+        else:
+            pod = node.pods[uid]
+            node.release(uid)
+        self.neighbours.remove(pod, node_name)
+        self._note(partial(self.add_pod, pod, node_name))
+        self.changes.note(node_name)
+
+    # --- nominations ---
+
+    def nominate(self, pod: PodView, node_name: str) -> None:
+        """Hold room on a node for a pod that is not placed yet, against all of no higher priority."""
+        self.withdraw(pod.uid)
+        self._nominated[pod.uid] = node_name
+        self._nominations.setdefault(node_name, {})[pod.uid] = pod
+        self._note(partial(self.withdraw, pod.uid))
+
+    def withdraw(self, uid: str) -> None:
+        """Hold no more room for a pod."""
+        node_name = self._nominated.pop(uid, None)
+        if node_name is None:
+            return
+        held = self._nominations[node_name]
+        pod = held.pop(uid)
+        if not held:
+            del self._nominations[node_name]
+        self._note(partial(self.nominate, pod, node_name))
+
+    def nominated_to(self, node_name: str) -> Mapping[str, PodView]:
+        """The pods for which room is held on a node, by uid."""
+        return self._nominations.get(node_name, _NO_PODS)
+
+    def nomination_of(self, uid: str) -> str:
+        """The name of the node on which room is held for a pod; '' if on none."""
+        return self._nominated.get(uid, "")
+
+    # --- undoing ---
+
+    def begin(self) -> list[Callable[[], None]] | None:
+        """Remember changes from now on, to be undone; what was remembered before is handed out."""
+        outer, self._undo = self._undo, []
+        return outer
+
+    def rollback(self, outer: list[Callable[[], None]] | None) -> None:
+        """Undo what was remembered since `begin`, and go on with what was remembered before."""
+        undo, self._undo = self._undo or [], None
+        for step in reversed(undo):
+            step()
+        self._undo = outer
+
+    def _note(self, undo: Callable[[], None]) -> None:
+        if self._undo is not None:
+            self._undo.append(undo)
+
+
+class WhatIf:
+    """What is done to the nodes in this context is undone at its end."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._outer: list[Callable[[], None]] | None = None
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self._outer = self._nodes.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End: undo."""
+        self._nodes.rollback(self._outer)

@@ -1,0 +1,65 @@
+"""One node as placement sees it: what it is, what runs there, what is left."""
+
+from batchyard.api.views.node import NodeView
+from batchyard.api.views.pods import HostPort, PodView
+
+_EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - what Kubernetes takes a missing hostIP for
+
+
+class Node:
+    """See the module. Only Nodes changes it."""
+
+    __slots__ = ("left", "name", "pods", "ports", "scored_cpu", "scored_memory", "view")
+
+    def __init__(self, view: NodeView) -> None:
+        self.name = view.name
+        self.view = view
+        self.pods: dict[str, PodView] = {}
+        """The pods bound to it or assumed to be, by uid."""
+        self.left = dict(view.allocatable)
+        """What is left by resource; below zero where more is taken than there is."""
+        self.scored_cpu = 0
+        """The cpu that is taken, as scores count it."""
+        self.scored_memory = 0
+        self.ports: dict[HostPort, int] = {}
+        """How many pods hold a port."""
+
+    def set_view(self, view: NodeView) -> None:
+        """It changed; its pods stay."""
+        taken = {r: self.view.allocatable.get(r, 0) - n for r, n in self.left.items()}
+        self.view = view
+        self.left = {r: view.allocatable.get(r, 0) - taken.get(r, 0) for r in {**view.allocatable, **taken}}
+
+    def take(self, pod: PodView) -> None:
+        """A pod comes."""
+        self.pods[pod.uid] = pod
+        left = self.left
+        for resource, amount in pod.requests:
+            left[resource] = left.get(resource, 0) - amount
+        self.scored_cpu += pod.shape.scored_cpu
+        self.scored_memory += pod.shape.scored_memory
+        for port in pod.shape.host_ports:
+            self.ports[port] = self.ports.get(port, 0) + 1
+
+    def release(self, uid: str) -> None:
+        """A pod that is there goes."""
+        pod = self.pods.pop(uid)
+        for resource, amount in pod.requests:
+            self.left[resource] += amount
+        self.scored_cpu -= pod.shape.scored_cpu
+        self.scored_memory -= pod.shape.scored_memory
+        for port in pod.shape.host_ports:
+            self.ports[port] -= 1
+            if not self.ports[port]:
+                del self.ports[port]
+
+    def has_port(self, wanted: HostPort) -> bool:
+        """Whether a port is free. The address of all takes the port at every address."""
+        if not self.ports:
+            return True
+        return not any(
+            held.protocol == wanted.protocol
+            and held.port == wanted.port
+            and (held.ip == wanted.ip or _EVERY_ADDRESS in (held.ip, wanted.ip))
+            for held in self.ports
+        )

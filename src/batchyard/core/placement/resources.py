@@ -1,0 +1,70 @@
+"""What a pod takes of a node: whether there is room, what is short, and how well it would be used.
+
+Sources: kube-scheduler's plugins noderesources (fit, least_allocated, most_allocated, balanced_allocation) and
+nodeports. Scores are whole numbers from 0 to 100, cut off as there.
+"""
+
+from typing import Final
+
+from batchyard.api.views.pods import PODS, PodShape
+from batchyard.core.placement.node import Node
+from batchyard.core.placement.profile import Profile
+from batchyard.core.placement.rules import Obstacle
+
+_PORTS_TAKEN: Final = Obstacle(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
+
+
+def has_room(shape: PodShape, node: Node) -> bool:
+    """Whether a node has all that a pod takes."""
+    left = node.left
+    for resource, amount in shape.requests:
+        if left.get(resource, 0) < amount:
+            return False
+    return not shape.host_ports or all(map(node.has_port, shape.host_ports))
+
+
+def find_shortage(shape: PodShape, node: Node) -> Obstacle | None:
+    """What a node is short of; None if there is room."""
+    if not all(map(node.has_port, shape.host_ports)):
+        return _PORTS_TAKEN
+    left, total = node.left, node.view.allocatable
+    short = [(r, amount) for r, amount in shape.requests if left.get(r, 0) < amount]
+    if not short:
+        return None
+    reasons = tuple(["Too many pods" if r == PODS else f"Insufficient {r}" for r, _ in short])
+    return Obstacle(reasons, may_yield=all(amount <= total.get(r, 0) for r, amount in short))
+
+
+def resource_score(shape: PodShape, node: Node, profile: Profile) -> int:
+    """How a node scores for a pod by its cpu and memory."""
+    total, left = node.view.allocatable, node.left
+    cpu, memory = total.get("cpu", 0), total.get("memory", 0)
+    score = _allocation_score(
+        (node.scored_cpu + shape.scored_cpu, cpu), (node.scored_memory + shape.scored_memory, memory), profile
+    )
+    if shape.cpu or shape.memory:
+        # Pods that request nothing would all gather on the node that is balanced best.
+        cpu_taken, memory_taken = cpu - left.get("cpu", 0), memory - left.get("memory", 0)
+        score += _balance_score(cpu_taken + shape.cpu, cpu, memory_taken + shape.memory, memory)
+    return score
+
+
+def _allocation_score(cpu: tuple[int, int], memory: tuple[int, int], profile: Profile) -> int:
+    """The mean over cpu and memory of what would be free, or of what would be taken. Each: (taken, total)."""
+    score = counted = 0
+    for taken, total in (cpu, memory):
+        if total:
+            counted += 1
+            if profile is Profile.OPTIMIZE_UTILIZATION:
+                score += min(taken, total) * 100 // total
+            elif taken <= total:
+                score += (total - taken) * 100 // total
+    return score // counted if counted else 0
+
+
+def _balance_score(cpu_taken: int, cpu: int, memory_taken: int, memory: int) -> int:
+    """How alike the shares of cpu and memory would be."""
+    if not cpu or not memory:
+        return 100
+    difference = min(cpu_taken / cpu, 1.0) - min(memory_taken / memory, 1.0)
+    return int((1 - abs(difference / 2)) * 100)

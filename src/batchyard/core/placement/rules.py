@@ -1,0 +1,86 @@
+"""What keeps a pod from a node whatever runs there: the node's state, its taints, its labels.
+
+The words are kube-scheduler's. Sources: its plugins nodeunschedulable, tainttoleration and nodeaffinity;
+k8s.io/component-helpers nodeaffinity.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from batchyard.api import well_known
+from batchyard.api.views.node import NodeView
+from batchyard.api.views.pod import Taint, Toleration
+from batchyard.api.views.pods import NodeRules, NodeTerm
+
+_UNSCHEDULABLE: Final = Taint(well_known.UNSCHEDULABLE, "", "NoSchedule")
+_NAME: Final = "metadata.name"
+
+
+class Obstacle(NamedTuple):
+    """Why a pod cannot go to a node."""
+
+    reasons: tuple[str, ...]
+    #: Whether it could if pods of lower priority left the node.
+    may_yield: bool
+
+
+_CORDONED: Final = Obstacle(("node(s) were unschedulable",), may_yield=False)
+_NO_MATCH: Final = Obstacle(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
+_NOT_NAMED: Final = Obstacle(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
+
+
+def find_obstacle(rules: NodeRules, node: NodeView) -> Obstacle | None:
+    """What keeps pods of these rules from a node; None if nothing does."""
+    if not _is_named(rules, node.name):
+        return _NOT_NAMED
+    if node.unschedulable and not tolerates(rules.tolerations, _UNSCHEDULABLE):
+        return _CORDONED
+    for taint in node.taints:
+        if taint.effect in {"NoSchedule", "NoExecute"} and not tolerates(rules.tolerations, taint):
+            return Obstacle((f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",), may_yield=False)
+    return None if selects(rules, node) else _NO_MATCH
+
+
+def selects(rules: NodeRules, node: NodeView) -> bool:
+    """Whether node selector and required node affinity hold."""
+    labels = node.labels
+    for key, value in rules.node_selector:
+        if labels.get(key) != value:
+            return False
+    return rules.affinity is None or any(_holds(term, node) for term in rules.affinity)
+
+
+def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
+    """Whether one of the tolerations covers the taint."""
+    return any(toleration.tolerates(taint) for toleration in tolerations)
+
+
+def tolerates_all(rules: NodeRules, node: NodeView) -> bool:
+    """Whether no taint keeps pods of these rules off the node."""
+    return all(taint.effect == "PreferNoSchedule" or tolerates(rules.tolerations, taint) for taint in node.taints)
+
+
+def preference(rules: NodeRules, node: NodeView) -> int:
+    """The sum of the weights of preferred node affinity that holds. An empty term counts nothing."""
+    return sum(weight for weight, term in rules.preferences if _holds(term, node))
+
+
+def aversion(rules: NodeRules, node: NodeView) -> int:
+    """How many taints would rather not have pods of these rules."""
+    return sum(t.effect == "PreferNoSchedule" and not tolerates(rules.tolerations, t) for t in node.taints)
+
+
+def _is_named(rules: NodeRules, name: str) -> bool:
+    """Whether a node is among those that every alternative names, if they all name some."""
+    if not rules.affinity:
+        return True
+    wanted = [[e for e in term.fields if e.key == _NAME and e.operator == "In"] for term in rules.affinity]
+    return not all(wanted) or any(all(name in e.values for e in expressions) for expressions in wanted)
+
+
+def _holds(term: NodeTerm, node: NodeView) -> bool:
+    """Whether all of a term holds; an empty one never does."""
+    if not term.labels and not term.fields:
+        return False
+    named: Mapping[str, str] = {_NAME: node.name}
+    return all(e.matches(node.labels) for e in term.labels) and all(e.matches(named) for e in term.fields)
