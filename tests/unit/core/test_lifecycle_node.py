@@ -1,0 +1,132 @@
+"""The states of a node: conditions, taints, cordon and drain."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import well_known
+from batchyard.core.lifecycle import node as lifecycle
+from stage import said
+from unit.core.node_make import node, owner, pod, taint
+
+EVERYTHING = lifecycle.DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
+
+
+def keys(obj: Any) -> list[tuple[str, str]]:
+    return [(t["key"], t["effect"]) for t in lifecycle.taints_of(obj)]
+
+
+def names(pods: Any) -> list[str]:
+    return [p["metadata"]["name"] for p in pods]
+
+
+def test_a_node_tells_its_readiness() -> None:
+    assert lifecycle.readiness(node()) == "True"
+    assert lifecycle.readiness(node(ready="")) == ""
+
+
+def test_of_a_node_that_is_not_heard_of_nothing_is_known() -> None:
+    silent = lifecycle.unheard_of(node(), make.at(50))
+    expected = ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+    assert said(silent, "Ready") == said(silent, "MemoryPressure") == expected
+    assert said(silent, "DiskPressure") == ("Unknown", "NodeStatusNeverUpdated", "Kubelet never posted node status.")
+    ready = next(c for c in silent["status"]["conditions"] if c["type"] == "Ready")
+    assert ready["lastTransitionTime"] == make.stamp(50)
+    assert lifecycle.unheard_of(silent, make.at(60)) is silent
+
+
+def test_a_kubelet_that_is_back_posts_what_was_unknown() -> None:
+    back = lifecycle.heard_of_again(lifecycle.unheard_of(node(), make.at(50)), make.at(90))
+    assert said(back, "Ready") == ("True", "KubeletReady", "kubelet is posting ready status")
+    assert said(back, "PIDPressure") == ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
+    assert lifecycle.heard_of_again(back, make.at(100)) is back
+
+
+def test_a_kubelet_that_is_back_leaves_alone_what_somebody_else_says() -> None:
+    unready = lifecycle.heard_of_again(node(ready="False"), make.at(5))
+    assert lifecycle.readiness(unready) == "False"
+
+
+def test_a_node_that_shuts_down_is_not_ready() -> None:
+    closing = lifecycle.shutting_down(node(), make.at(5))
+    assert said(closing, "Ready") == ("False", "KubeletNotReady", "node is shutting down")
+    assert lifecycle.shutting_down(closing, make.at(6)) is closing
+
+
+@pytest.mark.parametrize(
+    ("ready", "taints"),
+    [
+        ("True", []),
+        ("False", [(well_known.NOT_READY, "NoSchedule")]),
+        ("Unknown", [(well_known.UNREACHABLE, "NoSchedule")]),
+    ],
+)
+def test_conditions_become_taints(ready: str, taints: list[tuple[str, str]]) -> None:
+    assert keys(lifecycle.with_taints(node(ready=ready), None, make.NOW)) == taints
+
+
+def test_taints_of_others_stay_and_those_without_cause_go() -> None:
+    gpu, stale = taint("nvidia.com/gpu", "NoSchedule", None), taint(well_known.NOT_READY, "NoSchedule")
+    tainted = lifecycle.with_taints(node(taints=[gpu, stale, taint(well_known.NOT_READY)]), None, make.NOW)
+    assert tainted["spec"]["taints"] == [gpu]
+
+
+def test_the_taint_that_drives_pods_out_is_swapped_with_its_condition() -> None:
+    unready = node(ready="Unknown", taints=[taint(well_known.NOT_READY)])
+    assert lifecycle.execution_key(unready) == well_known.UNREACHABLE
+    tainted = lifecycle.with_taints(unready, well_known.UNREACHABLE, make.at(7))
+    assert keys(tainted) == [(well_known.UNREACHABLE, "NoSchedule"), (well_known.UNREACHABLE, "NoExecute")]
+    assert lifecycle.health_tainted_at(tainted) == make.at(7)
+    assert lifecycle.with_taints(tainted, well_known.UNREACHABLE, make.at(9)) is tainted
+
+
+def test_a_taint_that_drives_pods_out_tells_from_when() -> None:
+    tainted = lifecycle.with_taints(node(taints=[taint("maintenance", since=None)]), None, make.at(5))
+    assert tainted["spec"]["taints"] == [taint("maintenance", since=5)]
+    assert lifecycle.health_tainted_at(tainted) is None
+
+
+def test_a_node_that_loses_its_last_taint_has_no_list_of_them() -> None:
+    cured = lifecycle.with_taints(node(taints=[taint(well_known.UNREACHABLE, "NoSchedule")]), None, make.NOW)
+    assert "taints" not in cured["spec"]
+
+
+def test_a_cordoned_node_is_tainted_and_opened_again() -> None:
+    closed = lifecycle.cordoned(node())
+    assert keys(lifecycle.with_taints(closed, None, make.NOW)) == [(well_known.UNSCHEDULABLE, "NoSchedule")]
+    assert lifecycle.cordoned(closed) is closed
+    opened = lifecycle.cordoned(closed, unschedulable=False)
+    assert "unschedulable" not in opened["spec"]
+
+
+def test_a_drain_evicts_what_controllers_bring_elsewhere() -> None:
+    job, ended = pod("a", metadata={"ownerReferences": owner("Job", "j")}), pod("b", status={"phase": "Failed"})
+    drain = lifecycle.drain([job, ended], lifecycle.DrainOptions())
+    assert (names(drain.evicted), drain.refused) == (["a", "b"], [])
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, "cannot delete Pods that declare no controller (use --force to override)"),
+        (
+            {"metadata": {"ownerReferences": owner("DaemonSet", "d")}},
+            "DaemonSet-managed Pods (use --ignore-daemonsets to ignore)",
+        ),
+        (
+            {"volumes": [{"name": "v", "emptyDir": {}}]},
+            "Pods with local storage (use --delete-emptydir-data to override)",
+        ),
+    ],
+)
+def test_a_drain_refuses_what_would_be_lost(spec: Any, words: str) -> None:
+    (refused,) = lifecycle.drain([pod(**spec)], lifecycle.DrainOptions()).refused
+    assert refused[1] == words
+    assert lifecycle.drain([pod(**spec)], EVERYTHING).refused == []
+
+
+def test_a_drain_passes_over_the_pods_of_daemon_sets_and_of_the_node_itself() -> None:
+    daemon = pod("d", metadata={"ownerReferences": owner("DaemonSet", "d")})
+    mirror = pod("m", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})
+    assert names(lifecycle.drain([daemon, mirror, pod("bare")], EVERYTHING).evicted) == ["bare"]
