@@ -14,6 +14,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
+from batchyard.sim.faults import ScheduledFault, read_faults
 
 #: No run goes on for longer, whatever keeps happening in it.
 VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
@@ -36,6 +37,8 @@ class Scenario:
     fair_sharing: bool = False
     #: Stop here at the latest; None: when nothing is left to happen.
     horizon: Duration | None = None
+    #: What goes wrong.
+    faults: Sequence[ScheduledFault] = ()
     #: How many objects of each kind are applied.
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -101,7 +104,10 @@ def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
     spec = manifest.obj.get("spec") or {}
     text = spec.get("horizon")
     horizon = None if text is None else _duration(manifest, "spec.horizon", text, faults, run_length)
-    return {"fair_sharing": bool(spec.get("fairSharing", False)), "horizon": horizon}
+    wrong: list[FieldError] = []
+    read = read_faults(spec.get("faults") or (), wrong)
+    faults += map(manifest.fault, wrong)
+    return {"fair_sharing": bool(spec.get("fairSharing", False)), "horizon": horizon, "faults": tuple(read)}
 
 
 def _moment(manifest: Manifest, name: str, faults: list[Fault]) -> Duration | None:
