@@ -17,7 +17,7 @@ from batchyard.controllers.line_up import LineUp
 from batchyard.controllers.pending import PendingQueue
 from batchyard.controllers.workload_book import WorkloadBook
 from batchyard.core.decisions import Head
-from batchyard.core.readiness import Readiness, readiness_of
+from batchyard.core.readiness import Check, Readiness, readiness_of
 from batchyard.core.snapshot import Snapshot
 from batchyard.ports.client import EventType, WatchEvent
 
@@ -43,7 +43,7 @@ class AdmissionIndex:
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.line_up = LineUp(self.snapshot, self.namespaces)
         self.book = WorkloadBook(self.snapshot, self.line_up)
-        self._checks: dict[str, bool] = {}
+        self._checks: dict[str, Check] = {}
         self._terminating: dict[str, None] = {}
         self._rebuilds = 0
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
@@ -174,7 +174,8 @@ class AdmissionIndex:
         name = event.obj["metadata"]["name"]
         self._checks.pop(name, None)
         if event.type is not _DELETED:
-            self._checks[name] = is_true(event.obj.get("status") or {}, "Active")
+            active = is_true(event.obj.get("status") or {}, "Active")
+            self._checks[name] = Check(active, event.obj["spec"].get("controllerName", ""))
         for queue in self.snapshot.queues.values():
             if name in queue.view.admission_checks:
                 self._set_active(queue.name)

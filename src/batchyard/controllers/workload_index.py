@@ -22,6 +22,12 @@ class QueueIndex:
         self._open_local_queues: dict[str, str] = {}
         #: Open ClusterQueues, each with whether it takes every namespace.
         self._open_cluster_queues: dict[str, bool] = {}
+        #: Those that ask for admission checks.
+        self._checking_cluster_queues: dict[str, None] = {}
+
+    def has_checks(self, workload: WorkloadView) -> bool:
+        """Whether the ClusterQueue of its LocalQueue asks for admission checks."""
+        return self._open_local_queues.get(workload.queue) in self._checking_cluster_queues
 
     def is_open(self, workload: WorkloadView, *, to_all: bool = False) -> bool:
         """Whether its queues exist and none is stopped, inactive or going; with `to_all`, and take every namespace."""
@@ -63,6 +69,10 @@ class QueueIndex:
             self._open_cluster_queues.pop(name, None)
         else:
             self._open_cluster_queues[name] = event.obj["spec"].get("namespaceSelector") == {}
+        if event.type is EventType.DELETED or not event.obj["spec"].get("admissionChecksStrategy"):
+            self._checking_cluster_queues.pop(name, None)
+        else:
+            self._checking_cluster_queues[name] = None
         if not _matters(event):
             return ()
         return [key for place in self._local_queues.get(name, ()) for key in self._workloads.get(place, ())]
@@ -85,7 +95,8 @@ def _closure(queue: Obj) -> _Closure:
 
 
 def _matters(event: WatchEvent) -> bool:
-    """Whether Workloads must look again: the queue came, went, opened or closed."""
+    """Whether Workloads must look again: the queue came, went, opened, closed, or asks for other checks."""
     if event.type is not EventType.MODIFIED or event.old is None:
         return True
-    return _closure(event.old) != _closure(event.obj)
+    asked, asks = (obj["spec"].get("admissionChecksStrategy") for obj in (event.old, event.obj))
+    return asked != asks or _closure(event.old) != _closure(event.obj)

@@ -17,10 +17,14 @@ def admitted(**spec: Any) -> Obj:
     return lifecycle.reserve_quota(make.workload(**spec), make.admission(), make.NOW, admitted=True)
 
 
-def open_stage() -> Stage:
+def open_stage(**queue: Any) -> Stage:
     stage = Stage(WorkloadLifecycle())
-    stage.put(make.namespace(), make.cluster_queue(), make.local_queue())
+    stage.put(make.namespace(), make.cluster_queue(**queue), make.local_queue())
     return stage
+
+
+#: What a ClusterQueue says that asks for one check.
+CHECKED: dict[str, Any] = {"admissionChecksStrategy": {"admissionChecks": [{"name": "c", "onFlavors": ["spot"]}]}}
 
 
 def set_active(stage: Stage, active: bool) -> None:
@@ -142,9 +146,11 @@ def test_a_queue_on_hold_keeps_what_is_admitted() -> None:
     assert find_condition(stage.workload(), "Evicted") is None
 
 
-@pytest.mark.parametrize("queue", [make.local_queue(stopPolicy="Hold"), make.cluster_queue(stopPolicy="HoldAndDrain")])
+@pytest.mark.parametrize(
+    "queue", [make.local_queue(stopPolicy="Hold"), make.cluster_queue(stopPolicy="HoldAndDrain", **CHECKED)]
+)
 def test_a_stopped_queue_takes_reservations_back(queue: Obj) -> None:
-    stage = open_stage()
+    stage = open_stage(**CHECKED)
     checks = [{"name": "c", "state": "Pending"}]
     waiting = make.workload(status={"admissionChecks": checks})
     stage.put(lifecycle.reserve_quota(waiting, make.admission(), make.NOW, admitted=True))
@@ -154,7 +160,7 @@ def test_a_stopped_queue_takes_reservations_back(queue: Obj) -> None:
 
 
 def test_ready_checks_admit() -> None:
-    stage = open_stage()
+    stage = open_stage(**CHECKED)
     checks = [{"name": "c", "state": "Pending"}]
     wl = lifecycle.reserve_quota(make.workload(status={"admissionChecks": checks}), make.admission(), make.NOW, True)
     stage.put(wl)

@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api.views.queues import cluster_queue_view
-from batchyard.core.readiness import readiness_of
+from batchyard.core.readiness import MULTI_KUEUE, PROVISIONING, Check, readiness_of
 from yard import group, queue
 
 CHECKS = {"admissionChecks": [{"name": "b"}, {"name": "a"}]}
@@ -18,7 +18,8 @@ def readiness(
 ) -> tuple[bool, str, str]:
     terminating = spec.pop("terminating", False)
     view = cluster_queue_view(queue("cq", groups=[group(one={"cpu": 1}, two={"cpu": 1})], **spec))
-    return readiness_of(view, terminating=terminating, flavors=flavors, checks=checks or {})
+    known = {name: Check(active) for name, active in (checks or {}).items()}
+    return readiness_of(view, terminating=terminating, flavors=flavors, checks=known)
 
 
 def cannot(*faults: str) -> str:
@@ -62,6 +63,23 @@ def test_missing_flavors_are_named(flavors: Collection[str], missing: str) -> No
 )
 def test_admission_checks_are_named(checks: dict[str, bool], reason: str, faults: list[str]) -> None:
     assert readiness(checks=checks, admissionChecksStrategy=CHECKS) == (False, reason, cannot(*faults))
+
+
+def test_checks_of_other_clusters_do_not_go_with_every_check() -> None:
+    rules = [{"name": "b"}, {"name": "a"}, {"name": "p", "onFlavors": ["one"]}, {"name": "c", "onFlavors": ["two"]}]
+    groups = [group(one={"cpu": 1}, two={"cpu": 1})]
+    view = cluster_queue_view(queue("cq", groups=groups, admissionChecksStrategy={"admissionChecks": rules}))
+    known = {name: Check(True, PROVISIONING if name == "p" else MULTI_KUEUE) for name in "abcp"}
+    found = readiness_of(view, terminating=False, flavors=("one", "two"), checks=known)
+    assert found == (
+        False,
+        "MultipleMultiKueueAdmissionChecks",
+        cannot(
+            "Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: a,b,c",
+            "Cannot specify MultiKueue AdmissionCheck per flavor, found: c",
+            "Cannot use both MultiKueue and ProvisioningRequest AdmissionChecks together, found: a,b,c, p",
+        ),
+    )
 
 
 def test_all_faults_are_told_and_the_first_is_the_reason() -> None:

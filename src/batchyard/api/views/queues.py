@@ -53,6 +53,13 @@ class Fungibility:
     prefer_preemption: bool = False
 
 
+class CheckRule(NamedTuple):
+    """An AdmissionCheck that a ClusterQueue asks for, and the flavors whose users need it."""
+
+    name: str
+    flavors: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterQueueView:
     """A ClusterQueue's spec."""
@@ -67,7 +74,17 @@ class ClusterQueueView:
     fungibility: Fungibility
     stop_policy: str
     weight: float
-    admission_checks: tuple[str, ...]
+    check_rules: tuple[CheckRule, ...]
+
+    @property
+    def admission_checks(self) -> tuple[str, ...]:
+        """The names of its AdmissionChecks."""
+        return tuple([rule.name for rule in self.check_rules])
+
+    @property
+    def flavors(self) -> tuple[str, ...]:
+        """All flavors it gives, group by group."""
+        return tuple([flavor for group in self.groups for flavor in group.flavors])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +109,18 @@ class LocalQueueView:
 def cluster_queue_view(obj: Obj) -> ClusterQueueView:
     """The view of a ClusterQueue."""
     spec = obj.get("spec") or {}
-    checks = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+    groups = _groups(spec)
     return ClusterQueueView(
         name=obj["metadata"]["name"],
         cohort=spec.get("cohortName") or "",
-        groups=_groups(spec),
+        groups=groups,
         strict_fifo=spec.get("queueingStrategy") == "StrictFIFO",
         namespaces=selector(spec.get("namespaceSelector")),
         preemption=_preemption(spec.get("preemption") or {}),
         fungibility=_fungibility(spec.get("flavorFungibility") or {}),
         stop_policy=spec.get("stopPolicy") or "None",
         weight=_weight(spec),
-        admission_checks=tuple(check["name"] for check in checks),
+        check_rules=tuple(_check_rules(spec, groups)),
     )
 
 
@@ -148,6 +165,13 @@ def _quotas(flavors: Sequence[Mapping[str, Any]]) -> list[Quota]:
 def _limit(resource: Mapping[str, Any], field: str) -> int | None:
     value = resource.get(field)
     return None if value is None else quantity.quota_amount(resource["name"], value)
+
+
+def _check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> list[CheckRule]:
+    """The checks; one that names no flavors is for all of them."""
+    checks = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+    every = tuple(flavor for group in groups for flavor in group.flavors)
+    return [CheckRule(check["name"], tuple(check.get("onFlavors") or every)) for check in checks]
 
 
 def _preemption(spec: Mapping[str, Any]) -> Preemption:

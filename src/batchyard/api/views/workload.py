@@ -75,6 +75,7 @@ class WorkloadView:
     quota_reserved: bool
     admitted: bool
     evicted: bool
+    pods_ready: bool
     #: It may stand in a queue.
     admissible: bool
     #: A Requeued=False condition, or a time before which it must not be tried.
@@ -129,6 +130,7 @@ class WorkloadView:
         holding = {kind for kind, condition in conditions.items() if condition["status"] == "True"}
         self.finished, self.admitted, self.evicted = "Finished" in holding, "Admitted" in holding, "Evicted" in holding
         self.deactivation_target = "DeactivationTarget" in holding
+        self.pods_ready = "PodsReady" in holding
         self.quota_reserved = "QuotaReserved" in holding
         self.reserved_at = self.waits_for = None
         reserved = conditions.get("QuotaReserved")

@@ -17,8 +17,10 @@ from batchyard.controllers.jobs.family import MANAGED_KINDS, Family, ancestry
 from batchyard.controllers.jobs.integration import Integration
 from batchyard.controllers.jobs.podsets import InvalidInjection, admitted_injections, original_injections
 from batchyard.controllers.jobs.priority import MissingClass, Priority, class_name, follows_label, resolve_priority
+from batchyard.core.lifecycle import checks
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.core.lifecycle.pods_ready import tell_pods_ready
 from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
 
@@ -44,9 +46,13 @@ class JobController:
     rank = 0
     kinds = (*MANAGED_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
-    def __init__(self, integration: Integration, copied_labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self, integration: Integration, copied_labels: Sequence[str] = (), *, wait_for_pods_ready: bool = False
+    ) -> None:
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
+        #: Whether Workloads are told when all pods of their jobs are ready.
+        self._wait_for_pods_ready = wait_for_pods_ready
         self._copied_labels = tuple(copied_labels)
         self._family = Family(integration)
 
@@ -180,6 +186,7 @@ class JobController:
         return (
             self._finish(look, workload)
             or self._reclaim(look, workload)
+            or self._tell_pods_ready(look, workload)
             or self._yield(look, workload)
             or self._run(look, workload)
         )
@@ -205,6 +212,12 @@ class JobController:
             return None
         return Outcome([UpdateStatus(with_path(workload, ("status", "reclaimablePods"), pods or None))])
 
+    def _tell_pods_ready(self, look: _Look, workload: Obj) -> Outcome | None:
+        if not self._wait_for_pods_ready:
+            return None
+        told = tell_pods_ready(workload, self._integration.pods_ready(look.job), look.now)
+        return None if told is workload else Outcome([UpdateStatus(told)])
+
     def _yield(self, look: _Look, workload: Obj) -> Outcome | None:
         """An evicted one stops, and gives its quota back once its pods are gone."""
         if not lifecycle.is_evicted(workload):
@@ -227,7 +240,7 @@ class JobController:
         queue = label(look.job, well_known.QUEUE_NAME)
         if workload["spec"].get("queueName") != queue and not lifecycle.has_quota_reservation(workload):
             return Outcome([Update(with_path(workload, ("spec", "queueName"), queue))])
-        return Outcome()
+        return Outcome([], _news_of_checks(look, workload))
 
     def _start(self, look: _Look, workload: Obj) -> Outcome:
         injections = admitted_injections(workload, lambda name: look.reader.get(Key(scheme.RESOURCE_FLAVOR, "", name)))
@@ -249,6 +262,14 @@ class JobController:
             return None
         first = look.job["spec"].get("suspend") is not True
         return Outcome([write], [look.event("Stopped", message)] if first else [])
+
+
+def _news_of_checks(look: _Look, workload: Obj) -> list[EventRecord]:
+    """What the checks that keep its Workload waiting have to say, for those who look at the job."""
+    if not lifecycle.has_quota_reservation(workload):
+        return []
+    said = [f"{c['name']}: {c['message']}" for c in checks.in_state(workload, checks.PENDING) if c.get("message")]
+    return [look.event("UpdatedAdmissionCheck", "; ".join(said))] if said else []
 
 
 def _missing_class(look: _Look, missing: MissingClass) -> Outcome:

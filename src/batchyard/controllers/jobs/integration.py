@@ -30,6 +30,9 @@ class Integration(Protocol):
     def is_active(self, job: Obj) -> bool:
         """Pods of it are running."""
 
+    def pods_ready(self, job: Obj) -> bool:
+        """All its pods are ready, or are done."""
+
     def ending(self, job: Obj) -> Ending | None:
         """How it ended, if it did."""
 

@@ -34,6 +34,13 @@ class JobIntegration:
         """Pods of it are running."""
         return bool((job.get("status") or {}).get("active"))
 
+    def pods_ready(self, job: Obj) -> bool:
+        """As many are ready or succeeded as run at once."""
+        status = job.get("status") or {}
+        uncounted = (status.get("uncountedTerminatedPods") or {}).get("succeeded") or ()
+        done = status.get("succeeded", 0) + len(uncounted)
+        return bool(status.get("ready", 0) + done >= pods_at_once(job["spec"]))
+
     def ending(self, job: Obj) -> Ending | None:
         """What its Complete or Failed condition says."""
         condition = condition_true(job, "Complete", "Failed")

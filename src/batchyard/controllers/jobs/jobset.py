@@ -25,6 +25,12 @@ class JobSetIntegration:
         """Jobs of it are running."""
         return any(status.get("active") for status in _replicated_statuses(job))
 
+    def pods_ready(self, job: Obj) -> bool:
+        """Every Job of it is ready or succeeded."""
+        replicas = sum(replicated.get("replicas", 1) for replicated in job["spec"].get("replicatedJobs") or ())
+        ready = sum(status.get("ready", 0) + status.get("succeeded", 0) for status in _replicated_statuses(job))
+        return bool(ready == replicas)
+
     def ending(self, job: Obj) -> Ending | None:
         """What its Completed or Failed condition says."""
         condition = condition_true(job, "Completed", "Failed")

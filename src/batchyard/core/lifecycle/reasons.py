@@ -12,6 +12,7 @@ FINISHED: Final = "Finished"
 EVICTED: Final = "Evicted"
 PREEMPTED: Final = "Preempted"
 REQUEUED: Final = "Requeued"
+PODS_READY: Final = "PodsReady"
 DEACTIVATION_TARGET: Final = "DeactivationTarget"
 BLOCKED_ON_PREEMPTION_GATES: Final = "BlockedOnPreemptionGates"
 WAITING_FOR_REPLACEMENT_PODS: Final = "WaitingForReplacementPods"
@@ -37,8 +38,15 @@ BACKOFF_FINISHED: Final = "BackoffFinished"
 CLUSTER_QUEUE_RESTARTED: Final = "ClusterQueueRestarted"
 LOCAL_QUEUE_RESTARTED: Final = "LocalQueueRestarted"
 
-# Reasons of DeactivationTarget=True.
+# Reasons of DeactivationTarget=True, beside EVICTED_BY_ADMISSION_CHECK.
 MAXIMUM_EXECUTION_TIME_EXCEEDED: Final = "MaximumExecutionTimeExceeded"
+REQUEUING_LIMIT_EXCEEDED: Final = "RequeuingLimitExceeded"
+
+# Reasons of PodsReady, first those of False.
+WAIT_FOR_START: Final = "WaitForStart"
+WAIT_FOR_RECOVERY: Final = "WaitForRecovery"
+STARTED: Final = "Started"
+RECOVERED: Final = "Recovered"
 
 # Reasons of Finished=True.
 SUCCEEDED: Final = "Succeeded"

@@ -28,9 +28,10 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import well_known
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Obj, annotation
-from batchyard.api.times import parse_time
+from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.core.lifecycle import reasons as r
+from batchyard.core.lifecycle.checks import are_ready, new_check, reset_check
 from batchyard.core.lifecycle.draft import StatusDraft
 from batchyard.core.reasons import PENDING_EVALUATION
 
@@ -130,7 +131,7 @@ def reserve_quota(
     draft.set_field("admission", admission)
     if checks:
         known = {check["name"]: check for check in draft.status.get("admissionChecks") or ()}
-        draft.set_field("admissionChecks", [known.get(name) or _new_check(name, draft.time) for name in checks])
+        draft.set_field("admissionChecks", [known.get(name) or new_check(name, draft.time) for name in checks])
     draft.drop_fields("resourceRequests")
     cluster_queue = admission["clusterQueue"]
     draft.set_condition(r.QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")
@@ -177,13 +178,25 @@ def evict(
     message: str,
     now: Instant,
     preempted: str | None = None,
+    cause: str = "",
 ) -> Obj:
     """Mark it to be stopped; `preempted` is the reason of its Preempted condition, with the same message."""
     draft = StatusDraft(workload, now)
     if preempted is not None:
         draft.set_condition(r.PREEMPTED, True, preempted, message, observed=False)
-    _evict(draft, Eviction(reason, message))
+    _evict(draft, Eviction(reason, message, cause))
     return draft.result()
+
+
+def hold_back(workload: Obj, until: Instant, *, counts: bool) -> Obj:
+    """Keep it from queueing again before an instant, unless a later one is set; `counts` it as one more try."""
+    old = workload.get("status") or _NO_STATUS
+    state = dict(old.get("requeueState") or _NO_STATUS)
+    if counts:
+        state["count"] = state.get("count", 0) + 1
+    if "requeueAt" not in state or parse_time(state["requeueAt"]) < until:
+        state["requeueAt"] = format_time(until)
+    return workload if state == old.get("requeueState") else {**workload, "status": {**old, "requeueState": state}}
 
 
 def release_after_eviction(workload: Obj, now: Instant) -> Obj:
@@ -225,6 +238,13 @@ def clear_requeue_at(workload: Obj) -> Obj:
 
 
 # --- deactivation and end ---
+
+
+def target_deactivation(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
+    """Ask for its deactivation."""
+    draft = StatusDraft(workload, now)
+    draft.set_condition(r.DEACTIVATION_TARGET, True, reason, message)
+    return draft.result()
 
 
 def exceed_execution_time(workload: Obj, now: Instant) -> Obj:
@@ -286,30 +306,10 @@ def _reset_checks(draft: StatusDraft) -> None:
     """Checks start anew after an eviction, keeping how often they were retried; preemption gates close."""
     status = draft.status
     if status.get("admissionChecks"):
-        draft.set_field("admissionChecks", [_reset_check(check, draft.time) for check in status["admissionChecks"]])
+        draft.set_field("admissionChecks", [reset_check(check, draft.time) for check in status["admissionChecks"]])
     if status.get("preemptionGates"):
         closed = {"position": "Closed", "lastTransitionTime": draft.time}
         draft.set_field("preemptionGates", [{**gate, **closed} for gate in status["preemptionGates"]])
-
-
-def _new_check(name: str, time: str) -> Mapping[str, Any]:
-    return {"name": name, "state": "Pending", "message": "", "lastTransitionTime": time}
-
-
-def _reset_check(check: Mapping[str, Any], time: str) -> Mapping[str, Any]:
-    if check["state"] == "Pending":
-        return check
-    fresh = {
-        "name": check["name"],
-        "state": "Pending",
-        "message": f"Reset to Pending after eviction. Previously: {check['state']}",
-        "lastTransitionTime": time,
-    }
-    if "requeueAfterSeconds" in check:
-        fresh["requeueAfterSeconds"] = check["requeueAfterSeconds"]
-    if check["state"] == "Retry":
-        fresh["retryCount"] = check.get("retryCount", 0) + 1
-    return fresh
 
 
 def _count_eviction(draft: StatusDraft, eviction: Eviction) -> None:
@@ -345,16 +345,12 @@ def _sync_admitted(draft: StatusDraft) -> None:
 def _admission_state(draft: StatusDraft) -> tuple[bool, str, str]:
     if not draft.is_true(r.QUOTA_RESERVED):
         return False, "NoReservation", "The workload has no reservation"
-    if not _all_checks_ready(draft.status):
+    checks = draft.status.get("admissionChecks")
+    if checks and not are_ready(checks):
         return False, "UnsatisfiedAdmissionChecks", "The workload has not all checks ready"
     if _awaits_topology(draft.status):
         return False, "PendingDelayedTopologyRequests", "There are pending delayed topology requests"
     return True, "Admitted", "The workload is admitted"
-
-
-def _all_checks_ready(status: Mapping[str, Any]) -> bool:
-    checks = status.get("admissionChecks")
-    return not checks or all(check["state"] == "Ready" for check in checks)
 
 
 def _awaits_topology(status: Mapping[str, Any]) -> bool:
