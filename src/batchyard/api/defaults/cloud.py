@@ -46,7 +46,7 @@ def _pool_defaults(pool: Spec) -> Spec:
     autoscaling = pool.get("autoscaling")
     if autoscaling is None:
         return pool
-    lowest = "totalMin" if autoscaling.get("totalMax") is not None else "min"
+    lowest = "totalMin" if "totalMin" in autoscaling or "totalMax" in autoscaling else "min"
     anywhere = pool.get("provisioning", "standard") != "standard"
     autoscaling = {"locationPolicy": "ANY" if anywhere else "BALANCED", lowest: 0, **autoscaling}
     return {"nodeCount": autoscaling.get("min", 0), **pool, "autoscaling": autoscaling}

@@ -13,17 +13,22 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.validation import (
     admission_check,
+    cluster,
     cluster_queue,
     cohort,
     config_map,
+    instances,
     job,
     jobset,
     local_queue,
     metadata,
     multikueue,
     namespace,
+    node,
+    node_pool,
     pods,
     priority_class,
+    provisioning_request,
     resource_flavor,
     service,
     topology,
@@ -34,14 +39,21 @@ Rule: TypeAlias = Callable[[Mapping[str, Any]], Iterator[FieldError]]
 UpdateRule: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[FieldError]]
 
 _RULES: Final[Mapping[str, Rule]] = {
+    scheme.CLUSTER: cluster.cluster_faults,
+    scheme.NODE_POOL: node_pool.node_pool_faults,
+    scheme.INSTANCE: instances.instance_faults,
+    scheme.RESIZE_REQUEST: instances.resize_request_faults,
     scheme.NAMESPACE: namespace.namespace_faults,
     scheme.CONFIG_MAP: config_map.config_map_faults,
     scheme.SECRET: config_map.secret_faults,
     scheme.SERVICE: service.service_faults,
     scheme.POD_TEMPLATE: pods.pod_template_kind_faults,
+    scheme.NODE: node.node_faults,
+    scheme.PROVISIONING_REQUEST: provisioning_request.provisioning_request_faults,
     scheme.PRIORITY_CLASS: priority_class.priority_class_faults,
     scheme.JOB: job.job_faults,
     scheme.JOB_SET: jobset.jobset_faults,
+    scheme.POD: pods.pod_faults,
     scheme.RESOURCE_FLAVOR: resource_flavor.resource_flavor_faults,
     scheme.CLUSTER_QUEUE: cluster_queue.cluster_queue_faults,
     scheme.COHORT: cohort.cohort_faults,
@@ -54,6 +66,12 @@ _RULES: Final[Mapping[str, Rule]] = {
 }
 
 _UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
+    scheme.CLUSTER: cluster.cluster_update_faults,
+    scheme.NODE_POOL: node_pool.node_pool_update_faults,
+    scheme.INSTANCE: instances.instance_update_faults,
+    scheme.RESIZE_REQUEST: instances.resize_request_update_faults,
+    scheme.NODE: node.node_update_faults,
+    scheme.PROVISIONING_REQUEST: provisioning_request.provisioning_request_update_faults,
     scheme.CONFIG_MAP: config_map.config_map_update_faults,
     scheme.SECRET: config_map.secret_update_faults,
     scheme.SERVICE: service.service_update_faults,

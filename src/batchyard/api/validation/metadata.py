@@ -12,8 +12,14 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import group_kind
 from batchyard.api.validation import faults, names
 
-#: Of the kinds whose names must be good for more than their own sake: those of Services are DNS names.
-_NAME_RULES: Final = {scheme.NAMESPACE: names.dns_label, scheme.SERVICE: names.dns1035_label}
+#: Of the kinds whose names must be good for more than their own sake: those of Services are DNS names, and those of
+#: clusters and pools go into the names of machines.
+_NAME_RULES: Final = {
+    scheme.NAMESPACE: names.dns_label,
+    scheme.SERVICE: names.dns1035_label,
+    scheme.CLUSTER: names.gke_name,
+    scheme.NODE_POOL: names.gke_name,
+}
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 _LABEL_REMEDY: Final = "use letters, digits, '-', '_' and '.', at most 63, a letter or digit first and last"
 _KEY_REMEDY: Final = f"write the key as [prefix/]name: {_LABEL_REMEDY}"
@@ -26,7 +32,7 @@ def metadata_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     namespace = metadata.get("namespace")
     if namespace and names.dns_label(namespace):
         for message in names.dns_label(namespace):
-            yield faults.invalid("metadata.namespace", namespace, message, _name_remedy(namespace))
+            yield faults.invalid("metadata.namespace", namespace, message, name_remedy(namespace, names.dns_label))
     yield from label_faults(metadata.get("labels"), "metadata.labels")
     yield from annotation_faults(metadata.get("annotations"), "metadata.annotations")
     yield from _finalizer_faults(metadata.get("finalizers") or ())
@@ -40,17 +46,17 @@ def _name_faults(metadata: Mapping[str, Any], name_rule: names.NameRule) -> Iter
         yield faults.required("metadata.name", "name or generateName is required", "give the object a name")
     elif name:
         for message in name_rule(name):
-            yield faults.invalid("metadata.name", name, message, _name_remedy(name))
+            yield faults.invalid("metadata.name", name, message, name_remedy(name, name_rule))
     else:
         # A prefix may end in what a name may not end in, for characters follow.
         for message in name_rule(f"{prefix}a"):
-            yield faults.invalid("metadata.generateName", prefix, message, _name_remedy(prefix))
+            yield faults.invalid("metadata.generateName", prefix, message, name_remedy(prefix, name_rule))
 
 
-def _name_remedy(name: Any) -> str:
-    """A name close to the given one that is allowed."""
-    close = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[: names.LABEL_LENGTH_MAX].rstrip("-")
-    return f"use a name such as {faults.printed(close or 'my-name')}"
+def name_remedy(name: Any, name_rule: names.NameRule) -> str:
+    """A name close to the given one that the rule allows."""
+    close = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[: names.GKE_LENGTH_MAX].rstrip("-")
+    return f"use a name such as {faults.printed(close if close and not name_rule(close) else 'my-name')}"
 
 
 def label_faults(labels: Mapping[str, str] | None, path: str) -> Iterator[FieldError]:

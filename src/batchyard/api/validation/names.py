@@ -12,6 +12,7 @@ Messages: TypeAlias = tuple[str, ...]
 NameRule: TypeAlias = Callable[[str], Messages]
 
 LABEL_LENGTH_MAX: Final = 63
+GKE_LENGTH_MAX: Final = 40
 SUBDOMAIN_LENGTH_MAX: Final = 253
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -79,6 +80,12 @@ def dns_subdomain(text: str) -> Messages:
 def dns1035_label(text: str) -> Messages:
     """RFC 1035 labels, which start with a letter: the names of Services."""
     return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
+
+
+@lru_cache(maxsize=65536)
+def gke_name(text: str) -> Messages:
+    """RFC 1035 labels of at most 40 characters: the names of GKE's clusters and node pools."""
+    return _too_long(text, GKE_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
 @lru_cache(maxsize=65536)

@@ -1,4 +1,7 @@
-"""Rules of pod templates, as far as a batch platform depends on them. Source: Kubernetes's pkg/apis/core/validation."""
+"""Rules of Pods and their templates, as far as a batch platform depends on them.
+
+Source: Kubernetes's pkg/apis/core/validation.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -7,6 +10,12 @@ from batchyard.api.errors import FieldError
 from batchyard.api.validation import affinity, containers, faults, metadata, names, resources, tolerations
 
 _RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
+
+
+def pod_faults(pod: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a Pod."""
+    yield from metadata.metadata_faults(pod)
+    yield from _spec_faults(pod.get("spec") or {}, "spec", ())
 
 
 def pod_template_kind_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -1,0 +1,114 @@
+"""Rules of Clusters: all that one part of the description of a cluster may say against another."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import cluster_settings, faults, metadata, names, node_pool
+from batchyard.base.instant import parse_duration
+
+Spec = Mapping[str, Any]
+
+
+def cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a Cluster."""
+    spec = cluster.get("spec") or {}
+    yield from metadata.metadata_faults(cluster)
+    yield from _zone_faults(spec)
+    for i, reservation in enumerate(spec.get("reservations") or ()):
+        yield from _reservation_faults(reservation, spec, f"spec.reservations[{i}]")
+    for i, capacity in enumerate(spec.get("capacity") or ()):
+        yield from _known_zone_faults(capacity["zone"], spec, f"spec.capacity[{i}].zone")
+    for i, pool in enumerate(spec.get("nodePools") or ()):
+        yield from _pool_faults(pool, spec, f"spec.nodePools[{i}]")
+    yield from _sharing_faults(spec.get("nodePools") or ())
+    yield from _reserved_count_faults(spec)
+    yield from cluster_settings.settings_faults(spec)
+
+
+def cluster_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a changed Cluster: it stays where it is."""
+    yield from cluster_faults(new)
+    region, before = ((obj.get("spec") or {}).get("region") for obj in (new, old))
+    if region != before:
+        yield faults.immutable("spec.region", region)
+
+
+def _zone_faults(spec: Spec) -> Iterator[FieldError]:
+    """The zones of a cluster are of its region."""
+    region = spec["region"]
+    for i, zone in enumerate(spec["zones"]):
+        if zone != region and not zone.startswith(f"{region}-"):
+            message = f"must be a zone of region {region}"
+            remedy = f"use a zone such as {region}-a, or change spec.region"
+            yield faults.invalid(f"spec.zones[{i}]", zone, message, remedy)
+
+
+def _known_zone_faults(zone: str, spec: Spec, path: str) -> Iterator[FieldError]:
+    """A zone that is named is one of the cluster."""
+    if zone not in spec["zones"]:
+        remedy = f"use one of {', '.join(spec['zones'])}, or add it to spec.zones"
+        yield faults.unsupported(path, zone, spec["zones"], remedy)
+
+
+def _reservation_faults(reservation: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
+    """A reservation lies in a zone of the cluster, and ends after it starts."""
+    yield from _known_zone_faults(reservation["zone"], spec, f"{path}.zone")
+    start, end = reservation.get("start", "0s"), reservation.get("end")
+    if end is not None and parse_duration(end) <= parse_duration(start):
+        yield faults.invalid(f"{path}.end", end, f"must be after start, which is {start}", "give a later end")
+
+
+def _pool_faults(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
+    """A pool keeps the rules of pools, in zones of the cluster, with a reservation that is there."""
+    for message in names.gke_name(pool["name"]):
+        yield faults.invalid(f"{path}.name", pool["name"], message, metadata.name_remedy(pool["name"], names.gke_name))
+    yield from node_pool.pool_faults(pool, path)
+    for i, zone in enumerate(pool.get("zones") or ()):
+        yield from _known_zone_faults(zone, spec, f"{path}.zones[{i}]")
+    if name := pool.get("reservation"):
+        yield from _use_faults(pool, name, spec, path)
+
+
+def _use_faults(pool: Spec, name: str, spec: Spec, path: str) -> Iterator[FieldError]:
+    """A pool that uses a reservation has its machines, where it has them."""
+    reservations = {each["name"]: each for each in spec.get("reservations") or ()}
+    found = reservations.get(name)
+    if found is None:
+        choice = f"use one of {', '.join(reservations)}, or add" if reservations else "add"
+        yield faults.not_found(f"{path}.reservation", name, f"{choice} it to spec.reservations")
+        return
+    if pool["machineType"] != found["machineType"]:
+        message = f"must be that of reservation {name}, which is {found['machineType']}"
+        remedy = f"use {found['machineType']}, or another reservation"
+        yield faults.invalid(f"{path}.machineType", pool["machineType"], message, remedy)
+    zones = pool.get("zones") or [found["zone"]]
+    if zones != [found["zone"]]:
+        message = f"must be that of reservation {name}, which is {found['zone']}"
+        yield faults.invalid(f"{path}.zones", zones, message, f"set it to [{found['zone']}], or leave it out")
+
+
+def _sharing_faults(pools: Sequence[Spec]) -> Iterator[FieldError]:
+    """A placement group is that of one pool."""
+    seen: dict[str, str] = {}
+    for i, pool in enumerate(pools):
+        group = pool.get("placementGroup")
+        if group in seen:
+            remedy = f"give it a group of its own: pool {seen[group]} has this one"
+            yield faults.duplicate(f"spec.nodePools[{i}].placementGroup", group, remedy)
+        elif group:
+            seen[group] = pool["name"]
+
+
+def _reserved_count_faults(spec: Spec) -> Iterator[FieldError]:
+    """Pools of fixed size do not want more machines than their reservation has."""
+    for reservation in spec.get("reservations") or ():
+        wanted = 0
+        for i, pool in enumerate(spec.get("nodePools") or ()):
+            if pool.get("reservation") != reservation["name"] or pool.get("autoscaling") is not None:
+                continue
+            wanted += pool.get("nodeCount", 0)
+            if wanted > reservation["count"]:
+                message = f"reservation {reservation['name']} has {reservation['count']} machines, not {wanted}"
+                remedy = "lower nodeCount, or raise the reservation's count"
+                yield faults.invalid(f"spec.nodePools[{i}].nodeCount", pool["nodeCount"], message, remedy)

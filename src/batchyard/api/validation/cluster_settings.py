@@ -1,0 +1,86 @@
+"""Rules of what a Cluster says beside its pools: how it scales, how long things take, what machines are and cost."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import amounts, faults
+from batchyard.base.instant import parse_duration
+
+Spec = Mapping[str, Any]
+
+#: What GKE must be told before it makes pools on its own.
+_LIMITED: Final = ("cpu", "memory")
+_SPREADS: Final = ("boot", "drivers", "registration", "podStart")
+
+
+def settings_faults(spec: Spec) -> Iterator[FieldError]:
+    """All rules of a Cluster's settings."""
+    yield from _autoscaling_faults(spec.get("autoscaling") or {}, "spec.autoscaling")
+    yield from _times_faults(spec.get("times") or {}, "spec.times")
+    for machine, times in ((spec.get("times") or {}).get("byMachine") or {}).items():
+        yield from _times_faults(times, f"spec.times.byMachine[{machine}]")
+    for machine, prices in (spec.get("prices") or {}).items():
+        for field, price in prices.items():
+            yield from amounts.amount_faults(price, f"spec.prices[{machine}].{field}")
+    for machine, catalog in (spec.get("catalog") or {}).items():
+        for field in ("cpu", "memory"):
+            yield from amounts.amount_faults(catalog[field], f"spec.catalog[{machine}].{field}")
+
+
+def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
+    """The autoscaler looks every now and then, and has an order of pools if it goes by one."""
+    threshold = autoscaling.get("utilizationThreshold", 0)
+    if amounts.exceeds(threshold, 1) or amounts.exceeds(0, threshold):
+        message = "must be between 0 and 1"
+        yield faults.invalid(f"{path}.utilizationThreshold", threshold, message, "give a share, such as 0.5")
+    interval = autoscaling.get("scanInterval", "10s")
+    if parse_duration(interval) <= 0:
+        yield faults.invalid(f"{path}.scanInterval", interval, "must be greater than 0", "use 10s")
+    yield from _priorities_faults(autoscaling, f"{path}.priorities")
+    limits = (autoscaling.get("autoProvisioning") or {}).get("limits")
+    if limits is not None:
+        yield from _limits_faults(limits, f"{path}.autoProvisioning.limits")
+
+
+def _priorities_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
+    """An order of pools is a list of regular expressions, and there for the expander that goes by it."""
+    priorities, expander = autoscaling.get("priorities"), autoscaling.get("expander", "least-waste")
+    if expander == "priority" and not priorities:
+        remedy = "list pools, most wanted first, or use another expander"
+        yield faults.required(path, "the expander priority goes by it", remedy)
+    elif priorities and expander != "priority":
+        message = f"the expander {expander} does not go by it"
+        yield faults.forbidden(path, message, "drop it, or set expander to priority")
+    for i, pattern in enumerate(priorities or ()):
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError) as wrong:
+            message = f"must be a regular expression ({wrong})"
+            yield faults.invalid(
+                f"{path}[{i}]", pattern, message, "use the name of a pool, or a pattern such as spot-.*"
+            )
+
+
+def _limits_faults(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
+    """Pools are made within limits, of cpu and memory at least."""
+    for i, limit in enumerate(limits):
+        if limit.get("min", 0) > limit["max"]:
+            message = f"must be at most max, which is {limit['max']}"
+            yield faults.invalid(f"{path}[{i}].min", limit["min"], message, "lower min, or raise max")
+    given = {limit["resource"] for limit in limits}
+    for resource in _LIMITED:
+        if resource not in given:
+            remedy = f"add {{resource: {resource}, max: 1000}}{' (memory in GB)' if resource == 'memory' else ''}"
+            yield faults.required(path, f"a limit of {resource} must be given", remedy)
+
+
+def _times_faults(times: Spec, path: str) -> Iterator[FieldError]:
+    """What takes between a shortest and a longest time takes something between them as a rule."""
+    for field in _SPREADS:
+        if spread := times.get(field):
+            lowest, typical, highest = (parse_duration(spread[bound]) for bound in ("min", "typical", "max"))
+            if not lowest <= typical <= highest:
+                message = "must be in order: min, typical, max"
+                yield faults.invalid(f"{path}.{field}", spread, message, "give times such as 30s, 60s, 120s")

@@ -1,0 +1,154 @@
+"""Rules of NodePools, and of the pools that a Cluster lists.
+
+Source: what GKE refuses when a node pool is made; limits of run durations and compact placement from the autoscaler's
+pkg/autoprovisioning/injection.go.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import faults, metadata, names, slices, tolerations
+from batchyard.base.instant import HOUR, SECOND, parse_duration
+
+Spec = Mapping[str, Any]
+
+_DAY: Final = 24 * HOUR
+#: The shortest and the longest time a machine may be given, by how it is had, and in words.
+_DURATIONS: Final = {
+    "standard": (30 * SECOND, 120 * _DAY, "30s and 2880h (120 days)"),
+    "spot": (30 * SECOND, 120 * _DAY, "30s and 2880h (120 days)"),
+    "flex-start": (600 * SECOND, 7 * _DAY, "10m and 168h (7 days)"),
+    "queued": (30 * SECOND, 7 * _DAY, "30s and 168h (7 days)"),
+}
+#: How many accelerators a machine takes.
+_COUNTS: Final = (1, 2, 4, 8, 16)
+_GROUP_LENGTH_MAX: Final = 40
+_KEPT: Final = ("machineType", "provisioning", "accelerator", "reservation", "placementGroup", "tpuTopology")
+
+
+def node_pool_faults(pool: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a NodePool."""
+    yield from metadata.metadata_faults(pool)
+    yield from pool_faults(pool.get("spec") or {}, "spec")
+
+
+def node_pool_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a changed NodePool: its machines stay what they are."""
+    yield from node_pool_faults(new)
+    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    for field in _KEPT:
+        if spec.get(field) != before.get(field):
+            yield faults.immutable(f"spec.{field}", spec.get(field), "make another pool, and delete this one")
+
+
+def pool_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+    """All rules of what a pool is, wherever it is written."""
+    yield from metadata.label_faults(pool.get("labels"), f"{path}.labels")
+    yield from tolerations.taint_faults(pool.get("taints") or (), f"{path}.taints")
+    yield from _size_faults(pool, path)
+    yield from _provisioning_faults(pool, path)
+    yield from run_duration_faults(pool, path)
+    yield from _accelerator_faults(pool, path)
+    yield from _placement_faults(pool, path)
+    yield from slices.slice_faults(pool, path)
+
+
+def run_duration_faults(spec: Spec, path: str) -> Iterator[FieldError]:
+    """How long machines run at most is within what Compute Engine grants."""
+    text = spec.get("maxRunDuration")
+    if text is None:
+        return
+    shortest, longest, words = _DURATIONS[spec.get("provisioning", "standard")]
+    if not shortest <= parse_duration(text) <= longest:
+        yield faults.invalid(f"{path}.maxRunDuration", text, f"must be between {words}", "give a time within that")
+
+
+def _size_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+    """A pool has a fixed number of nodes in each zone, or bounds, and begins within these."""
+    autoscaling, count = pool.get("autoscaling"), pool.get("nodeCount")
+    if autoscaling is None:
+        if count is None and pool.get("provisioning") != "queued":
+            remedy = "say how many nodes each zone has, or give autoscaling: {min: 0, max: 3}"
+            yield faults.required(f"{path}.nodeCount", "a pool without autoscaling has a fixed size", remedy)
+        return
+    contradictions = list(_bounds_faults(autoscaling, f"{path}.autoscaling"))
+    yield from contradictions or _beginning_faults(pool, autoscaling, path)
+
+
+def _bounds_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
+    """Bounds are given for each zone or for all together, and are in order."""
+    by_zone, in_all = (
+        any(field in autoscaling for field in pair) for pair in (("min", "max"), ("totalMin", "totalMax"))
+    )
+    if by_zone and in_all:
+        message = "min and max are mutually exclusive with totalMin and totalMax"
+        yield faults.forbidden(path, message, "give min and max of each zone, or totalMin and totalMax of all zones")
+        return
+    lowest, highest = ("totalMin", "totalMax") if in_all else ("min", "max")
+    if autoscaling.get(highest) is None:
+        yield faults.required(f"{path}.{highest}", "", "say how many nodes the pool may have at most")
+    elif autoscaling.get(lowest, 0) > autoscaling[highest]:
+        message = f"must be at most {highest}, which is {autoscaling[highest]}"
+        yield faults.invalid(f"{path}.{lowest}", autoscaling[lowest], message, f"lower {lowest}, or raise {highest}")
+
+
+def _beginning_faults(pool: Spec, autoscaling: Spec, path: str) -> Iterator[FieldError]:
+    """A pool begins within its bounds: each zone within those of a zone, all zones within those of all."""
+    count = pool.get("nodeCount", 0)
+    total, highest, in_all = count * len(pool.get("zones") or [""]), autoscaling.get("max"), autoscaling.get("totalMax")
+    if highest is not None and not autoscaling.get("min", 0) <= count <= highest:
+        message = f"must be between autoscaling.min and autoscaling.max, {autoscaling.get('min', 0)} and {highest}"
+        yield faults.invalid(f"{path}.nodeCount", count, message, "begin with a number within the bounds")
+    elif in_all is not None and total > in_all:
+        message = f"must not be more than autoscaling.totalMax over all zones: {total} nodes, and {in_all} at most"
+        yield faults.invalid(f"{path}.nodeCount", count, message, "lower nodeCount, or raise totalMax")
+
+
+def _provisioning_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+    """Reservations are for standard machines; queued ones come with requests, and none is there before."""
+    provisioning = pool.get("provisioning", "standard")
+    if pool.get("reservation") and provisioning != "standard":
+        message = f"{provisioning} machines do not use reservations"
+        yield faults.forbidden(f"{path}.reservation", message, "drop it, or set provisioning to standard")
+    if provisioning != "queued":
+        return
+    autoscaling = pool.get("autoscaling")
+    if autoscaling is None:
+        remedy = "give autoscaling: {totalMin: 0, totalMax: 8}"
+        yield faults.required(f"{path}.autoscaling", "a queued pool grows by requests", remedy)
+        return
+    begun = {f"autoscaling.{field}": autoscaling.get(field) for field in ("min", "totalMin")}
+    for field, count in {"nodeCount": pool.get("nodeCount"), **begun}.items():
+        if count:
+            message = "must be 0: nodes of a queued pool come with ProvisioningRequests alone"
+            yield faults.invalid(f"{path}.{field}", count, message, "set it to 0")
+
+
+def _accelerator_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+    """Accelerators that are attached come in a few numbers; machines of slices bring their own."""
+    accelerator = pool.get("accelerator")
+    if accelerator is None:
+        return
+    if pool.get("tpuTopology"):
+        message = "may not be set with tpuTopology: the machines of a slice bring their chips"
+        yield faults.forbidden(f"{path}.accelerator", message, "drop accelerator or tpuTopology")
+    if accelerator["count"] not in _COUNTS:
+        counts = ", ".join(map(str, _COUNTS))
+        message = f"must be one of {counts}"
+        yield faults.invalid(f"{path}.accelerator.count", accelerator["count"], message, f"use one of {counts}")
+
+
+def _placement_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+    """Machines that lie close to each other lie in one zone, and their group has a name that can be a label."""
+    group = pool.get("placementGroup")
+    if group is None:
+        return
+    at = f"{path}.placementGroup"
+    if not group or names.label_value(group) or len(group) > _GROUP_LENGTH_MAX:
+        message = f"must be a label value of 1 to {_GROUP_LENGTH_MAX} characters"
+        yield faults.invalid(at, group, message, "use letters, digits, '-', '_' and '.', a letter or digit first")
+    if pool.get("provisioning") == "queued":
+        message = "compact placement is not available with queued provisioning"
+        yield faults.forbidden(at, message, "drop it, or set provisioning to standard or spot")
+    yield from slices.one_zone_faults(pool, path, "a placement group")

@@ -1,0 +1,26 @@
+"""Rules of ProvisioningRequests. Source: the rules in the cluster autoscaler's CRD."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import faults, metadata
+
+#: What stays once it is there, each with its type as the API server shows it.
+_KEPT: Final = {"parameters": "object", "podSets": "array", "provisioningClassName": "string"}
+
+
+def provisioning_request_faults(request: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a ProvisioningRequest."""
+    yield from metadata.metadata_faults(request)
+
+
+def provisioning_request_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a changed ProvisioningRequest: what it asks for stays."""
+    yield from provisioning_request_faults(new)
+    spec, before = new.get("spec") or {}, old.get("spec") or {}
+    for field, schema_type in _KEPT.items():
+        is_changed = field in before and field in spec and spec[field] != before[field]
+        if is_changed:
+            remedy = "keep the value it has, or make a new ProvisioningRequest"
+            yield faults.broken_rule(f"spec.{field}", schema_type, "Value is immutable", remedy)
