@@ -1,0 +1,42 @@
+"""How long the steps of a machine take: three figures each, from the Cluster, else from the catalogue."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from batchyard.api.meta import Obj
+from batchyard.base.instant import Duration, parse_duration
+from batchyard.core.machines.catalog import Catalog, MachineType
+
+
+class Spread(NamedTuple):
+    """The shortest, the most likely and the longest duration of a step."""
+
+    shortest: Duration
+    typical: Duration
+    longest: Duration
+
+
+def spread_of(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Spread:
+    """How long a step (`boot`, `drivers`, ...; see the catalogue) takes for a machine type."""
+    row = _figures(step, machine, cluster, catalog)
+    return Spread(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
+
+
+def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
+    """How long after a crash a machine is replaced."""
+    text: str = _figures("repair", machine, cluster, catalog)
+    return parse_duration(text)
+
+
+def _figures(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
+    """What is said of a step at the nearest place: for the type, its family, the cluster, else in the catalogue."""
+    said: Mapping[str, Any] = (cluster.get("spec") or {}).get("times") or {}
+    by_machine = said.get("byMachine") or {}
+    places = (
+        by_machine.get(machine.name) or {},
+        by_machine.get(machine.family) or {},
+        said,
+        catalog.family(machine).times,
+        catalog.times,
+    )
+    return next(place[step] for place in places if step in place)
