@@ -45,7 +45,7 @@ CLUSTER = cloud(
     autoscaling={"profile": "optimize-utilization", "autoProvisioning": {"limits": LIMITS}},
     times={"boot": {"min": "30s", "typical": "60s", "max": "3m"}, "repair": "10m", "byMachine": {"a2": {}}},
     prices={"g2-standard-24": {"onDemand": 2.11, "spot": "0.63"}},
-    catalog={"x1-huge": {"cpu": 500, "memory": "8Ti"}},
+    catalog={"x1-huge": {"cpu": 500, "memory": "8Ti", "onDemand": 7.5}},
 )
 NODE_POOL = cloud("NodePool", machineType="e2-small", nodeCount=1)
 INSTANCE = cloud("Instance", pool="np", zone=A, machineType="e2-small")
@@ -201,41 +201,58 @@ def test_pools_that_ask_for_what_there_is_not_are_refused(fields: Obj, start: st
         ),
         pytest.param({"tpuTopology": "0x4"}, 'tpuTopology: Invalid value: "0x4"', id="no chips"),
         pytest.param(
+            {"tpuTopology": "2x3"},
+            'tpuTopology: Invalid value: "2x3": must have a multiple of the 4 chips of a ct5lp-hightpu-4t, not 6',
+            id="half a node",
+        ),
+        pytest.param(
             {"nodeCount": 3, "autoscaling": GONE},
-            "nodeCount: Invalid value: 3: must divide the 8 chips of topology 2x4, so that each node has as many",
-            id="nodes with unlike chips",
+            "nodeCount: Invalid value: 3: must be 0 or 2: a slice 2x4 is there with all its nodes or not at all",
+            id="a node too many",
         ),
         pytest.param(
-            {"autoscaling": {"max": 3}},
-            "autoscaling.max: Invalid value: 3: must divide the 8 chips of topology 2x4",
-            id="growing to nodes with unlike chips",
+            {"autoscaling": {"max": 8}}, "autoscaling.max: Invalid value: 8: must be 0 or 2", id="four slices"
         ),
+        pytest.param({"nodeCount": 1}, "nodeCount: Invalid value: 1: must be 0 or 2", id="half a slice"),
         pytest.param(
-            {"nodeCount": 1},
-            "nodeCount: Invalid value: 1: must be 0 or all 2 nodes: a TPU slice is there whole or not at all",
-            id="half a slice",
+            {"zones": [A, B]},
+            'zones: Invalid value: ["us-central1-a","us-central1-b"]: must have at most 1 item: a TPU slice of several',
+            id="two zones",
         ),
-        pytest.param({"zones": [A, B]}, 'zones: Invalid value: ["us-central1-a","us-central1-b"]', id="two zones"),
         pytest.param(
             {"accelerator": {"type": "tpu-v5-lite-podslice", "count": 4}},
             "accelerator: Forbidden: may not be set with tpuTopology",
             id="attached chips",
         ),
+        pytest.param(
+            {"machineType": "mine", "nodeCount": 3, "autoscaling": GONE},
+            "nodeCount: Invalid value: 3: must divide the 8 chips of topology 2x4, so that each node has as many",
+            id="nodes of unknown size with unlike chips",
+        ),
+        pytest.param(
+            {"machineType": "mine", "nodeCount": 1, "autoscaling": {"max": 4}},
+            "nodeCount: Invalid value: 1: must be 0 or 4: a slice 2x4 is there with all its nodes or not at all",
+            id="a quarter of a slice",
+        ),
     ],
 )
 def test_slices_are_whole_and_in_one_place(fields: Obj, start: str) -> None:
-    wrong = edited(
-        edited(CLUSTER, {"spec.nodePools": [SLICE]}), {f"spec.nodePools[0].{f}": v for f, v in fields.items()}
-    )
+    edits = {f"spec.nodePools[0].{field}": value for field, value in fields.items()}
+    wrong = edited(edited(CLUSTER, {"spec.nodePools": [SLICE]}), edits)
     assert begins(validate(with_defaults(wrong)), f"spec.nodePools[0].{start}")
 
 
+def test_a_slice_of_one_node_is_a_pool_like_others() -> None:
+    single = pool("v5", "ct5lp-hightpu-4t", tpuTopology="2x2", zones=[A, B], nodeCount=3)
+    assert validate(with_defaults(edited(CLUSTER, {"spec.nodePools": [single]}))) == []
+
+
 def test_the_nodes_that_share_a_slice_evenly_are_named() -> None:
-    (fault,) = validate(with_defaults(edited(CLUSTER, {"spec.nodePools": [{**SLICE, "autoscaling": {"max": 3}}]})))
+    wrong = {**SLICE, "machineType": "mine", "autoscaling": {"max": 3}}
+    (fault,) = validate(with_defaults(edited(CLUSTER, {"spec.nodePools": [wrong]})))
     assert fault.remedy == "use one of 1, 2, 4, 8"
-    huge = {**SLICE, "tpuTopology": "9999x9999x9999", "autoscaling": {"max": 7}}
-    (fault,) = validate(with_defaults(edited(CLUSTER, {"spec.nodePools": [huge]})))
-    assert fault.remedy.startswith("use one of 1, 3, 9, 11")
+    (fault,) = validate(with_defaults(edited(CLUSTER, {"spec.nodePools": [{**wrong, "tpuTopology": "8192x8192"}]})))
+    assert fault.remedy == "use one of 1, 2, 4, 8, 16, 32, 64, 128, 256"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ Spec = Mapping[str, Any]
 
 #: What GKE must be told before it makes pools on its own.
 _LIMITED: Final = ("cpu", "memory")
-_SPREADS: Final = ("boot", "drivers", "registration", "podStart")
+_STEPS: Final = ("provisioning", "boot", "registration", "network", "drivers", "shutdown", "podStart")
+_AMOUNTS: Final = ("cpu", "sustainedCpu", "memory", "onDemand", "spot", "reserved", "flexStart")
 
 
 def settings_faults(spec: Spec) -> Iterator[FieldError]:
@@ -24,9 +25,10 @@ def settings_faults(spec: Spec) -> Iterator[FieldError]:
     for machine, prices in (spec.get("prices") or {}).items():
         for field, price in prices.items():
             yield from amounts.amount_faults(price, f"spec.prices[{machine}].{field}")
-    for machine, catalog in (spec.get("catalog") or {}).items():
-        for field in ("cpu", "memory"):
-            yield from amounts.amount_faults(catalog[field], f"spec.catalog[{machine}].{field}")
+    for machine, described in (spec.get("catalog") or {}).items():
+        for field in _AMOUNTS:
+            if field in described:
+                yield from amounts.amount_faults(described[field], f"spec.catalog[{machine}].{field}")
 
 
 def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
@@ -78,7 +80,7 @@ def _limits_faults(limits: Sequence[Spec], path: str) -> Iterator[FieldError]:
 
 def _times_faults(times: Spec, path: str) -> Iterator[FieldError]:
     """What takes between a shortest and a longest time takes something between them as a rule."""
-    for field in _SPREADS:
+    for field in _STEPS:
         if spread := times.get(field):
             lowest, typical, highest = (parse_duration(spread[bound]) for bound in ("min", "typical", "max"))
             if not lowest <= typical <= highest:

@@ -1,6 +1,7 @@
-"""Rules of pools that are one TPU slice: their topology, and that they are there whole or not at all.
+"""Rules of pools whose nodes are one TPU slice: they share its chips, lie in one zone, and come and go together.
 
-Source: GKE's multi-host TPU node pools, which are resized between 0 and all their nodes.
+Source: GKE's multi-host TPU node pools, which are resized between 0 and all their nodes; pkg/cloudprovider/gke
+(IsMultiHostTpuPodslice, ZeroOrMaxNodeScaling). A slice of one node is a pool like others.
 """
 
 import math
@@ -11,41 +12,32 @@ from typing import Any, Final
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults
 
-_NODES_SHOWN_MAX: Final = 256
+Spec = Mapping[str, Any]
+
 _TOPOLOGY: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
+#: Google names machines with TPUs by how many chips they have: ct5lp-hightpu-4t.
+_CHIPS: Final = re.compile(r".*-([1-9]\d?)t", re.ASCII)
+_NODES_SHOWN_MAX: Final = 256
 
 
-def chips_of(topology: str) -> int | None:
-    """The chips of a slice of a topology such as 2x4 or 2x2x4; None where it is none."""
-    return math.prod(map(int, topology.split("x"))) if _TOPOLOGY.fullmatch(topology) else None
-
-
-def slice_faults(pool: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A slice has a topology, lies in one zone, and has as many nodes as share its chips evenly."""
+def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
+    """A slice has a topology that its nodes fill, and as many nodes as that takes."""
     topology = pool.get("tpuTopology")
     if topology is None:
         return
-    chips = chips_of(topology)
+    at, chips, each = f"{path}.tpuTopology", _chips_in(topology), _chips_of_machine(pool["machineType"])
     if chips is None:
         message = "must be the numbers of chips in two or three dimensions"
-        yield faults.invalid(f"{path}.tpuTopology", topology, message, "write it as 2x4 or 2x2x4")
-        return
-    yield from one_zone_faults(pool, path, "a TPU slice")
-    autoscaling = pool.get("autoscaling") or {}
-    for field, count in (
-        ("nodeCount", pool.get("nodeCount")),
-        ("autoscaling.max", autoscaling.get("max")),
-        ("autoscaling.totalMax", autoscaling.get("totalMax")),
-    ):
-        if count and chips % count:
-            message = f"must divide the {chips} chips of topology {topology}, so that each node has as many"
-            even = [str(n) for n in range(1, min(chips, _NODES_SHOWN_MAX) + 1) if chips % n == 0]
-            remedy = f"use one of {', '.join(even)}"
-            yield faults.invalid(f"{path}.{field}", count, message, remedy)
-    yield from _whole_faults(pool, autoscaling, path)
+        yield faults.invalid(at, topology, message, "write it as 2x4 or 2x2x4")
+    elif each is not None and chips % each:
+        message = f"must have a multiple of the {each} chips of a {pool['machineType']}, not {chips}"
+        yield faults.invalid(at, topology, message, "use a larger topology, or a smaller machine type")
+    elif each != chips:
+        yield from one_zone_faults(pool, path, "a TPU slice of several nodes")
+        yield from _sharing_faults(pool, chips, path) if each is None else _whole_faults(pool, chips // each, path)
 
 
-def one_zone_faults(pool: Mapping[str, Any], path: str, what: str) -> Iterator[FieldError]:
+def one_zone_faults(pool: Spec, path: str, what: str) -> Iterator[FieldError]:
     """What lies close together lies in one zone."""
     zones = pool.get("zones") or []
     if len(zones) > 1:
@@ -53,11 +45,39 @@ def one_zone_faults(pool: Mapping[str, Any], path: str, what: str) -> Iterator[F
         yield faults.invalid(f"{path}.zones", zones, message, f"name one zone, such as zones: [{zones[0]}]")
 
 
-def _whole_faults(pool: Mapping[str, Any], autoscaling: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """A slice that comes and goes is there whole or not at all."""
-    highest = autoscaling.get("max", autoscaling.get("totalMax"))
-    bounds = {f"autoscaling.{field}": autoscaling.get(field) for field in ("min", "totalMin")}
-    for field, count in {"nodeCount": pool.get("nodeCount"), **bounds}.items():
-        if highest and count not in (None, 0, highest):
-            message = f"must be 0 or all {highest} nodes: a TPU slice is there whole or not at all"
-            yield faults.invalid(f"{path}.{field}", count, message, f"set it to 0 or {highest}")
+def _chips_in(topology: str) -> int | None:
+    """The chips of a topology such as 2x4 or 2x2x4; None where it is none."""
+    return math.prod(map(int, topology.split("x"))) if _TOPOLOGY.fullmatch(topology) else None
+
+
+def _chips_of_machine(machine_type: str) -> int | None:
+    """The chips of a machine as its name tells; None where it does not."""
+    found = _CHIPS.fullmatch(machine_type)
+    return int(found[1]) if found else None
+
+
+def _sharing_faults(pool: Spec, chips: int, path: str) -> Iterator[FieldError]:
+    """Nodes of unknown size share the chips evenly; and a pool that grows does so by the whole slice."""
+    counts = _counts(pool)
+    for field, count in counts.items():
+        if count and chips % count:
+            message = f"must divide the {chips} chips of topology {pool['tpuTopology']}, so that each node has as many"
+            even = [str(n) for n in range(1, min(chips, _NODES_SHOWN_MAX) + 1) if chips % n == 0]
+            yield faults.invalid(f"{path}.{field}", count, message, f"use one of {', '.join(even)}")
+            return
+    yield from _whole_faults(pool, max(counts.values(), default=0), path)
+
+
+def _whole_faults(pool: Spec, hosts: int, path: str) -> Iterator[FieldError]:
+    """A slice is there whole or not at all."""
+    for field, count in _counts(pool).items():
+        if count not in (0, hosts):
+            message = f"must be 0 or {hosts}: a slice {pool['tpuTopology']} is there with all its nodes or not at all"
+            yield faults.invalid(f"{path}.{field}", count, message, f"set it to {hosts}, or to 0")
+
+
+def _counts(pool: Spec) -> dict[str, int]:
+    """All that a pool says of how many nodes it has, by field."""
+    autoscaling = pool.get("autoscaling") or {}
+    bounds = {f"autoscaling.{field}": autoscaling.get(field) for field in ("min", "max", "totalMin", "totalMax")}
+    return {field: n for field, n in {"nodeCount": pool.get("nodeCount"), **bounds}.items() if n is not None}
