@@ -9,9 +9,11 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.conditions import is_true
+from batchyard.api.meta import Obj
 from batchyard.api.views.flavor import flavor_view
 from batchyard.api.views.namespace import namespace_labels
 from batchyard.api.views.queues import cluster_queue_view, cohort_view, local_queue_view
+from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.controllers.line_up import LineUp
 from batchyard.controllers.pending import PendingQueue
@@ -37,12 +39,13 @@ _DELETED: Final = EventType.DELETED
 class AdmissionIndex:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, view_of: Callable[[Obj], WorkloadView] = workload_view) -> None:
+        """`view_of` tells of a Workload from when its place in the queue counts."""
         self.snapshot = Snapshot()
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.line_up = LineUp(self.snapshot, self.namespaces)
-        self.book = WorkloadBook(self.snapshot, self.line_up)
+        self.book = WorkloadBook(self.snapshot, self.line_up, view_of)
         self._checks: dict[str, Check] = {}
         self._terminating: dict[str, None] = {}
         self._rebuilds = 0

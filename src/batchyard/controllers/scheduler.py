@@ -2,10 +2,11 @@
 
 One constant key, "the cycle". Its rank lets all that is due settle first, and what a cycle decided settle before the
 next one. An admission counts at once (assume); its watch event confirms it. Why a Workload waits changes often: it is
-written once a moment at most, when the cycles have come to rest, so that nobody is told what no longer holds.
+written once a moment at most, when the cycles have come to rest, so that nobody is told what no longer holds. Where
+admission waits for pods to be ready, a cycle ends at whoever would be admitted, and the next begins when they are.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
@@ -14,11 +15,14 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.admission_index import KINDS, AdmissionIndex
+from batchyard.controllers.pods_ready import PodsReadyGate
 from batchyard.controllers.preemption_loops import LoopWatch, PreemptionLoop
 from batchyard.core.assignment import Assignment, PodSetAssignment
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Admit, Decision, Preempt, Wait, Why
 from batchyard.core.lifecycle import reasons
+from batchyard.core.lifecycle.checks import required_checks
+from batchyard.core.lifecycle.pods_ready import has_pods
 from batchyard.core.lifecycle.workload import evict, reserve_quota, set_pending, with_resource_requests
 from batchyard.core.preemption.request import Target
 from batchyard.core.quality import Possibility
@@ -30,6 +34,11 @@ from batchyard.ports.controller import EventRecord, Outcome
 CYCLE: Final = Key("Cycle", "", "cycle")
 #: Why Workloads wait is written this often at most.
 REPORT_PERIOD: Final = SECOND
+
+_WAITING_FOR_PODS: Final = (
+    reasons.WAITING_FOR_PODS_READY,
+    "waiting for all admitted workloads to be in PodsReady condition",
+)
 
 
 def ignore_loop(loop: PreemptionLoop) -> None:
@@ -44,11 +53,19 @@ class Scheduler:
     kinds = KINDS
 
     def __init__(
-        self, index: AdmissionIndex, policy: Policy, on_loop: Callable[[PreemptionLoop], None] = ignore_loop
+        self,
+        index: AdmissionIndex,
+        policy: Policy,
+        on_loop: Callable[[PreemptionLoop], None] = ignore_loop,
+        gate: PodsReadyGate | None = None,
     ) -> None:
         self._index = index
         self._policy = policy
         self._on_loop = on_loop
+        #: None: nobody waits for the pods of others.
+        self._gate = gate
+        #: Whether somebody fits and waits at the gate.
+        self._is_held_back = False
         self._number = 0
         self._loops = LoopWatch()
         self._idle = _IdleWatch(index)
@@ -58,26 +75,50 @@ class Scheduler:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The cycle, if there is something to decide."""
+        if self._gate is not None and event.key.kind == scheme.WORKLOAD:
+            self._gate.observe(event)
         return (CYCLE,) if self._index.observe(event, now) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """One cycle; when nothing is left to decide, say why those who wait do."""
         self._index.book.take_back()
         heads = self._index.heads(now)
-        if not heads:
+        if self._gate is not None and not self._gate.is_closed:
+            self._is_held_back = False
+        if not heads or self._is_held_back:
             return self._rest(reader, now)
         self._number += 1
         cycle = Cycle(self._index.snapshot, self._policy, self._index.namespaces, self._number)
-        decisions = cycle.run(heads)
+        outcome = Outcome(requeue_at=now)
+        decisions = self._up_to_gate(cycle.run(heads), reader, now, outcome)
         preemptions = [d for d in decisions if isinstance(d, Preempt) and _is_new(d)]
         loops = self._loops.look(preemptions, self._index.snapshot, now)
-        outcome = Outcome(requeue_at=now)
         parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
         self._idle.look(zip(decisions, parked, strict=True))
         for loop in loops:
             self._index.line_up.freeze(loop.tree)
             self._on_loop(loop)
         return outcome
+
+    def _up_to_gate(
+        self, decisions: Sequence[Decision], reader: Reader, now: Instant, outcome: Outcome
+    ) -> Sequence[Decision]:
+        """The decisions before the first admission that has to wait; its Workload is told so."""
+        if self._gate is None:
+            return decisions
+        is_closed = self._gate.is_closed
+        for place, decision in enumerate(decisions):
+            obj = reader.get(_key(decision.head.workload))
+            if not isinstance(decision, Admit) or obj is None:
+                continue
+            if is_closed:
+                self._is_held_back = True
+                self._reports.pop(decision.head.workload.key, None)
+                told = set_pending(obj, *_WAITING_FOR_PODS, now)
+                outcome.writes += [UpdateStatus(told)] if told is not obj else []
+                return decisions[:place]
+            is_closed = has_pods(obj)
+        return decisions
 
     def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: Outcome) -> bool:
         """Carry a decision out; whether its Workload was parked."""
@@ -100,13 +141,13 @@ class Scheduler:
         self._index.book.dequeue(view.key)
         if obj is None or not workload_view(obj).admissible:
             return  # its change is still to be told
-        checks = decision.queue.view.admission_checks
-        admitted = not checks
-        self._index.book.assume(decision, now, admitted=admitted)
         admission = {
             "clusterQueue": decision.queue.name,
             "podSetAssignments": [_pod_set_assignment(p) for p in decision.assignment.pod_sets],
         }
+        checks = required_checks(decision.queue.view, admission)
+        admitted = not checks
+        self._index.book.assume(decision, now, admitted=admitted)
         outcome.writes.append(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)))
         outcome.events += _admission_events(key, view, decision, now, admitted=admitted)
 

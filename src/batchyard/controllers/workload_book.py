@@ -6,6 +6,7 @@ there is none. Here they are woken at once if nobody is left whose end would wak
 otherwise.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from batchyard.api.meta import Obj
@@ -29,7 +30,10 @@ _DELETED: Final = EventType.DELETED
 class WorkloadBook:
     """See the module."""
 
-    def __init__(self, snapshot: Snapshot, line_up: LineUp) -> None:
+    def __init__(
+        self, snapshot: Snapshot, line_up: LineUp, view_of: Callable[[Obj], WorkloadView] = workload_view
+    ) -> None:
+        self._view_of = view_of
         self.snapshot = snapshot
         self.line_up = line_up
         self.local_queues: dict[str, LocalQueueView] = {}
@@ -99,7 +103,7 @@ class WorkloadBook:
 
     def observe(self, event: WatchEvent) -> None:
         """Take note of a change of a Workload."""
-        view = workload_view(event.obj)
+        view = self._view_of(event.obj)
         if self._assumed and view.quota_reserved:
             self._assumed.pop(view.key, None)
         if event.type is _DELETED:
@@ -159,7 +163,7 @@ class WorkloadBook:
             )
         )
         if old is not None:
-            before = workload_view(old)
+            before = self._view_of(old)
             if before.quota_reserved and (before.counts != view.counts or before.priority != view.priority):
                 self._wake_for(view.key)
 

@@ -28,6 +28,7 @@ from batchyard.core.quota import QuotaNode, Usage, has_room
 from batchyard.core.reasons import (
     MISCONFIGURED,
     NAMESPACE_MISMATCH,
+    PENDING_EVALUATION,
     SUSPENDED,
     WAITING_FOR_PREEMPTED_WORKLOADS,
     WAITING_FOR_QUOTA,
@@ -115,7 +116,9 @@ class Cycle:
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
         requeue = RequeueReason.GENERIC
-        if queue is None:
+        if head.workload.has_failed_check:
+            why = Why(PENDING_EVALUATION, text="The workload has failed admission checks")
+        elif queue is None:
             why = Why(MISCONFIGURED, text=f"ClusterQueue {head.queue} not found")
         elif not queue.active or queue.in_cycle:
             why = Why(SUSPENDED, text=f"ClusterQueue {head.queue} is inactive")

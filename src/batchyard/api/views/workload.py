@@ -19,6 +19,7 @@ Shape: TypeAlias = tuple[bytes, int, tuple[int, ...]]
 PodSetGroups: TypeAlias = tuple[tuple[int, ...], ...]
 
 _NO_STATUS: Final[Obj] = {}
+_FAILED: Final = ("Retry", "Rejected")
 _MEMO_MAX: Final = 16384
 _VIEWS_MAX: Final = 262144
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -76,6 +77,8 @@ class WorkloadView:
     admitted: bool
     evicted: bool
     pods_ready: bool
+    #: An admission check said no, or that it be tried again.
+    has_failed_check: bool
     #: It may stand in a queue.
     admissible: bool
     #: A Requeued=False condition, or a time before which it must not be tried.
@@ -131,6 +134,8 @@ class WorkloadView:
         self.finished, self.admitted, self.evicted = "Finished" in holding, "Admitted" in holding, "Evicted" in holding
         self.deactivation_target = "DeactivationTarget" in holding
         self.pods_ready = "PodsReady" in holding
+        checks = status.get("admissionChecks") or ()
+        self.has_failed_check = any(check["state"] in _FAILED for check in checks) if checks else False
         self.quota_reserved = "QuotaReserved" in holding
         self.reserved_at = self.waits_for = None
         reserved = conditions.get("QuotaReserved")
@@ -169,6 +174,20 @@ def workload_view(obj: Obj) -> WorkloadView:
     made = WorkloadView(obj, view if uid and obj["spec"] is newer["spec"] else None)
     _views[uid] = (obj, made, newer, view)
     return made
+
+
+def view_by_creation(obj: Obj) -> WorkloadView:
+    """The view of a Workload that keeps its place in the queue when its pods were not ready in time."""
+    view = workload_view(obj)
+    if view.queued == view.created or not _has_timed_out(obj):
+        return view
+    kept = WorkloadView(obj, view)
+    kept.queued = kept.created
+    return kept
+
+
+def _has_timed_out(obj: Obj) -> bool:
+    return any(c["type"] == "Evicted" and c["reason"] == "PodsReadyTimeout" for c in obj["status"]["conditions"])
 
 
 def _is_gated(metadata: Mapping[str, Any]) -> bool:

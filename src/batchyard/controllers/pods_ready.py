@@ -1,0 +1,30 @@
+"""Kueue's blockAdmission: nobody is admitted while somebody holds quota whose pods are not ready yet.
+
+Source: WaitForPodsReady in pkg/cache/scheduler of Kueue.
+"""
+
+from batchyard.api.meta import Key
+from batchyard.api.views.workload import workload_view
+from batchyard.core.lifecycle.pods_ready import has_pods
+from batchyard.ports.client import EventType, WatchEvent
+
+
+class PodsReadyGate:
+    """Knows from watch events alone who holds quota without being ready."""
+
+    def __init__(self) -> None:
+        self._unready: dict[Key, None] = {}
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether whoever fits has to wait."""
+        return bool(self._unready)
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a change of a Workload."""
+        view = workload_view(event.obj)
+        holds = view.quota_reserved and view.active and not view.finished and event.type is not EventType.DELETED
+        if holds and not view.pods_ready and has_pods(event.obj):
+            self._unready[event.key] = None
+        else:
+            self._unready.pop(event.key, None)
