@@ -58,7 +58,7 @@ class JobSetController:
     kinds = (scheme.JOB_SET, scheme.JOB, scheme.SERVICE)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """A JobSet; the one whose Job or Service changed; those whose Job a name was taken from, which is free now."""
+        """A JobSet; the one a Job or Service is of; those that may have waited for the name of a Job that is gone."""
         key = event.key
         if key.kind == scheme.JOB_SET:
             return (key,) if _says_more(event, _of_jobset) else ()
@@ -168,8 +168,8 @@ def _resumptions(active: Sequence[Obj], turn: Turn) -> list[Write]:
     templates = {each["name"]: each["template"]["spec"]["template"] for each in turn.replicated_jobs}
     writes: list[Write] = []
     for job in active:
-        template = templates.get(replicated_job_name(job))
-        if template is None or not job["spec"].get("suspend"):
+        template = templates.get(replicated_job_name(job)) if job["spec"].get("suspend") else None
+        if template is None:
             continue
         fresh = not has_start_time(job)
         writes.append(Update(resumed_job(job, template)) if fresh else UpdateStatus(without_start_time(job)))
