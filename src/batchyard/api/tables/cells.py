@@ -1,0 +1,116 @@
+"""Cells that many tables have: what an object says at a path, how old it is, what is in its containers and labels.
+
+A CRD's cell without a value is empty; Kubernetes's own kinds say `<none>` where nothing is chosen and `<unknown>` where
+nothing is known.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj
+from batchyard.api.times import parse_time
+from batchyard.base.instant import Instant, format_age
+
+Cell: TypeAlias = Callable[[Obj, Instant], str]
+
+NONE: Final = "<none>"
+UNKNOWN: Final = "<unknown>"
+PENDING: Final = "<pending>"
+
+
+class Column(NamedTuple):
+    """A column: its name as the API has it (headers are its capitals), and when it is printed."""
+
+    name: str
+    priority: int = 0
+
+
+def name(obj: Obj, _now: Instant) -> str:
+    """The object's name."""
+    return str(obj["metadata"]["name"])
+
+
+def age(obj: Obj, now: Instant) -> str:
+    """How long ago the object was made."""
+    created = obj["metadata"].get("creationTimestamp")
+    return format_age(now - parse_time(created)) if created else UNKNOWN
+
+
+def at(*path: str, default: Any = None) -> Cell:
+    """The cell of the value at a path, or of the default where there is none."""
+
+    def cell(obj: Obj, _now: Instant) -> str:
+        found = value(obj, *path)
+        return text(default if found is None else found)
+
+    return cell
+
+
+def chosen(*path: str) -> Cell:
+    """The cell of the value at a path; `<none>` where it is empty or not there."""
+    return lambda obj, _now: text(value(obj, *path) or NONE)
+
+
+def condition(type_: str) -> Cell:
+    """The cell of a condition's status: True, False, Unknown, or empty where there is no such condition."""
+    return lambda obj, _now: text((find_condition(obj, type_) or {}).get("status"))
+
+
+def count(*fields: str) -> Cell:
+    """The cell of how many entries some fields have together."""
+    return lambda obj, _now: str(sum(len(obj.get(field) or ()) for field in fields))
+
+
+def containers(field: str, *path: str) -> Cell:
+    """The cell of one field of all containers of the pod template at a path."""
+
+    def cell(obj: Obj, _now: Instant) -> str:
+        return ",".join(str(container.get(field, "")) for container in value(obj, *path, "containers") or ())
+
+    return cell
+
+
+def labels(*path: str) -> Cell:
+    """The cell of the labels at a path."""
+    return lambda obj, _now: format_labels(value(obj, *path) or {})
+
+
+def format_labels(found: Mapping[str, str]) -> str:
+    """Labels as kubectl prints them: `a=1,b=2`, by key."""
+    return ",".join(f"{key}={each}" for key, each in sorted(found.items())) or NONE
+
+
+def selector(obj: Obj, _now: Instant) -> str:
+    """A label selector in the words of kubectl's `--selector`, by key."""
+    found = value(obj, "spec", "selector") or {}
+    parts = [(key, f"{key}={each}") for key, each in (found.get("matchLabels") or {}).items()]
+    parts += [(wanted["key"], _expression(wanted)) for wanted in found.get("matchExpressions") or ()]
+    return ",".join(part for _, part in sorted(parts)) or NONE
+
+
+def value(obj: Obj, *path: str) -> Any:
+    """The value at a path, None where there is none."""
+    found: Any = obj
+    for part in path:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def text(found: object) -> str:
+    """A JSON value in a cell."""
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    return "" if found is None else str(found)
+
+
+def _expression(wanted: Mapping[str, Any]) -> str:
+    values = ",".join(sorted(wanted.get("values") or ()))
+    match wanted["operator"]:
+        case "In":
+            return f"{wanted['key']} in ({values})"
+        case "NotIn":
+            return f"{wanted['key']} notin ({values})"
+        case "DoesNotExist":
+            return f"!{wanted['key']}"
+    return str(wanted["key"])

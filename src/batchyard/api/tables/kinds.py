@@ -1,0 +1,142 @@
+"""The tables: the columns of every kind, each with its cell."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.tables import cells, cloud, jobs, nodes, pods, services
+from batchyard.api.tables.cells import UNKNOWN, Cell, Column, at, chosen
+
+_NAME: Final = (Column("Name"), cells.name)
+_AGE: Final = (Column("Age"), cells.age)
+NAME_AND_AGE: Final = (_NAME, _AGE)
+_PENDING: Final = (Column("Pending Workloads"), at("status", "pendingWorkloads"))
+_ADMITTED: Final = at("status", "admittedWorkloads")
+_TEMPLATE: Final = ("spec", "template", "spec")
+_SYSTEM: Final = ("status", "nodeInfo")
+_PROVISIONING: Final = at("spec", "provisioning", default="standard")
+
+TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
+    scheme.CLUSTER_QUEUE: (
+        _NAME,
+        (Column("Cohort"), at("spec", "cohortName")),
+        (Column("Strategy", priority=1), at("spec", "queueingStrategy")),
+        _PENDING,
+        (Column("Admitted Workloads", priority=1), _ADMITTED),
+    ),
+    scheme.LOCAL_QUEUE: (
+        _NAME,
+        (Column("ClusterQueue"), at("spec", "clusterQueue")),
+        _PENDING,
+        (Column("Admitted Workloads"), _ADMITTED),
+    ),
+    scheme.WORKLOAD: (
+        _NAME,
+        (Column("Queue"), at("spec", "queueName")),
+        (Column("Reserved in"), at("status", "admission", "clusterQueue")),
+        (Column("Admitted"), cells.condition("Admitted")),
+        (Column("Finished"), cells.condition("Finished")),
+        _AGE,
+    ),
+    scheme.WORKLOAD_PRIORITY_CLASS: (_NAME, (Column("Value"), at("value"))),
+    scheme.MULTI_KUEUE_CLUSTER: (_NAME, (Column("Connected"), cells.condition("Active")), _AGE),
+    scheme.JOB_SET: (
+        _NAME,
+        (Column("TerminalState"), at("status", "terminalState")),
+        (Column("Restarts"), at("status", "restarts")),
+        (Column("Completed"), cells.condition("Completed")),
+        (Column("Suspended"), at("spec", "suspend")),
+        _AGE,
+    ),
+    scheme.JOB: (
+        _NAME,
+        (Column("Status"), jobs.status),
+        (Column("Completions"), jobs.completions),
+        (Column("Duration"), jobs.duration),
+        _AGE,
+        (Column("Containers", priority=1), cells.containers("name", *_TEMPLATE)),
+        (Column("Images", priority=1), cells.containers("image", *_TEMPLATE)),
+        (Column("Selector", priority=1), cells.selector),
+    ),
+    scheme.NAMESPACE: (_NAME, (Column("Status"), at("status", "phase")), _AGE),
+    scheme.PRIORITY_CLASS: (
+        _NAME,
+        (Column("Value"), at("value", default=0)),
+        (Column("Global-Default"), at("globalDefault", default=False)),
+        _AGE,
+        (Column("PreemptionPolicy"), at("preemptionPolicy", default="PreemptLowerPriority")),
+    ),
+    scheme.SERVICE: (
+        _NAME,
+        (Column("Type"), services.type_of),
+        (Column("Cluster-IP"), services.cluster_ip),
+        (Column("External-IP"), services.external_ip),
+        (Column("Port(s)"), services.ports),
+        _AGE,
+        (Column("Selector", priority=1), cells.labels("spec", "selector")),
+    ),
+    scheme.CONFIG_MAP: (_NAME, (Column("Data"), cells.count("data", "binaryData")), _AGE),
+    scheme.SECRET: (_NAME, (Column("Type"), at("type", default="Opaque")), (Column("Data"), cells.count("data")), _AGE),
+    scheme.SERVICE_ACCOUNT: (_NAME, (Column("Secrets"), cells.count("secrets")), _AGE),
+    scheme.POD: (
+        _NAME,
+        (Column("Ready"), pods.ready),
+        (Column("Status"), pods.status),
+        (Column("Restarts"), pods.restarts),
+        _AGE,
+        (Column("IP", priority=1), pods.ip),
+        (Column("Node", priority=1), chosen("spec", "nodeName")),
+        (Column("Nominated Node", priority=1), chosen("status", "nominatedNodeName")),
+        (Column("Readiness Gates", priority=1), pods.readiness_gates),
+    ),
+    scheme.NODE: (
+        _NAME,
+        (Column("Status"), nodes.status),
+        (Column("Roles"), nodes.roles),
+        _AGE,
+        (Column("Version"), at(*_SYSTEM, "kubeletVersion")),
+        (Column("Internal-IP", priority=1), nodes.address("InternalIP")),
+        (Column("External-IP", priority=1), nodes.address("ExternalIP")),
+        (Column("OS-Image", priority=1), at(*_SYSTEM, "osImage", default=UNKNOWN)),
+        (Column("Kernel-Version", priority=1), at(*_SYSTEM, "kernelVersion", default=UNKNOWN)),
+        (Column("Container-Runtime", priority=1), at(*_SYSTEM, "containerRuntimeVersion", default=UNKNOWN)),
+    ),
+    scheme.LEASE: (_NAME, (Column("Holder"), at("spec", "holderIdentity")), _AGE),
+    scheme.CLUSTER: (_NAME, (Column("Region"), at("spec", "region")), (Column("Zones"), cloud.zones), _AGE),
+    scheme.NODE_POOL: (
+        _NAME,
+        (Column("Machine-Type"), at("spec", "machineType")),
+        (Column("Provisioning"), _PROVISIONING),
+        (Column("Size"), cloud.size),
+        (Column("Instances"), at("status", "instances", default=0)),
+        (Column("Ready"), at("status", "ready", default=0)),
+        _AGE,
+        (Column("Zones", priority=1), cloud.zones),
+        (Column("Reservation", priority=1), chosen("spec", "reservation")),
+    ),
+    scheme.INSTANCE: (
+        _NAME,
+        (Column("Pool"), at("spec", "pool")),
+        (Column("Zone"), at("spec", "zone")),
+        (Column("Phase"), cloud.phase),
+        _AGE,
+        (Column("Machine-Type", priority=1), at("spec", "machineType")),
+        (Column("Provisioning", priority=1), _PROVISIONING),
+        (Column("Error", priority=1), chosen("status", "error", "code")),
+    ),
+    scheme.RESIZE_REQUEST: (
+        _NAME,
+        (Column("Pool"), at("spec", "pool")),
+        (Column("Zone"), at("spec", "zone")),
+        (Column("Count"), at("spec", "count")),
+        (Column("State"), at("status", "state")),
+        _AGE,
+        (Column("Error", priority=1), chosen("status", "error", "code")),
+    ),
+    scheme.POD_TEMPLATE: (
+        _NAME,
+        (Column("Containers"), cells.containers("name", "template", "spec")),
+        (Column("Images"), cells.containers("image", "template", "spec")),
+        (Column("Pod Labels"), cells.labels("template", "metadata", "labels")),
+    ),
+}
