@@ -1,0 +1,120 @@
+"""The cost ledger: what machines cost is what the work on them came to, and what lay idle, to the cent."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.meta import Obj, key_of, with_path
+from batchyard.base.instant import HOUR, MINUTE
+from batchyard.client.local import LocalClient
+from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
+from batchyard.sim.accounts import BOOT, DONE, IDLE, LOST, RUNS, Accounts, Statement
+from batchyard.sim.kernel import VirtualKernel
+from batchyard.store.memory import Store
+
+CLOUD = "cloud.batchyard.dev/v1alpha1"
+#: Dollars an hour, of the machine with its two accelerators.
+PRICE = 2.0
+
+
+def cloud(kind: str, name: str, **spec: Any) -> Obj:
+    return {"apiVersion": CLOUD, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def ignore(result: WriteResult) -> None:
+    """Nothing is done with a result."""
+
+
+class Books:
+    """A ledger, and the objects it is told of."""
+
+    def __init__(self, price: float = PRICE) -> None:
+        kernel = VirtualKernel(make.NOW)
+        client = LocalClient(Store(), kernel)
+        prices = {"g2-standard-24": {"onDemand": price}}
+        pool = cloud("NodePool", "p", machineType="g2-standard-24")
+        for obj in (cloud("Cluster", "c", zones=["z"], prices=prices), pool):
+            client.submit(Create(obj), ignore)
+        kernel.run()
+        self.accounts = Accounts(client)
+
+    def tell(self, obj: Mapping[str, Any], at: int, *, gone: bool = False) -> None:
+        kind = EventType.DELETED if gone else EventType.MODIFIED
+        self.accounts.observe([WatchEvent(kind, key_of(obj), obj, None, 1)], make.NOW + at)
+
+    def machine(self, phase: str, at: int, name: str = "n", *, gone: bool = False) -> None:
+        obj = cloud("Instance", name, pool="p", zone="z", machineType="g2-standard-24")
+        self.tell({**obj, "status": {"phase": phase}}, at, gone=gone)
+
+    def ready(self, at: int, name: str = "n") -> None:
+        status = {
+            "allocatable": {"cpu": "24", "memory": "90Gi", "nvidia.com/gpu": "2"},
+            "conditions": [make.condition("Ready")],
+        }
+        self.tell({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}, at)
+
+    def pod(self, name: str, phase: str, at: int, *, gpus: int = 1, team: str = "team") -> None:
+        container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+        metadata = {"name": name, "namespace": team, "uid": f"uid-{team}-{name}"}
+        spec = {"nodeName": "n", "containers": [container]}
+        obj = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        self.tell(with_path(obj, ("status", "phase"), phase), at)
+
+
+def costs(statement: Statement) -> dict[tuple[str, str], float]:
+    """Dollars by team and use."""
+    return {(line.team, line.use): line.cost for line in statement.by_team}
+
+
+def test_an_hour_is_booting_done_and_idle() -> None:
+    books = Books()
+    books.machine("Booting", 0)
+    books.ready(15 * MINUTE)
+    books.pod("a", "Pending", 30 * MINUTE)
+    books.pod("a", "Running", 31 * MINUTE)
+    books.pod("a", "Succeeded", HOUR)
+    books.machine("Running", HOUR, gone=True)
+    statement = books.accounts.statement(make.NOW + 2 * HOUR)
+    assert costs(statement) == {("", BOOT): 0.5, ("", IDLE): 1.0, ("team", DONE): 0.5}
+    assert statement.cost == PRICE
+    hours = {line.use: (line.machine_hours, line.accelerator_hours) for line in statement.by_pool}
+    assert hours == {BOOT: (0.25, 0), IDLE: (0.5, 1.0), DONE: (0.25, 0.5)}
+
+
+def test_work_that_does_not_succeed_is_lost() -> None:
+    books = Books()
+    books.machine("Booting", 0)
+    books.ready(0)
+    books.pod("failed", "Running", 0, team="red")
+    books.pod("crashed", "Running", 0, team="blue")
+    books.pod("failed", "Failed", 30 * MINUTE, team="red")
+    books.machine("Crashed", HOUR)
+    statement = books.accounts.statement(make.NOW + 2 * HOUR)
+    assert costs(statement) == {("red", LOST): 0.5, ("blue", LOST): 1.0, ("", IDLE): 0.5}
+
+
+def test_what_still_runs_is_neither_done_nor_lost() -> None:
+    books = Books()
+    books.machine("Booting", 0)
+    books.ready(0)
+    books.pod("a", "Running", 0, gpus=2)
+    assert costs(books.accounts.statement(make.NOW + HOUR)) == {("team", RUNS): PRICE}
+    assert costs(books.accounts.statement(make.NOW + 2 * HOUR)) == {("team", RUNS): 2 * PRICE}
+
+
+@pytest.mark.parametrize("price", [0.01, 0.07, 1.0, 2.11])
+def test_the_lines_add_up_to_the_cent(price: float) -> None:
+    books = Books(price)
+    for number in range(3):
+        books.machine("Booting", number * MINUTE, "n" if not number else f"n{number}")
+    books.ready(7 * MINUTE)
+    for number, team in enumerate(["red", "blue"]):
+        books.pod("a", "Running", (11 + number) * MINUTE, team=team)
+        books.pod("a", "Succeeded", (23 + 7 * number) * MINUTE, team=team)
+    statement = books.accounts.statement(make.NOW + 3 * HOUR + 17 * MINUTE)
+    expected = round(price * 100 * (3 * 197 - 3) / 60) / 100
+    assert statement.cost == pytest.approx(expected, abs=0.0051)
+    for lines in (statement.by_pool, statement.by_team):
+        assert round(sum(line.cost for line in lines), 2) == statement.cost
