@@ -13,20 +13,20 @@ One that is stopped and let go again starts over. A Job's status is what the Job
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from batchyard.api import scheme, well_known
+from batchyard.api import scheme
 from batchyard.api.conditions import find_condition, is_true
-from batchyard.api.meta import Key, Obj, annotation, controller_of
+from batchyard.api.meta import Key, Obj, controller_of
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.job import pods_at_once
-from batchyard.base.instant import MINUTE, Duration, Instant, parse_duration
+from batchyard.base.instant import Duration, Instant
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
 from batchyard.ports.controller import Controller, EventRecord, Outcome
+from batchyard.runtime.durations import UNTOLD, annotated_runtime
 from batchyard.runtime.jobs import has_ended
 from batchyard.runtime.jobsets import JobSetPlayback
 
-_DEFAULT_RUNTIME: Final = MINUTE
 _COMPLETED: Final = ("CompletionsReached", "Reached expected number of succeeded pods")
 
 Conditions = list[Mapping[str, Any]]
@@ -58,7 +58,7 @@ class WorkloadPlayback:
         released = lifecycle.release_after_eviction(workload, now)
         if released is not workload:
             return Outcome([UpdateStatus(released)])
-        admitted, runtime = find_condition(workload, r.ADMITTED), runtime_of(workload)
+        admitted, runtime = find_condition(workload, r.ADMITTED), annotated_runtime(workload)
         if admitted is None or admitted["status"] != "True" or runtime is None:
             return Outcome()
         due = parse_time(admitted["lastTransitionTime"]) + runtime
@@ -93,24 +93,13 @@ class JobPlayback:
         return Outcome(requeue_at=due) if due > now else _complete(key, job, now)
 
 
-def runtime_of(obj: Obj) -> Duration | None:
-    """How long an object's work takes, from its annotation; None if it has none, or one that says nothing."""
-    text = annotation(obj, well_known.RUNTIME)
-    if text is None:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError:
-        return None  # whoever reads manifests tells the user; a bad note must not stop the world
-
-
 def _job_runtime(job: Obj, reader: Reader) -> Duration:
     """A Job's time is its own, else that of the JobSet it belongs to, else a minute."""
-    runtime, owner = runtime_of(job), controller_of(job)
+    runtime, owner = annotated_runtime(job), controller_of(job)
     if runtime is None and owner is not None and owner["kind"] == "JobSet":
         jobset = reader.get(Key(scheme.JOB_SET, job["metadata"].get("namespace", ""), owner["name"]))
-        runtime = None if jobset is None else runtime_of(jobset)
-    return _DEFAULT_RUNTIME if runtime is None else runtime
+        runtime = None if jobset is None else annotated_runtime(jobset)
+    return UNTOLD if runtime is None else runtime
 
 
 # --- the status of a Job ---

@@ -1,0 +1,118 @@
+"""The kubelets of a simulated cluster: they run the pods of their nodes, or of a world without nodes all pods.
+
+One controller is the kubelets of all nodes. What a pod has run is told by its status alone, so it goes on right after a
+restart (batchyard.runtime.pod_life). A kubelet whose machine is off writes nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, with_status
+from batchyard.base.instant import Instant
+from batchyard.core.lifecycle.node import readiness
+from batchyard.core.lifecycle.pod import is_terminal, is_terminating, node_of
+from batchyard.core.lifecycle.pods_by_node import PodsByNode
+from batchyard.ports.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
+from batchyard.ports.controller import EventRecord, Outcome
+from batchyard.runtime.durations import plan_of
+from batchyard.runtime.machine import ANYWHERE, Machine, machine_of
+from batchyard.runtime.pod_life import EXPIRED, REJECTED, Life, Pace, What, next_turn, status_after
+
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+
+
+class Kubelets:
+    """Runs the pods that are bound to nodes; without nodes, all that nothing holds back."""
+
+    name = "kubelets"
+    rank = 0
+
+    def __init__(self, pace: Pace | None = None, *, with_nodes: bool = True) -> None:
+        self.kinds: Sequence[str] = (scheme.POD, scheme.NODE, scheme.INSTANCE) if with_nodes else (scheme.POD,)
+        self._pace = pace or Pace()
+        self._with_nodes = with_nodes
+        self._pods = PodsByNode()
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The pod, where more changed than what its kubelet says of it; the pods of a node that changes."""
+        key = event.key
+        if key.kind != scheme.POD:
+            return self._pods.on(key.name) if _is_news_of_machine(event) else ()
+        if self._with_nodes:
+            self._pods.observe(key, event.old, None if event.type is _DELETED else event.obj)
+        is_ours = node_of(event.obj) if self._with_nodes else not event.obj["spec"].get("schedulingGates")
+        return (key,) if is_ours and _is_news_of_pod(event) else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Let happen to a pod what is due, or wait for it."""
+        pod = reader.get(key)
+        if pod is None:
+            return Outcome()
+        machine = self._machine(pod, reader, now)
+        if not machine.is_on:
+            return Outcome()
+        if is_terminal(pod):
+            return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if _is_waited_for(pod) else [])
+        life = Life(pod, machine, plan_of(pod, reader), self._pace)
+        turn = next_turn(life, now)
+        if turn is None or turn.at > now:
+            return Outcome(requeue_at=None if turn is None else turn.at)
+        after = with_status(pod, status_after(life, turn, now))
+        following = None if is_terminal(after) else next_turn(life._replace(pod=after), now)
+        events = _events(key, turn.what, after)
+        return Outcome([UpdateStatus(after)], events, None if following is None else following.at)
+
+    def _machine(self, pod: Obj, reader: Reader, now: Instant) -> Machine:
+        if not self._with_nodes:
+            return ANYWHERE
+        name = node_of(pod)
+        return machine_of(reader.get(Key(scheme.NODE, "", name)), reader.get(Key(scheme.INSTANCE, "", name)), now)
+
+
+def _is_news_of_pod(event: WatchEvent) -> bool:
+    """Whether a pod is new or changed in more than its status, or ended and may go."""
+    pod, old = event.obj, event.old
+    if event.type is _DELETED:
+        return False
+    if old is None or pod["spec"] is not old["spec"] or _is_waited_for(pod):
+        return True
+    new_mark, old_mark = pod["metadata"].get("deletionTimestamp"), old["metadata"].get("deletionTimestamp")
+    return bool(new_mark != old_mark)
+
+
+def _is_waited_for(pod: Obj) -> bool:
+    """Whether a pod has ended that was given time to do so: it goes when its kubelet says so."""
+    return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
+
+
+def _is_news_of_machine(event: WatchEvent) -> bool:
+    """Whether a node comes or changes its readiness, or a machine its phase: what makes kubelets act."""
+    if event.type is _DELETED or event.old is None:
+        return event.type is not _DELETED
+    if event.key.kind == scheme.NODE:
+        return readiness(event.obj) != readiness(event.old)
+    return _phase(event.obj) != _phase(event.old)
+
+
+def _phase(instance: Obj) -> tuple[Any, Any]:
+    status: Mapping[str, Any] = instance.get("status") or {}
+    return status.get("phase"), status.get("stopAt")
+
+
+def _events(key: Key, what: What, after: Obj) -> list[EventRecord]:
+    """What users are told besides the status: only of troubles."""
+    if what is What.EXPIRE:
+        return [EventRecord(key, "Normal", "DeadlineExceeded", EXPIRED)]
+    if what is What.REJECT:
+        return [EventRecord(key, "Warning", "NodeShutdown", REJECTED)]
+    if what is What.EXIT and not is_terminal(after) and "waiting" in after["status"]["containerStatuses"][0]["state"]:
+        return [EventRecord(key, "Warning", "BackOff", f"Back-off restarting failed container {_name(after)}")]
+    return []
+
+
+def _name(pod: Obj) -> str:
+    """A container and its pod, as kubelets print them."""
+    metadata = pod["metadata"]
+    container = pod["spec"]["containers"][0]["name"]
+    return f"{container} in pod {metadata['name']}_{metadata.get('namespace') or ''}({metadata['uid']})"

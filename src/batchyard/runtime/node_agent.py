@@ -1,0 +1,86 @@
+"""What kubelets say of their nodes: that they are there, that they go off, that they are back.
+
+A node that registers gets its Lease. When its machine is lost, the Lease tells the last beat
+(batchyard.core.lifecycle.heartbeat); this is all the dead can say. On the notice that the machine goes off its node is
+not ready any more; a machine that is back posts anew. The cloud says when the node of one of its machines is ready; a
+Node without an Instance is ready as soon as it is there. Sources: pkg/kubelet/nodestatus, pkg/kubelet/nodeshutdown.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.api.times import parse_time
+from batchyard.base.instant import Instant
+from batchyard.core.lifecycle import heartbeat
+from batchyard.core.lifecycle import node as lifecycle
+from batchyard.ports.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.ports.controller import EventRecord, Outcome
+
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+
+
+class NodeAgents:
+    """See the module."""
+
+    name = "node-agents"
+    rank = 0
+    kinds = (scheme.NODE, scheme.INSTANCE, scheme.LEASE)
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The node, when it comes, when its machine changes, or when its Lease goes."""
+        key = event.key
+        if key.kind == scheme.LEASE and (key.namespace != heartbeat.LEASE_NAMESPACE or event.type is not _DELETED):
+            return ()
+        if key.kind == scheme.NODE and (event.type is _DELETED or not _is_news_of_node(event)):
+            return ()
+        return (Key(scheme.NODE, "", key.name),)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Keep the Lease of a node, and say of the node what its machine makes true."""
+        node, instance = reader.get(key), reader.get(Key(scheme.INSTANCE, "", key.name))
+        if node is None:
+            return Outcome()
+        lease = reader.get(heartbeat.lease_key(key.name))
+        if lease is not None and not heartbeat.is_lease_of(lease, node):
+            return Outcome()  # that of an earlier node of this name, about to go
+        status: Mapping[str, Any] = {"phase": "Running"} if instance is None else instance.get("status") or {}
+        writes: list[Write] = []
+        beating = _lease(node, lease, status, now)
+        if beating is not lease:
+            writes.append(Create(beating) if lease is None else Update(beating))
+        said = _said(node, status, is_cloud=instance is not None, now=now)
+        if said is node:
+            return Outcome(writes)
+        return Outcome([*writes, UpdateStatus(said)], _events(key, node, said))
+
+
+def _is_news_of_node(event: WatchEvent) -> bool:
+    """Whether a node is new, or somebody says otherwise about its readiness."""
+    return event.old is None or lifecycle.readiness(event.obj) != lifecycle.readiness(event.old)
+
+
+def _lease(node: Obj, lease: Obj | None, machine: Mapping[str, Any], now: Instant) -> Obj:
+    """The Lease of a node as it should be; while its machine boots, as it is."""
+    current = heartbeat.new_lease(node, now) if lease is None else lease
+    phase, beats = machine.get("phase"), heartbeat.is_beating(current)
+    if phase == "Crashed" and beats:
+        return heartbeat.stopped(current, parse_time(machine["since"]))
+    return heartbeat.resumed(current, now) if phase == "Running" and not beats else current
+
+
+def _said(node: Obj, machine: Mapping[str, Any], *, is_cloud: bool, now: Instant) -> Obj:
+    """The node as its kubelet has it; the node itself if there is nothing to say, or nobody to say it."""
+    phase, readiness = machine.get("phase"), lifecycle.readiness(node)
+    if phase == "Stopping":
+        return lifecycle.shutting_down(node, now) if readiness == "True" else node
+    unheard = readiness == "Unknown" or not (readiness or is_cloud)
+    return lifecycle.heard_of_again(node, now) if phase == "Running" and unheard else node
+
+
+def _events(key: Key, before: Obj, after: Obj) -> list[EventRecord]:
+    if not lifecycle.readiness(before):
+        return []
+    word = "NodeReady" if lifecycle.readiness(after) == "True" else "NodeNotReady"
+    return [EventRecord(key, "Normal", word, f"Node {key.name} status is now: {word}")]
