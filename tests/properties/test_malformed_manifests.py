@@ -132,6 +132,52 @@ kind: Service
 metadata: {name: svc}
 spec: {clusterIP: None, selector: {app: train}, ports: [{port: 80, targetPort: http}]}
 ---
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: batch}
+spec:
+  zones: [us-central1-a, us-central1-b]
+  nodePools:
+  - {name: fixed, machineType: g2-standard-24, nodeCount: 2, reservation: ours}
+  - {name: spot, machineType: g2-standard-24, provisioning: spot, autoscaling: {totalMax: 8}, labels: {a: b}}
+  - {name: slice, machineType: ct5lp-hightpu-4t, zones: [us-central1-a], tpuTopology: 2x4, autoscaling: {max: 2}}
+  reservations: [{name: ours, machineType: g2-standard-24, zone: us-central1-a, count: 4, end: 24h}]
+  capacity: [{machineType: g2-standard-24, zone: us-central1-a, provisioning: spot, count: 8}]
+  quotas: [{name: nvidia-l4, limit: 300}]
+  autoscaling:
+    expander: priority
+    priorities: [spot.*]
+    autoProvisioning: {limits: [{resource: cpu, max: 9}, {resource: memory, min: 1, max: 9}]}
+  times: {boot: {min: 30s, typical: 1m, max: 3m}, repair: 10m, byMachine: {g2: {repair: 5m}}}
+  prices: {g2-standard-24: {onDemand: 2.11, spot: "0.63"}}
+  catalog: {x1: {cpu: 2, memory: 8Gi, accelerator: {type: nvidia-l4, count: 1}}}
+---
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: NodePool
+metadata: {name: close}
+spec: {machineType: a2-highgpu-1g, zones: [a], placementGroup: g, maxRunDuration: 24h, autoscaling: {min: 1, max: 2}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n1, labels: {kubernetes.io/hostname: n1}}
+spec: {taints: [{key: nvidia.com/gpu, value: present, effect: NoSchedule}]}
+status: {capacity: {cpu: 4, memory: 16Gi}, conditions: [{type: Ready, status: "True"}]}
+---
+apiVersion: autoscaling.x-k8s.io/v1beta1
+kind: ProvisioningRequest
+metadata: {name: req}
+spec:
+  provisioningClassName: queued-provisioning.gke.io
+  parameters: {maxRunDurationSeconds: "3600"}
+  podSets: [{count: 2, podTemplateRef: {name: ppt}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: bare}
+spec:
+  tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]
+  containers: [{name: c, image: busybox, resources: {limits: {nvidia.com/gpu: 1, memory: 1Gi}}}]
+---
 apiVersion: sim.batchyard.dev/v1alpha1
 kind: Scenario
 metadata: {name: run}

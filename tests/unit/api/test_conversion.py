@@ -275,3 +275,13 @@ def test_conversion_leaves_the_given_object_alone() -> None:
     text = repr(before)
     from_storage(to_storage(before), OLD)
     assert repr(before) == text
+
+
+def test_versions_that_say_the_same_differ_in_their_name_alone() -> None:
+    request = {"apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "ProvisioningRequest", "spec": {"podSets": []}}
+    stored = to_storage(request)
+    assert stored == {**request, "apiVersion": "autoscaling.x-k8s.io/v1"}
+    assert from_storage(stored, "autoscaling.x-k8s.io/v1beta1") == request
+    assert to_storage(stored) is stored
+    with pytest.raises(ValueError, match=r"ProvisioningRequest has no version autoscaling\.x-k8s\.io/v2"):
+        from_storage(stored, "autoscaling.x-k8s.io/v2")

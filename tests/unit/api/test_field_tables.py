@@ -117,6 +117,10 @@ def test_the_tables_of_the_crds_are_those_the_tool_makes() -> None:
         assert tool.text_of(made) == (tool.FIELDS / f"{name}.json").read_text("utf-8"), name
 
 
+def test_both_versions_of_a_provisioning_request_have_the_same_fields() -> None:
+    assert table("autoscaling.v1beta1") == table("autoscaling.v1")
+
+
 def test_what_is_known_by_hand_is_about_fields_that_exist() -> None:
     tool, native = field_tables(), scope("native")
     for place in [*tool.REQUIRED, *tool.CHECKED, *tool.MAY_REPEAT]:
@@ -133,6 +137,13 @@ def test_every_type_that_is_referred_to_exists() -> None:
                 if field.object_type:
                     home, name = within.scope_of(field.object_type)
                     assert home.fields(name)
+
+
+def test_a_pool_within_a_cluster_is_a_node_pool_with_a_name() -> None:
+    tables = table("cloud.v1alpha1")
+    within = tables["Cluster.spec.nodePools"]
+    assert {field: spec for field, spec in within.items() if field != "name"} == tables["NodePool.spec"]
+    assert tables["Cluster.spec.times.byMachine"].items() < tables["Cluster.spec.times"].items()
 
 
 def test_tables_hold_no_texts_but_facts() -> None:
