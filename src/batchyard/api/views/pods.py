@@ -155,7 +155,9 @@ class PodView:
     created: Instant
     #: When the kubelet first saw it; None if it has not.
     started: Instant | None
-    #: Why it is not placed, as its condition PodScheduled=False says; '' if that condition says nothing of the kind.
+    #: The reason of its condition PodScheduled=False; '' if it has none.
+    unscheduled: str
+    #: Why it was not placed when that was tried last; '' if it never failed.
     unplaced: str
     scheduler: str
 
@@ -176,7 +178,8 @@ class PodView:
         self.phase = status.get("phase") or "Pending"
         started = status.get("startTime")
         self.started = times.parse_time(started) if started else None
-        self.unplaced, self.preempted = _unplaced(status), self.deleting and _is_preempted(status)
+        self.preempted = self.deleting and _is_preempted(status)
+        self.unscheduled, self.unplaced = _unscheduled(status)
 
     @property
     def is_terminal(self) -> bool:
@@ -254,12 +257,13 @@ def _gang(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
     return labels.get(well_known.JOB_SET_UID) or labels.get(well_known.CONTROLLER_UID) or f"{namespace}/{workload}"
 
 
-def _unplaced(status: Mapping[str, Any]) -> str:
-    """The message of PodScheduled=False, or its reason where there is none."""
+def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
+    """The reason of PodScheduled=False, and the message if that reason is Unschedulable."""
     condition = find_condition(status, "PodScheduled")
     if condition is None or condition["status"] != "False":
-        return ""
-    return condition.get("message") or condition.get("reason") or "False"
+        return "", ""
+    reason = condition.get("reason") or "Unschedulable"
+    return reason, (condition.get("message") or reason) if reason == "Unschedulable" else ""
 
 
 def _is_preempted(status: Mapping[str, Any]) -> bool:

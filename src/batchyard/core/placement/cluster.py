@@ -29,11 +29,15 @@ class Nodes:
         self._strays: dict[str, dict[str, PodView]] = {}
         self._nominations: dict[str, dict[str, PodView]] = {}
         self._nominated: dict[str, str] = {}
+        #: How many placed pods have a priority.
+        self._priorities: dict[int, int] = {}
         self._undo: list[Callable[[], None]] | None = None
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
-        #: Every change of a node or of what runs there.
+        self._is_trial = False
+        #: Every change of a node or of what runs there, and those of them that are not trials.
         self.changes = Changes()
+        self.lasting = Changes()
         #: Only changes of what a node is: that it is there, its labels and taints.
         self.traits = Changes()
         self.neighbours = Neighbours()
@@ -55,6 +59,10 @@ class Nodes:
         """The name of the node that a pod was added to; '' if to none."""
         return self._places.get(uid, "")
 
+    def pod(self, uid: str) -> PodView | None:
+        """A pod that was added."""
+        return self.neighbours.get(uid)
+
     def what_if(self) -> "WhatIf":
         """A context: all changes made inside are undone at its end."""
         return WhatIf(self)
@@ -72,9 +80,9 @@ class Nodes:
         self._note(partial(self.set_node, before))
         if (view.labels, view.taints, view.unschedulable) != (before.labels, before.taints, before.unschedulable):
             self.traits.note(view.name)
-            self.changes.note(view.name)
+            self._changed(view.name)
         elif view.allocatable != before.allocatable:
-            self.changes.note(view.name)
+            self._changed(view.name)
 
     def remove_node(self, name: str) -> None:
         """A node is gone. Its pods are remembered, should it come back."""
@@ -85,7 +93,7 @@ class Nodes:
         if node.pods:
             self._strays[name] = node.pods
         self._note(partial(self._add_node, node.view))
-        self.changes.note(name)
+        self._changed(name)
         self.traits.note(name)
 
     def _add_node(self, view: NodeView) -> None:
@@ -94,7 +102,7 @@ class Nodes:
         for pod in self._strays.pop(view.name, _NO_PODS).values():
             node.take(pod)
         self._note(partial(self.remove_node, view.name))
-        self.changes.note(view.name)
+        self._changed(view.name)
         self.traits.note(view.name)
 
     # --- pods ---
@@ -109,8 +117,9 @@ class Nodes:
         else:
             node.take(pod)
         self.neighbours.add(pod, node_name)
+        self._priorities[pod.priority] = self._priorities.get(pod.priority, 0) + 1
         self._note(partial(self.remove_pod, pod.uid))
-        self.changes.note(node_name)
+        self._changed(node_name)
 
     def remove_pod(self, uid: str) -> None:
         """A pod is gone, or has ended."""
@@ -126,8 +135,23 @@ class Nodes:
             pod = node.pods[uid]
             node.release(uid)
         self.neighbours.remove(pod, node_name)
+        self._priorities[pod.priority] -= 1
+        if not self._priorities[pod.priority]:
+            del self._priorities[pod.priority]
         self._note(partial(self.add_pod, pod, node_name))
-        self.changes.note(node_name)
+        self._changed(node_name)
+
+    def update_pod(self, pod: PodView) -> None:
+        """A pod that was added is another revision now, which takes the same and has the same labels."""
+        node_name = self._places[pod.uid]
+        node = self._nodes.get(node_name)
+        before = self.neighbours.update(pod)
+        (self._strays[node_name] if node is None else node.pods)[pod.uid] = pod
+        self._note(partial(self.update_pod, before))
+
+    def has_lower_priority(self, priority: int) -> bool:
+        """Whether there is a placed pod of lower priority."""
+        return any(known < priority for known in self._priorities)
 
     # --- nominations ---
 
@@ -148,6 +172,7 @@ class Nodes:
         if not held:
             del self._nominations[node_name]
         self._note(partial(self.nominate, pod, node_name))
+        self._changed(node_name)
 
     def nominated_to(self, node_name: str) -> Mapping[str, PodView]:
         """The pods for which room is held on a node, by uid."""
@@ -161,7 +186,7 @@ class Nodes:
 
     def begin(self) -> list[Callable[[], None]] | None:
         """Remember changes from now on, to be undone; what was remembered before is handed out."""
-        outer, self._undo = self._undo, []
+        outer, self._undo, self._is_trial = self._undo, [], True
         return outer
 
     def rollback(self, outer: list[Callable[[], None]] | None) -> None:
@@ -169,7 +194,12 @@ class Nodes:
         undo, self._undo = self._undo or [], None
         for step in reversed(undo):
             step()
-        self._undo = outer
+        self._undo, self._is_trial = outer, outer is not None
+
+    def _changed(self, name: str) -> None:
+        self.changes.note(name)
+        if not self._is_trial:
+            self.lasting.note(name)
 
     def _note(self, undo: Callable[[], None]) -> None:
         if self._undo is not None:

@@ -29,6 +29,11 @@ class Neighbours:
         #: What draws pods to others that are there, or away from them (below zero), by term and weight.
         self.drawing: dict[tuple[PodTerm, int], Counts] = {}
 
+    def get(self, uid: str) -> PodView | None:
+        """A pod that is there."""
+        found = self._pods.get(uid)
+        return None if found is None else found[0]
+
     def add(self, pod: PodView, node_name: str) -> None:
         """A pod came."""
         self._pods[pod.uid] = pod, node_name
@@ -36,6 +41,12 @@ class Neighbours:
             if key in pod.labels:
                 by_value.setdefault(pod.labels[key], {})[pod.uid] = None
         self._count(pod, node_name, 1)
+
+    def update(self, pod: PodView) -> PodView:
+        """A pod is another revision now, with the same labels and terms; the one before it."""
+        before, node_name = self._pods[pod.uid]
+        self._pods[pod.uid] = pod, node_name
+        return before
 
     def remove(self, pod: PodView, node_name: str) -> None:
         """A pod went."""

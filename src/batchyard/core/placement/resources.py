@@ -4,6 +4,7 @@ Sources: kube-scheduler's plugins noderesources (fit, least_allocated, most_allo
 nodeports. Scores are whole numbers from 0 to 100, cut off as there.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from batchyard.api.views.pods import PODS, PodShape
@@ -11,6 +12,7 @@ from batchyard.core.placement.node import Node
 from batchyard.core.placement.profile import Profile
 from batchyard.core.placement.rules import Obstacle
 
+_NOTHING: Final[Mapping[str, int]] = {}
 _PORTS_TAKEN: Final = Obstacle(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
 
 
@@ -23,12 +25,12 @@ def has_room(shape: PodShape, node: Node) -> bool:
     return not shape.host_ports or all(map(node.has_port, shape.host_ports))
 
 
-def find_shortage(shape: PodShape, node: Node) -> Obstacle | None:
-    """What a node is short of; None if there is room."""
+def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = _NOTHING) -> Obstacle | None:
+    """What a node is short of, with so much set free before; None if there is room."""
     if not all(map(node.has_port, shape.host_ports)):
         return _PORTS_TAKEN
     left, total = node.left, node.view.allocatable
-    short = [(r, amount) for r, amount in shape.requests if left.get(r, 0) < amount]
+    short = [(r, amount) for r, amount in shape.requests if left.get(r, 0) + freed.get(r, 0) < amount]
     if not short:
         return None
     reasons = tuple(["Too many pods" if r == PODS else f"Insufficient {r}" for r, _ in short])

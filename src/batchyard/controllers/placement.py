@@ -1,0 +1,206 @@
+"""Placement, kube-scheduler's part: binds pods to nodes, makes room for those of higher priority, says why others wait.
+
+One constant key, "the pass". Its rank lets all that is due settle first, so that the pods of a gang are all there. A
+pass tries everybody who is to be tried, in order, each on the cluster as those before left it. Source: kube-scheduler's
+schedule_one.go, framework/preemption/executor.go.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from batchyard.api.meta import Key, Obj, with_path
+from batchyard.api.views.pods import PodShape, PodView
+from batchyard.base.instant import Instant
+from batchyard.controllers.placement_index import KINDS, PlacementIndex, pod_key
+from batchyard.core.placement.fit import NO_NODES, Placed, Unplaceable, find_node
+from batchyard.core.placement.gang import GangPlaced, GangPreemption, has_room_for_all, place_gang, preempt_for_gang
+from batchyard.core.placement.pod_status import set_gated, set_placed, set_preempted, set_unplaced
+from batchyard.core.placement.preemption import Futile, Preemption, find_preemption
+from batchyard.core.placement.profile import Profile
+from batchyard.core.placement.waking import minds_others
+from batchyard.ports.client import Delete, Reader, Update, UpdateStatus, WatchEvent
+from batchyard.ports.controller import EventRecord, Outcome
+
+PASS: Final = Key("Pass", "", "placement")
+#: As long as the note of an event may be.
+_NOTE_MAX: Final = 1024
+
+_Alike: TypeAlias = tuple[PodShape, int, bool, str]
+
+
+class PlacementController:
+    """See the module. `profile` is how nodes are preferred for pods that name no scheduler of their own."""
+
+    name = "placement"
+    rank = 12
+    kinds = KINDS
+
+    def __init__(self, profile: Profile = Profile.BALANCED) -> None:
+        self._index = PlacementIndex(profile)
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The pass, if there is somebody to try."""
+        return (PASS,) if self._index.observe(event) else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """One pass."""
+        self._index.recover(reader)
+        this_pass = _Pass(self._index, reader, now)
+        for unit in self._index.waiting.units():
+            if len(unit) == 1:
+                this_pass.try_pod(unit[0])
+            else:
+                this_pass.try_gang(unit)
+        this_pass.tell_the_rest()
+        return this_pass.outcome
+
+
+class _Pass:
+    """One pass: what was decided so far, as writes."""
+
+    def __init__(self, index: PlacementIndex, reader: Reader, now: Instant) -> None:
+        self._index = index
+        self._nodes = index.nodes
+        self._reader = reader
+        self._now = now
+        #: Why pods that ask for the same fit nowhere: nothing in a pass makes room for those that come later.
+        self._failures: dict[_Alike, str] = {}
+        self._leaving: dict[str, None] = {}
+        self.outcome = Outcome()
+
+    def try_pod(self, pod: PodView) -> None:
+        """Place a pod by itself, or make room for it."""
+        alike = pod.shape, pod.priority, pod.may_preempt, pod.scheduler
+        known = self._failures.get(alike)
+        if known is not None and not self._nodes.nomination_of(pod.uid):
+            self._park(pod, pod.unplaced or known)
+            return
+        placement = find_node(pod, self._nodes, self._index.profile_of(pod))
+        if isinstance(placement, Placed):
+            self._bind(pod, placement.node)
+            return
+        preemption = find_preemption(pod, self._nodes, placement.obstacles)
+        if isinstance(preemption, Preemption):
+            self._reserve(pod, preemption.node, placement.message())
+            for victim in preemption.victims:
+                self._evict(victim, pod, preemption.node)
+            return
+        message = _told(placement, preemption)
+        if not (minds_others(pod) or self._nodes.neighbours.repelling):
+            self._failures[alike] = message
+        self._park(pod, message, keeps_room=preemption.is_under_way)
+
+    def try_gang(self, pods: Sequence[PodView]) -> None:
+        """Place all the pods of a gang, or make room for all of them."""
+        profile = self._index.profile_of(pods[0])
+        if self._is_hopeless(pods, profile):
+            for pod in pods:
+                self._index.waiting.park(pod)
+            return
+        placement = place_gang(pods, self._nodes, profile)
+        if isinstance(placement, GangPlaced):
+            for pod in pods:
+                self._bind(pod, placement.nodes[pod.uid])
+            return
+        preemption = preempt_for_gang(pods, self._nodes, profile)
+        stuck, why = placement
+        if isinstance(preemption, GangPreemption):
+            for pod in pods:
+                self._reserve(pod, preemption.nodes[pod.uid], _told_to(pod, stuck, why.message()))
+            for victim, preemptor in preemption.victims:
+                self._evict(victim, preemptor, preemption.nodes[preemptor.uid])
+            return
+        message = _told(why, preemption)
+        for pod in pods:
+            self._park(pod, _told_to(pod, stuck, message), keeps_room=preemption.is_under_way)
+
+    def tell_the_rest(self) -> None:
+        """Write that pods are gated, or have a node, where their status says otherwise."""
+        for pod in list(self._index.untold.values()):
+            obj = self._current(pod)
+            if obj is None or pod.uid in self._leaving:
+                continue
+            told = set_placed(obj, self._now) if pod.node_name else set_gated(obj, self._now)
+            if told is obj:
+                del self._index.untold[pod.uid]
+            else:
+                self.outcome.writes.append(UpdateStatus(told))
+
+    def _is_hopeless(self, pods: Sequence[PodView], profile: Profile) -> bool:
+        """Whether a gang that was tried before still lacks room at the first look, and may take nobody's."""
+        if not all(pod.unplaced for pod in pods):
+            return False
+        if any(pod.may_preempt and self._nodes.has_lower_priority(pod.priority) for pod in pods):
+            return False
+        return not has_room_for_all(pods, self._nodes, profile)
+
+    def _bind(self, pod: PodView, node_name: str) -> None:
+        obj = self._current(pod)
+        if obj is None:
+            self._index.waiting.drop(pod.uid)
+            return
+        self._nodes.withdraw(pod.uid)
+        self._index.assume(pod, node_name)
+        self.outcome.writes.append(Update(with_path(obj, ("spec", "nodeName"), node_name)))
+        self._record(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
+
+    def _reserve(self, pod: PodView, node_name: str, message: str) -> None:
+        """Hold room for a pod until it is free. Who is of lower priority must look for room elsewhere."""
+        for other in list(self._nodes.nominated_to(node_name).values()):
+            if other.priority < pod.priority:
+                self._nodes.withdraw(other.uid)
+                self._index.waiting.activate(other.uid)
+        self._index.nominate(pod, node_name)
+        self._index.waiting.park(pod)
+        self._tell(pod, message, node_name)
+
+    def _evict(self, victim: PodView, preemptor: PodView, node_name: str) -> None:
+        if victim.deleting or victim.uid in self._leaving:
+            return
+        self._leaving[victim.uid] = None
+        self._index.condemn(victim, preemptor)
+        obj = self._current(victim)
+        if obj is None or not obj["spec"].get("nodeName"):
+            return  # bound in this very pass: the next one asks it to leave
+        told = set_preempted(obj, preemptor.scheduler, self._now)
+        if told is not obj:
+            self.outcome.writes.append(UpdateStatus(told))
+        self.outcome.writes.append(Delete(pod_key(victim), uid=victim.uid))
+        self._record(victim, "Normal", "Preempted", f"Preempted by pod {preemptor.uid} on node {node_name}")
+
+    def _park(self, pod: PodView, message: str, *, keeps_room: bool = False) -> None:
+        """It waits until something changes that can help it."""
+        if not keeps_room:
+            self._nodes.withdraw(pod.uid)
+        self._index.waiting.park(pod)
+        self._tell(pod, message, self._nodes.nomination_of(pod.uid))
+
+    def _tell(self, pod: PodView, message: str, nominated: str) -> None:
+        obj = self._current(pod)
+        if obj is None:
+            return
+        told = set_unplaced(obj, message, nominated, self._now)
+        if told is not obj:
+            self.outcome.writes.append(UpdateStatus(told))
+        if message != pod.unplaced:
+            note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
+            self._record(pod, "Warning", "FailedScheduling", note)
+
+    def _record(self, pod: PodView, type: str, reason: str, message: str) -> None:  # noqa: A002 - the field's name
+        self.outcome.events.append(EventRecord(pod_key(pod), type, reason, message))
+
+    def _current(self, pod: PodView) -> Obj | None:
+        """The pod's object; None if it is gone."""
+        obj = self._reader.get(pod_key(pod))
+        return obj if obj is not None and obj["metadata"].get("uid", "") == pod.uid else None
+
+
+def _told(why: Unplaceable, preemption: Futile) -> str:
+    """Why a pod fits nowhere, and why nobody leaves for it."""
+    message = why.message()
+    return message if message == NO_NODES else f"{message} {preemption.message}"
+
+
+def _told_to(pod: PodView, stuck: PodView, message: str) -> str:
+    """What a pod of a gang is told: those unlike the one that has no place may have one themselves."""
+    return message if pod.shape is stuck.shape else f"pod group is unschedulable: {message}"

@@ -1,0 +1,132 @@
+"""Who must leave so that a pod fits: pods of lower priority on one node, as few and as unimportant as will do.
+
+Sources: kube-scheduler's framework/preemption (Preempt, DryRunPreemption, pickOneNodeForPreemption) and plugin
+defaultpreemption. There are no disruption budgets here. Where kube-scheduler starts its search at a random node, this
+one starts at the first by name.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api.views.pods import PodView
+from batchyard.core.placement.cluster import Nodes
+from batchyard.core.placement.fit import find_obstacle, tell
+from batchyard.core.placement.node import Node
+from batchyard.core.placement.resources import find_shortage
+from batchyard.core.placement.rules import Obstacle
+
+#: How many nodes with victims are compared: a tenth of those that come into question, but so many at least.
+_CANDIDATES_MIN: Final = 100
+_CANDIDATES_PERCENT: Final = 10
+#: Adds up priorities so that more victims weigh more, negative priorities or not.
+_PRIORITY_OFFSET: Final = 2**31
+#: When a pod that the kubelet has not seen is taken to start: after all others.
+_NOT_STARTED: Final = 2**63
+
+_NO_VICTIMS: Final = Obstacle(("No preemption victims found for incoming pod",), may_yield=False)
+_NO_HELP: Final = "Preemption is not helpful for scheduling"
+
+
+class Preemption(NamedTuple):
+    """Who leaves which node for a pod, the most important first."""
+
+    node: str
+    victims: tuple[PodView, ...]
+
+
+class Futile(NamedTuple):
+    """Why nobody leaves, in kube-scheduler's words."""
+
+    message: str
+    #: Those who were asked to leave before are still on their way.
+    is_under_way: bool = False
+
+
+_NEVER: Final = Futile("preemption: not eligible due to preemptionPolicy=Never.")
+UNDER_WAY: Final = Futile("preemption: not eligible due to a terminating pod on the nominated node.", is_under_way=True)
+
+
+def find_preemption(pod: PodView, nodes: Nodes, obstacles: Mapping[str, Obstacle]) -> Preemption | Futile:
+    """Who leaves for a pod that fits no node because of these obstacles, by node."""
+    if not pod.may_preempt:
+        return _NEVER
+    nominated = obstacles.get(nodes.nomination_of(pod.uid))
+    if nominated is not None and nominated.may_yield and awaits_victims(pod, nodes):
+        return UNDER_WAY
+    potential = [name for name, obstacle in obstacles.items() if obstacle.may_yield]
+    enough = max(len(potential) * _CANDIDATES_PERCENT // 100, _CANDIDATES_MIN)
+    candidates: list[Preemption] = []
+    counts: dict[str, int] = {}
+    has_victims = nodes.has_lower_priority(pod.priority)
+    for name in potential:
+        found = _find_victims(pod, nodes.get(name), nodes) if has_victims else _NO_VICTIMS
+        if isinstance(found, Preemption):
+            candidates.append(found)
+            if len(candidates) == enough:
+                break
+        else:
+            for text in found.reasons:
+                counts[text] = counts.get(text, 0) + 1
+    if candidates:
+        return min(candidates, key=_cost)
+    if len(potential) < len(nodes):
+        counts[_NO_HELP] = len(nodes) - len(potential)
+    return Futile(f"preemption: {tell(len(nodes), counts)}")
+
+
+def awaits_victims(pod: PodView, nodes: Nodes) -> bool:
+    """Whether those who leave for a pod are still on the node on which room is held for it."""
+    node = nodes.get(nodes.nomination_of(pod.uid))
+    return node is not None and any(p.preempted and p.priority < pod.priority for p in node.pods.values())
+
+
+def importance(pod: PodView) -> tuple[int, int, str]:
+    """The order in which pods are spared: higher priority first, then those that run for longer, then by name."""
+    return -pod.priority, _start(pod), pod.key
+
+
+def freed_by(pods: Sequence[PodView]) -> dict[str, int]:
+    """What pods have of a node, by resource."""
+    freed: dict[str, int] = {}
+    for pod in pods:
+        for resource, amount in pod.requests:
+            freed[resource] = freed.get(resource, 0) + amount
+    return freed
+
+
+def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption | Obstacle:
+    """Who must leave a node; or what is still in the way when all of lower priority have left."""
+    lower = [] if node is None else [p for p in node.pods.values() if p.priority < pod.priority]
+    if node is None or not lower:
+        return _NO_VICTIMS
+    shortage = None if pod.shape.host_ports else find_shortage(pod.shape, node, freed_by(lower))
+    if shortage is not None:
+        return shortage
+    with nodes.what_if():
+        for other in lower:
+            nodes.remove_pod(other.uid)
+        obstacle = find_obstacle(pod, node, nodes)
+        if obstacle is not None:
+            return obstacle
+        victims = []
+        for other in sorted(lower, key=importance):
+            nodes.add_pod(other, node.name)
+            if find_obstacle(pod, node, nodes) is not None:
+                nodes.remove_pod(other.uid)
+                victims.append(other)
+    return Preemption(node.name, tuple(victims))
+
+
+def _cost(candidate: Preemption) -> tuple[int, int, int, int, str]:
+    """What is compared: the highest priority, the sum of priorities, the number, how late the highest started."""
+    victims = candidate.victims
+    if not victims:
+        return -_PRIORITY_OFFSET, 0, 0, 0, candidate.node
+    highest = victims[0].priority
+    earliest = min(_start(victim) for victim in victims if victim.priority == highest)
+    total = sum(victim.priority + _PRIORITY_OFFSET for victim in victims)
+    return highest, total, len(victims), -earliest, candidate.node
+
+
+def _start(pod: PodView) -> int:
+    return _NOT_STARTED if pod.started is None else pod.started
