@@ -157,9 +157,11 @@ def test_what_a_pod_says_stays() -> None:
 
 def test_a_container_requests_its_limits_where_it_requests_nothing_else() -> None:
     resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": 1}}
-    done = with_defaults(edited(POD, {"spec.containers[0].resources": resources}))
-    (container,) = done["spec"]["containers"]
-    assert container["resources"]["requests"] == {"cpu": "1", "nvidia.com/gpu": 1}
+    said = {"name": "d", "image": "i", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}
+    done = with_defaults(edited(POD, {"spec.containers": [{"name": "c", "resources": resources}, said]}))
+    first, second = done["spec"]["containers"]
+    assert first["resources"]["requests"] == {"cpu": "1", "nvidia.com/gpu": 1}
+    assert second == said
 
 
 def test_a_node_gives_all_it_has_unless_it_says_otherwise() -> None:

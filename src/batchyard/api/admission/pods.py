@@ -23,6 +23,10 @@ Toleration: TypeAlias = Mapping[str, Any]
 TOLERATION_SECONDS: Final = 300
 _NO_EXECUTE: Final = "NoExecute"
 _LOST: Final = (well_known.NOT_READY, well_known.UNREACHABLE)
+_STAYING: Final[Mapping[str, Toleration]] = {
+    key: {"key": key, "operator": "Exists", "effect": _NO_EXECUTE, "tolerationSeconds": TOLERATION_SECONDS}
+    for key in _LOST
+}
 _PREEMPT: Final = "PreemptLowerPriority"
 
 
@@ -54,13 +58,7 @@ def default_toleration_seconds(pod: Obj) -> Obj:
     """The Pod, which stays for a while on a node that is not ready or unreachable if it says nothing of such nodes."""
     given = pod["spec"].get("tolerations") or ()
     missing = [key for key in _LOST if not any(_speaks_of(toleration, key) for toleration in given)]
-    return _tolerating(
-        pod,
-        [
-            {"key": key, "operator": "Exists", "effect": _NO_EXECUTE, "tolerationSeconds": TOLERATION_SECONDS}
-            for key in missing
-        ],
-    )
+    return _tolerating(pod, [_STAYING[key] for key in missing])
 
 
 def extended_resource_toleration(pod: Obj) -> Obj:
@@ -108,15 +106,19 @@ def _speaks_of(toleration: Toleration, key: str) -> bool:
 
 def _tolerating(pod: Obj, added: Sequence[Toleration]) -> Obj:
     """The Pod with these tolerations, each once, in the place of one that is the same but for its seconds."""
+    if not added:
+        return pod
     tolerations = list(pod["spec"].get("tolerations") or ())
+    places = {_identity(each): i for i, each in enumerate(tolerations)}
     for toleration in added:
-        at = next((i for i, each in enumerate(tolerations) if _identity(each) == _identity(toleration)), None)
+        at = places.get(_identity(toleration))
         if at is None:
             tolerations.append(toleration)
         else:
             tolerations[at] = toleration
-    return {**pod, "spec": {**pod["spec"], "tolerations": tolerations}} if added else pod
+    return {**pod, "spec": {**pod["spec"], "tolerations": tolerations}}
 
 
 def _identity(toleration: Toleration) -> tuple[str, ...]:
-    return tuple(toleration.get(field) or "" for field in ("key", "operator", "value", "effect"))
+    get = toleration.get
+    return get("key") or "", get("operator") or "", get("value") or "", get("effect") or ""
