@@ -77,14 +77,14 @@ def test_the_taint_that_drives_pods_out_is_swapped_with_its_condition() -> None:
     assert lifecycle.execution_key(unready) == well_known.UNREACHABLE
     tainted = lifecycle.with_taints(unready, well_known.UNREACHABLE, make.at(7))
     assert keys(tainted) == [(well_known.UNREACHABLE, "NoSchedule"), (well_known.UNREACHABLE, "NoExecute")]
-    assert lifecycle.health_tainted_at(tainted) == make.at(7)
+    assert lifecycle.given_up_at(tainted) == make.at(7)
     assert lifecycle.with_taints(tainted, well_known.UNREACHABLE, make.at(9)) is tainted
 
 
 def test_a_taint_that_drives_pods_out_tells_from_when() -> None:
     tainted = lifecycle.with_taints(node(taints=[taint("maintenance", since=None)]), None, make.at(5))
     assert tainted["spec"]["taints"] == [taint("maintenance", since=5)]
-    assert lifecycle.health_tainted_at(tainted) is None
+    assert not lifecycle.is_given_up(tainted)
 
 
 def test_a_node_that_loses_its_last_taint_has_no_list_of_them() -> None:

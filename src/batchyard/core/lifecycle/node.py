@@ -129,10 +129,15 @@ def execution_taints(node: Obj) -> Sequence[Taint]:
     return [taint for taint in taints_of(node) if taint.get("effect") == NO_EXECUTE]
 
 
-def health_tainted_at(node: Obj) -> Instant | None:
-    """When it got a taint that drives out pods since it is not ready; None: it has none."""
+def is_given_up(node: Obj) -> bool:
+    """Whether it has a taint that drives out pods since it is not ready."""
+    return any(taint["key"] in _EXECUTION_KEYS for taint in execution_taints(node))
+
+
+def given_up_at(node: Obj) -> Instant | None:
+    """When it got such a taint; None: it has none, or none that says so."""
     times = [t["timeAdded"] for t in execution_taints(node) if t["key"] in _EXECUTION_KEYS and "timeAdded" in t]
-    return max(map(parse_time, times)) if times else None
+    return max(map(parse_time, times), default=None)
 
 
 def execution_key(node: Obj) -> str | None:
