@@ -6,7 +6,7 @@ from typing import Any, Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_status
 from batchyard.api.times import format_time, parse_time
-from batchyard.base.ids import fnv1a_64
+from batchyard.base.ids import uid_for
 from batchyard.base.instant import SECOND, Instant
 
 # The phases: asked for (no phase), then Provisioning, Booting, Running; Failed never came, Crashed is lost until it is
@@ -56,7 +56,7 @@ def name_prefix(cluster: str, pool: str, zone: str) -> str:
 
     Where both names together are long, each is cut.
     """
-    digits = f"{fnv1a_64(f'{cluster}/{pool}/{zone}') & 0xFFFFFFFF:08x}"
+    digits = uid_for(0, cluster, pool, zone)[:8]
     if len(cluster) + len(pool) > _NAMES_MAX:
         cluster, pool = cluster[:_NAME_CUT], pool[:_NAME_CUT]
     return f"gke-{cluster}-{pool}-{digits}-"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from batchyard.api import well_known
 from batchyard.api.meta import Obj
 from batchyard.core.machines.catalog import Catalog, MachineType, accelerator_from
 
@@ -43,7 +44,7 @@ def is_autoscaled(pool: Obj) -> bool:
 def hosts_of_slice(pool: Obj, catalog: Catalog) -> int:
     """How many machines come and go as one: those of a slice of TPUs with several machines; otherwise 1."""
     accelerator, topology = catalog.machine(pool["spec"]["machineType"]).accelerator, pool["spec"].get("tpuTopology")
-    if accelerator is None or not topology:
+    if accelerator is None or accelerator.resource != well_known.TPU or not topology:
         return 1
     return max(1, chips_in(topology) // accelerator.count)
 

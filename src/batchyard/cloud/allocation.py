@@ -1,0 +1,195 @@
+"""Who gets a machine: one pass over all who want one, first come first served.
+
+Instances that are asked for get one or fail, at once. Those of a slice of TPUs get theirs together or fail together. A
+ResizeRequest waits until all its machines can be had, and then its Instances are made and served before others.
+Instances that failed are somebody else's to give up, but those of pools without an autoscaler are tried again, as a
+managed instance group does: those of the pool keep coming until they are there.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.conditions import with_condition
+from batchyard.api.meta import Key, Obj, with_status
+from batchyard.api.times import parse_time
+from batchyard.base.instant import Instant
+from batchyard.cloud.capacity_index import CapacityIndex, slot_of
+from batchyard.cloud.slices import wants_itself
+from batchyard.cloud.stock import INVALID_ARGUMENT, Refusal, Slot, Stock, demand_of, invalid
+from batchyard.core.machines.catalog import catalog_of
+from batchyard.core.machines.instances import FAILED, PROVISIONING, in_phase, new_instance, phase_of
+from batchyard.core.machines.pools import hosts_of_slice, is_autoscaled, zones_of
+from batchyard.ports.client import Create, Reader, UpdateStatus, Write
+
+ACCEPTED: Final = "ACCEPTED"
+SUCCEEDED: Final = "SUCCEEDED"
+FAILED_STATE: Final = "FAILED"
+_PROVISIONED: Final = "Provisioned"
+
+
+class Ask(NamedTuple):
+    """Somebody who wants machines: Instances that come together, or a ResizeRequest."""
+
+    turn: tuple[int, Instant, str]
+    instances: Sequence[Obj]
+    request: Obj | None
+
+
+class Allocation:
+    """One pass: what is left, and what is written."""
+
+    def __init__(self, index: CapacityIndex, reader: Reader, cluster: Obj, now: Instant) -> None:
+        self.writes: list[Write] = []
+        self.retry_at: Instant | None = None
+        self._index = index
+        self._reader = reader
+        self._cluster = cluster
+        self._now = now
+        self._catalog = catalog_of(cluster)
+        self._stock = Stock(cluster, self._catalog, now)
+        for slot, count in index.in_use.items():
+            self._stock.take(demand_of(slot, self._pool(slot.pool), self._catalog), count)
+
+    def run(self) -> None:
+        """Serve all who want machines."""
+        for ask in sorted(self._asks(), key=lambda ask: ask.turn):
+            if ask.request is not None:
+                self._serve_request(ask.request)
+            else:
+                self._serve(ask.instances)
+
+    def _asks(self) -> Iterator[Ask]:
+        """All who may be served; slices as one."""
+        slices: dict[str, list[Obj]] = {}
+        for name, pool_name in self._index.asking.items():
+            pool, instance = self._pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
+            if pool is None or instance is None or (is_autoscaled(pool) and phase_of(instance) == FAILED):
+                continue
+            if hosts_of_slice(pool, self._catalog) > 1:
+                slices.setdefault(pool_name, []).append(instance)
+            else:
+                yield Ask(_turn(instance), (instance,), None)
+        for name, hosts in slices.items():
+            if not self._is_growing(name, len(hosts)):
+                yield Ask(min(map(_turn, hosts)), hosts, None)
+        for name in self._index.requests:
+            request = self._reader.get(Key(scheme.RESIZE_REQUEST, "", name))
+            if request is not None:
+                yield Ask(_turn(request), (), request)
+
+    def _is_growing(self, name: str, asking: int) -> bool:
+        """Whether the pool itself is about to ask for the rest of its slice."""
+        pool = self._pool(name)
+        hosts = 1 if pool is None else hosts_of_slice(pool, self._catalog)
+        return pool is not None and asking + self._index.hosts_in(name) < hosts and wants_itself(pool, hosts)
+
+    def _pool(self, name: str) -> Obj | None:
+        return self._reader.get(Key(scheme.NODE_POOL, "", name))
+
+    # --- Instances ---
+
+    def _serve(self, instances: Sequence[Obj]) -> None:
+        """Give Instances that come together their machines, or say why not."""
+        slot = slot_of(instances[0])
+        pool = self._pool(slot.pool)
+        assert pool is not None, "who asks has a pool"
+        refusal = self._refusal(slot, pool, instances)
+        if refusal is None:
+            self._stock.take(demand_of(slot, pool, self._catalog), len(instances))
+            self.writes += [UpdateStatus(in_phase(instance, PROVISIONING, self._now)) for instance in instances]
+            return
+        if not is_autoscaled(pool):
+            self._wait_for(refusal)
+        for instance in instances:
+            self._fail(instance, refusal)
+
+    def _refusal(self, slot: Slot, pool: Obj, instances: Sequence[Obj]) -> Refusal | None:
+        hosts, there = hosts_of_slice(pool, self._catalog), self._index.hosts_in(slot.pool)
+        if hosts > 1 and (len(instances) + there != hosts or any(slot_of(other) != slot for other in instances)):
+            message = f"A slice of {pool['spec']['tpuTopology']} has {hosts} machines in one zone, all or none of them."
+            return Refusal(INVALID_ARGUMENT, message)
+        demand = demand_of(slot, pool, self._catalog)
+        return invalid(slot, pool, self._catalog) or self._stock.refusal(demand, len(instances))
+
+    def _fail(self, instance: Obj, refusal: Refusal) -> None:
+        error = _error(refusal)
+        if phase_of(instance) != FAILED or instance["status"].get("error") != error:
+            self.writes.append(UpdateStatus(in_phase(instance, FAILED, self._now, error=error)))
+
+    def _wait_for(self, refusal: Refusal) -> None:
+        """Look again when the refusal no longer holds, if that is known."""
+        if refusal.retry_at is not None:
+            self.retry_at = min(refusal.retry_at, self.retry_at or refusal.retry_at)
+
+    # --- ResizeRequests ---
+
+    def _serve_request(self, request: Obj) -> None:
+        """Accept a ResizeRequest, make its Instances once all can have a machine, and tell when they have."""
+        phases = self._index.of_request(request["metadata"]["name"])
+        missing = request["spec"]["count"] - len(phases)
+        failed = next((name for name, phase in phases.items() if phase == FAILED), None)
+        if failed is not None:
+            self._tell(request, FAILED_STATE, self._refusal_of(failed))
+        elif missing > 0:
+            self._serve_missing(request, missing)
+        elif all(phase not in {"", PROVISIONING} for phase in phases.values()):
+            self._tell(request, SUCCEEDED, None)
+
+    def _serve_missing(self, request: Obj, count: int) -> None:
+        """Make so many Instances if all can have a machine now; wait for capacity, but not for what will never be."""
+        spec = request["spec"]
+        pool = self._pool(spec["pool"])
+        if pool is None or spec["zone"] not in zones_of(pool, self._cluster):
+            message = f"There is no node pool {spec['pool']} in zone {spec['zone']}."
+            self._tell(request, FAILED_STATE, Refusal(INVALID_ARGUMENT, message))
+            return
+        instance = new_instance(pool, spec["zone"], self._cluster, resize_request=request)
+        slot = slot_of(instance)
+        demand = demand_of(slot, pool, self._catalog)
+        never, shortage = invalid(slot, pool, self._catalog), self._stock.capacity_refusal(demand, count)
+        if never is None and shortage is not None:
+            self._wait_for(shortage)
+            self._tell(request, ACCEPTED, shortage)
+            return
+        never = never or self._stock.quota_refusal(demand, count)
+        if never is not None:
+            self._tell(request, FAILED_STATE, never)
+            return
+        self._stock.take(demand, count)
+        self.writes += [Create(instance)] * count
+        self._tell(request, ACCEPTED, None)
+
+    def _refusal_of(self, name: str) -> Refusal | None:
+        """Why an Instance failed."""
+        instance = self._reader.get(Key(scheme.INSTANCE, "", name))
+        error = None if instance is None else instance["status"].get("error")
+        return None if error is None else Refusal(error["code"], error["message"])
+
+    def _tell(self, request: Obj, state: str, why_not: Refusal | None) -> None:
+        """Write how a ResizeRequest stands, if that is new."""
+        old = request.get("status") or {}
+        conditions = with_condition(
+            old.get("conditions") or [],
+            type=_PROVISIONED,
+            status=state == SUCCEEDED,
+            reason=state if why_not is None else why_not.code,
+            message="" if why_not is None else why_not.message,
+            now=self._now,
+        )
+        status = {**old, "state": state, "conditions": conditions}
+        if state == FAILED_STATE and why_not is not None:
+            status["error"] = _error(why_not)
+        if status != old:
+            self.writes.append(UpdateStatus(with_status(request, status)))
+
+
+def _turn(obj: Obj) -> tuple[int, Instant, str]:
+    """Where one stands in line. The Instances of a ResizeRequest are first: it has waited for their machines."""
+    metadata = obj["metadata"]
+    return (0 if "resizeRequest" in obj["spec"] else 1, parse_time(metadata["creationTimestamp"]), metadata["name"])
+
+
+def _error(refusal: Refusal) -> dict[str, str]:
+    """A refusal as the status of an object has it."""
+    return {"code": refusal.code, "message": refusal.message}

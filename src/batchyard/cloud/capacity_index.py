@@ -1,0 +1,131 @@
+"""Which machines are in use, and who waits for one: built from the changes of Instances and ResizeRequests."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
+from batchyard.cloud.stock import Slot
+from batchyard.core.machines.instances import (
+    BOOTING,
+    CRASHED,
+    FAILED,
+    PROVISIONING,
+    RUNNING,
+    STOPPING,
+    is_leaving,
+    phase_of,
+)
+from batchyard.ports.client import EventType, WatchEvent
+
+#: The phases in which there is a machine; one that crashed keeps its place until it is given up.
+_IN_USE: Final = frozenset({PROVISIONING, BOOTING, RUNNING, STOPPING, CRASHED})
+_OPEN: Final = frozenset({"", "ACCEPTED"})
+
+
+class CapacityIndex:
+    """Machines in use by slot, Instances and ResizeRequests without machines."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Slot] = {}
+        self._counts: dict[Slot, int] = {}
+        self._asking: dict[str, str] = {}
+        self._requests: dict[str, None] = {}
+        self._of_request: dict[str, dict[str, str]] = {}
+
+    @property
+    def in_use(self) -> Mapping[Slot, int]:
+        """How many machines of each slot are in use."""
+        return self._counts
+
+    @property
+    def asking(self) -> Mapping[str, str]:
+        """The names of Instances without a machine, the Failed included, with their pools."""
+        return self._asking
+
+    @property
+    def requests(self) -> Sequence[str]:
+        """The names of ResizeRequests that are not done."""
+        return tuple(self._requests)
+
+    def of_request(self, name: str) -> Mapping[str, str]:
+        """The Instances of a ResizeRequest by name, with their phases."""
+        return self._of_request.get(name) or {}
+
+    def hosts_in(self, pool: str) -> int:
+        """How many machines of a pool are in use."""
+        return sum(count for slot, count in self._counts.items() if slot.pool == pool)
+
+    def note(self, event: WatchEvent) -> bool:
+        """Take note of a change; whether somebody waits who may be served because of it."""
+        if event.key.kind == scheme.INSTANCE:
+            helps = self._note_instance(event)
+        elif event.key.kind == scheme.RESIZE_REQUEST:
+            helps = self._note_request(event)
+        else:
+            helps = event.old is None or event.old["spec"] != event.obj["spec"]
+        return helps and bool(self._asking or self._requests)
+
+    def _note_instance(self, event: WatchEvent) -> bool:
+        name, instance = event.key.name, event.obj
+        gone = event.type is EventType.DELETED
+        phase, slot = phase_of(instance), slot_of(instance)
+        asks = not gone and not is_leaving(instance) and phase in {"", FAILED}
+        freed = self._note_held(name, None if gone or not _holds(instance) else slot)
+        new = asks and name not in self._asking
+        if asks:
+            self._asking[name] = slot.pool
+        else:
+            self._asking.pop(name, None)
+        return self._note_of_request(instance, gone) or freed or new
+
+    def _note_held(self, name: str, slot: Slot | None) -> bool:
+        """Count a machine where it is now; whether its place is free."""
+        before = self._held.get(name)
+        if before == slot:
+            return False
+        if before is not None:
+            self._counts[before] -= 1
+            if not self._counts[before]:
+                del self._counts[before]
+            del self._held[name]
+        if slot is not None:
+            self._held[name] = slot
+            self._counts[slot] = self._counts.get(slot, 0) + 1
+        return before is not None
+
+    def _note_of_request(self, instance: Obj, gone: bool) -> bool:
+        """Keep the phases of a ResizeRequest's Instances; whether it has some."""
+        request = instance["spec"].get("resizeRequest")
+        if request is None:
+            return False
+        phases = self._of_request.setdefault(request, {})
+        if gone:
+            phases.pop(instance["metadata"]["name"], None)
+        else:
+            phases[instance["metadata"]["name"]] = phase_of(instance)
+        if not phases:
+            del self._of_request[request]
+        return True
+
+    def _note_request(self, event: WatchEvent) -> bool:
+        """Keep a ResizeRequest while it is open; whether it is new."""
+        name, state = event.key.name, (event.obj.get("status") or {}).get("state") or ""
+        new = name not in self._requests
+        if event.type is not EventType.DELETED and state in _OPEN:
+            self._requests[name] = None
+            return new
+        self._requests.pop(name, None)
+        return False
+
+
+def slot_of(instance: Obj) -> Slot:
+    """The slot of an Instance."""
+    spec = instance["spec"]
+    return Slot(spec["pool"], spec["zone"], spec["machineType"], spec.get("provisioning", "standard"))
+
+
+def _holds(instance: Obj) -> bool:
+    """Whether the Instance keeps a machine from others. One that crashed and was given up does not."""
+    phase = phase_of(instance)
+    return phase in _IN_USE and not (phase == CRASHED and is_leaving(instance))

@@ -1,0 +1,85 @@
+"""A Cluster from a file, as the objects a world begins with; and what the catalogue has to say against it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from batchyard.api import scheme, well_known
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
+from batchyard.cloud.node_pools import POOL_FINALIZER
+from batchyard.core.machines.catalog import Catalog, catalog_of
+from batchyard.core.machines.pools import chips_in, has_its_accelerator, hosts_of_slice
+
+
+def initial_objects(cluster: Obj) -> list[Obj]:
+    """The Cluster and its NodePools. Their machines are made by the controllers."""
+    return [cluster, *(_node_pool(row) for row in cluster["spec"].get("nodePools") or ())]
+
+
+def catalog_faults(cluster: Obj) -> Sequence[FieldError]:
+    """What the Cluster asks for that does not exist: machine types, accelerators, placement, topologies."""
+    catalog = catalog_of(cluster)
+    return [*_unknown_types(cluster["spec"], catalog), *_impossible_pools(cluster["spec"], catalog)]
+
+
+def _node_pool(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": scheme.kind_info(scheme.NODE_POOL).api_version,
+        "kind": "NodePool",
+        "metadata": {"name": row["name"], "finalizers": [POOL_FINALIZER]},
+        "spec": {field: value for field, value in row.items() if field != "name"},
+    }
+
+
+def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
+    """Machine types that are nowhere described."""
+    named = [
+        (f"spec.{rows}[{index}].machineType", row["machineType"])
+        for rows in ("nodePools", "reservations", "capacity")
+        for index, row in enumerate(spec.get(rows) or ())
+    ]
+    named += [(f"spec.prices.{name}", name) for name in spec.get("prices") or ()]
+    for path, name in named:
+        if name not in catalog.machines:
+            close = get_close_matches(name, list(catalog.machines), 1)
+            hint = f"did you mean {close[0]!r}? Otherwise" if close else "if it exists,"
+            yield FieldError(path, f"unknown machine type {name!r}", f"{hint} describe it in spec.catalog")
+
+
+def _impossible_pools(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
+    """Pools of machines that exist, of a kind that does not."""
+    for index, row in enumerate(spec.get("nodePools") or ()):
+        if row["machineType"] in catalog.machines:
+            path = f"spec.nodePools[{index}]"
+            yield from (fault._replace(path=f"{path}.{fault.path}") for fault in _faults_of(_node_pool(row), catalog))
+
+
+def _faults_of(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
+    spec = pool["spec"]
+    machine = catalog.machine(spec["machineType"])
+    if not has_its_accelerator(pool, catalog):
+        can = [name for name in catalog.attachable if catalog.can_attach(machine, name)]
+        own = machine.accelerator
+        remedy = f"it has {own.count} {own.type}" if own else f"it takes {', '.join(can)}" if can else "it takes none"
+        problem = f"{machine.name} cannot have {spec['accelerator']['count']} {spec['accelerator']['type']}"
+        yield FieldError("accelerator", problem, f"{remedy}; leave this out or choose another machine type")
+    if spec.get("placementGroup") and not catalog.family(machine).placement_max:
+        families = [name for name, family in catalog.families.items() if family.placement_max]
+        remedy = f"choose a machine type of {', '.join(families)}, or leave this out"
+        yield FieldError("placementGroup", f"machines of family {machine.family} cannot be placed compactly", remedy)
+    if spec.get("tpuTopology"):
+        yield from _topology_faults(pool, catalog)
+
+
+def _topology_faults(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
+    machine, topology = catalog.machine(pool["spec"]["machineType"]), pool["spec"]["tpuTopology"]
+    if machine.accelerator is None or machine.accelerator.resource != well_known.TPU:
+        yield FieldError(
+            "tpuTopology", f"{machine.name} has no TPUs", "leave this out or choose a machine type with TPUs"
+        )
+        return
+    chips, each = chips_in(topology), machine.accelerator.count
+    if chips % each or (chips != each and hosts_of_slice(pool, catalog) < 2):
+        remedy = f"choose a topology whose chips are a multiple of {each}"
+        yield FieldError("tpuTopology", f"{topology} has {chips} chips, and each {machine.name} has {each}", remedy)

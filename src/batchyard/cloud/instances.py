@@ -1,0 +1,168 @@
+"""The life of a machine: it boots, its Node registers and becomes ready, it is told to stop, it is switched off.
+
+How long the steps take is drawn by the seed and the name of the machine. A Node goes with its machine, as the cloud
+node lifecycle controller of Kubernetes has it. What is due is worked out from the Instance alone, so nothing is lost
+when the controller starts anew.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation, label, with_metadata
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.chance import triangular
+from batchyard.base.instant import Duration, Instant, parse_duration
+from batchyard.cloud.clusters import only_cluster
+from batchyard.cloud.reservations import ends_at, find_reservation
+from batchyard.core.machines.catalog import catalog_of
+from batchyard.core.machines.instances import (
+    BOOTING,
+    INITIAL,
+    NOTICE,
+    PROVISIONING,
+    RUNNING,
+    STOPPING,
+    in_phase,
+    is_leaving,
+    phase_of,
+    since,
+    stops_at,
+)
+from batchyard.core.machines.nodes import awaits_drivers, made_ready, registered_node
+from batchyard.core.machines.pools import machine_of
+from batchyard.core.machines.times import spread_of
+from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.ports.controller import EventRecord, Outcome
+
+
+class Instances:
+    """Takes every machine from one phase to the next."""
+
+    name = "cloud-instances"
+    rank = 0
+    kinds = (scheme.INSTANCE,)
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The Instance."""
+        return (event.key,)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Take the step that is due, or wait for it."""
+        instance, cluster = reader.get(key), only_cluster(reader)
+        node = reader.get(Key(scheme.NODE, "", key.name))
+        if instance is None:
+            return Outcome(_removal(node))
+        if cluster is None:
+            return Outcome()
+        pool = reader.get(Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
+        return _Machine(instance, node, pool, cluster, self._seed).step(now)
+
+
+def _removal(node: Obj | None) -> list[Write]:
+    """A Node goes with its machine."""
+    is_ours = node is not None and label(node, well_known.NODE_POOL) is not None
+    return [Delete(Key(scheme.NODE, "", node["metadata"]["name"]))] if node is not None and is_ours else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """An Instance, its Node if there is one, and what is said of it elsewhere."""
+
+    instance: Obj
+    node: Obj | None
+    pool: Obj | None
+    cluster: Obj
+    seed: int
+
+    def step(self, now: Instant) -> Outcome:
+        """What is due, or when it will be."""
+        if is_leaving(self.instance):
+            return self._leave(now)
+        stop = stops_at(self.instance)
+        if stop is not None and stop <= now:
+            key = Key(scheme.INSTANCE, "", self.instance["metadata"]["name"])
+            return Outcome([Delete(key, uid=self.instance["metadata"].get("uid"))])
+        phase = phase_of(self.instance)
+        if phase == PROVISIONING:
+            return self._boot(now, stop)
+        if phase == BOOTING:
+            return self._register(now, stop)
+        return self._run(now, stop) if phase == RUNNING else Outcome(requeue_at=stop)
+
+    def _boot(self, now: Instant, stop: Instant | None) -> Outcome:
+        due = since(self.instance) + self._drawn("provisioning")
+        if due > now:
+            return Outcome(requeue_at=_first(due, stop))
+        return Outcome([UpdateStatus(in_phase(self.instance, BOOTING, now))])
+
+    def _register(self, now: Instant, stop: Instant | None) -> Outcome:
+        """Its kubelet makes the Node."""
+        due = since(self.instance) + self._drawn("boot") + self._drawn("registration")
+        if due > now or self.pool is None:
+            return Outcome(requeue_at=_first(due, stop) if due > now else stop)
+        stop = _first(self._end(self.pool, now), stop)
+        fields = {} if stop is None else {"stopAt": format_time(stop)}
+        writes: list[Write] = [UpdateStatus(in_phase(self.instance, RUNNING, now, **fields))]
+        if self.node is None:
+            writes.insert(0, Create(registered_node(self.instance, self.pool, self.cluster, now)))
+        return Outcome(writes)
+
+    def _end(self, pool: Obj, now: Instant) -> Instant | None:
+        """When it must be given back: its time is over, or that of its reservation."""
+        longest = self.instance["spec"].get("maxRunDuration")
+        named = pool["spec"].get("reservation")
+        reservation = None if named is None else find_reservation(self.cluster, named)
+        end = None if reservation is None else ends_at(self.cluster, reservation)
+        return end if longest is None else _first(now + parse_duration(longest), end)
+
+    def _run(self, now: Instant, stop: Instant | None) -> Outcome:
+        """Its Node becomes ready; when it is to stop it is told in time."""
+        notice = None if stop is None else stop - NOTICE
+        if notice is not None and notice <= now:
+            return Outcome([UpdateStatus(in_phase(self.instance, STOPPING, now))])
+        node = self.node
+        if node is None or not awaits_drivers(node):
+            return Outcome(requeue_at=notice)
+        accelerated = self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
+        due = since(self.instance) + self._drawn("drivers" if accelerated else "network")
+        if due > now:
+            return Outcome(requeue_at=_first(due, notice))
+        name = node["metadata"]["name"]
+        event = EventRecord(Key(scheme.NODE, "", name), "Normal", "NodeReady", f"Node {name} status is now: NodeReady")
+        return Outcome([UpdateStatus(made_ready(node, now))], [event], notice)
+
+    def _leave(self, now: Instant) -> Outcome:
+        """It was given up: once it is off, its Node goes, and then the Instance."""
+        off = self._off_at()
+        if off > now:
+            return Outcome(requeue_at=off)
+        finalizers = self.instance["metadata"].get("finalizers") or ()
+        kept = [finalizer for finalizer in finalizers if finalizer != well_known.INSTANCE_FINALIZER]
+        return Outcome([*_removal(self.node), Update(with_metadata(self.instance, finalizers=kept or None))])
+
+    def _off_at(self) -> Instant:
+        """When one that was given up is off: at once, unless its system runs and must be shut down."""
+        asked, stop = parse_time(self.instance["metadata"]["deletionTimestamp"]), stops_at(self.instance)
+        if phase_of(self.instance) not in {RUNNING, STOPPING}:
+            return asked
+        off = asked + self._drawn("shutdown")
+        return off if stop is None else min(off, max(stop, asked))
+
+    def _drawn(self, step: str) -> Duration:
+        """How long a step takes it. What a world starts with takes no time to be there."""
+        if annotation(self.instance, INITIAL) is not None and step != "shutdown":
+            return 0
+        catalog = catalog_of(self.cluster)
+        spread = spread_of(step, catalog.machine(self.instance["spec"]["machineType"]), self.cluster, catalog)
+        return triangular(*spread, self.seed, self.instance["metadata"]["name"], step)
+
+
+def _first(one: Instant | None, other: Instant | None) -> Instant | None:
+    """The earlier of two instants, where there are two."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

@@ -1,0 +1,173 @@
+"""Objects of the cloud for tests: a cluster of three zones, its pools, and machines of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key, key_of, with_status
+from batchyard.base.instant import Instant
+from batchyard.client.local import LocalClient
+from batchyard.cloud.capacity import Capacity
+from batchyard.cloud.cluster_objects import initial_objects
+from batchyard.cloud.instances import Instances
+from batchyard.cloud.node_pools import NodePools
+from batchyard.controllers.runner import Runner
+from batchyard.core.machines.instances import new_instance, phase_of
+from batchyard.ports.client import Update, UpdateStatus, Write, WriteResult
+from batchyard.ports.controller import EventRecord
+from batchyard.sim.kernel import VirtualKernel
+from batchyard.store.memory import Store
+from stage import Stage
+
+Obj = dict[str, Any]
+
+ZONE = "us-central1-a"
+
+
+def cluster(name: str = "batch", **spec: Any) -> Obj:
+    """A Cluster in three zones; the keywords are its spec's."""
+    return {
+        "apiVersion": "cloud.batchyard.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": make.metadata(name, None),
+        "spec": {"region": "us-central1", "zones": [f"us-central1-{zone}" for zone in "abc"], **spec},
+    }
+
+
+def node_pool(name: str = "pool", machine: str = "g2-standard-24", **spec: Any) -> Obj:
+    """A NodePool in one zone; the keywords are its spec's."""
+    return {
+        "apiVersion": "cloud.batchyard.dev/v1alpha1",
+        "kind": "NodePool",
+        "metadata": make.metadata(name, None),
+        "spec": {"machineType": machine, "zones": [ZONE], **spec},
+    }
+
+
+def autoscaled(name: str = "pool", machine: str = "g2-standard-24", **spec: Any) -> Obj:
+    """A NodePool that an autoscaler looks after."""
+    return node_pool(name, machine, autoscaling={"min": 0, "max": 100}, **spec)
+
+
+def instance(name: str, pool: Obj | None = None, zone: str = ZONE, **status: Any) -> Obj:
+    """An Instance of a pool, under a name."""
+    asked = new_instance(pool or autoscaled(), zone, cluster())
+    metadata = {**asked["metadata"], **make.metadata(name, None)}
+    return {**asked, "metadata": metadata, **({"status": status} if status else {})}
+
+
+def resize_request(name: str, pool: str = "pool", count: int = 1, zone: str = ZONE, **spec: Any) -> Obj:
+    """A ResizeRequest."""
+    return {
+        "apiVersion": "cloud.batchyard.dev/v1alpha1",
+        "kind": "ResizeRequest",
+        "metadata": make.metadata(name, None),
+        "spec": {"pool": pool, "zone": zone, "count": count, **spec},
+    }
+
+
+class Died(Exception):  # noqa: N818 - says what happened
+    """The controllers died before a write."""
+
+
+class MortalClient:
+    """A client that dies before a write of the controllers, if it is told how many they have left."""
+
+    def __init__(self, client: LocalClient) -> None:
+        self._client = client
+        self.get, self.list, self.owned_by = client.get, client.list, client.owned_by
+        self.subscribe, self.settled = client.subscribe, client.settled
+        self.left: int | None = None
+        self.written = 0
+
+    def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
+        """Take a write, or die."""
+        if self.left == self.written:
+            raise Died
+        self.written += 1
+        self._client.submit(write, done)
+
+
+class Cloud(Stage):
+    """A small world of the cloud alone: a Cluster, its pools, and the three controllers."""
+
+    def __init__(self, begin: Obj | None = None, seed: int = 1, start: Instant = make.NOW) -> None:
+        self.kernel = VirtualKernel(start)
+        self.store = Store(detect_mutation=True)
+        self.client = LocalClient(self.store, self.kernel)
+        self.controllers = MortalClient(self.client)
+        self.runner = Runner(self.kernel, self.controllers, [NodePools(), Capacity(), Instances(seed)], self._record)
+        self.events: list[EventRecord] = []
+        if begin is not None:
+            self.put(*initial_objects(begin))
+
+    def restarted(self) -> "Cloud":
+        """The same objects, at the same instant, and controllers that know nothing."""
+        fresh = Cloud(start=self.kernel.now())
+        for kind in self.store.kinds():
+            for obj in self.store.list(kind):
+                fresh.store.put(key_of(obj), obj)
+        fresh.settle()
+        return fresh
+
+    def finish(self) -> None:
+        """Let all happen that is still to happen; it must come to an end."""
+        self.kernel.run(steps_max=200_000)
+        assert self.kernel.pending() == 0
+
+    def instances(self, pool: str | None = None) -> Sequence[Mapping[str, Any]]:
+        """The Instances of a pool, or all."""
+        return [obj for obj in self.client.list(scheme.INSTANCE) if pool in {None, obj["spec"]["pool"]}]
+
+    def phases(self, pool: str | None = None) -> list[str]:
+        """The phases of the Instances of a pool, sorted."""
+        return sorted(map(phase_of, self.instances(pool)))
+
+    def nodes(self) -> list[str]:
+        """The names of all Nodes."""
+        return [obj["metadata"]["name"] for obj in self.client.list(scheme.NODE)]
+
+    def ready_nodes(self) -> int:
+        """How many Nodes are ready."""
+        return sum(obj["status"]["conditions"][0]["status"] == "True" for obj in self.client.list(scheme.NODE))
+
+    def error(self, name: str) -> tuple[str, str]:
+        """Code and message of an Instance that failed."""
+        error = self.get(scheme.INSTANCE, name, "")["status"]["error"]
+        return error["code"], error["message"]
+
+    def say(self, obj: Mapping[str, Any], **status: Any) -> None:
+        """Somebody writes fields of a status."""
+        found = self.client.get(key_of(obj))
+        assert found is not None
+        self._submit(UpdateStatus(with_status(found, {**found.get("status", {}), **status})))
+        self.settle()
+
+    def crash(self, obj: Mapping[str, Any]) -> None:
+        """The machine is lost now."""
+        self.say(obj, phase="Crashed", since=self.stamp())
+
+    def stamp(self, later: float = 0) -> str:
+        """The text of an instant so many seconds from now."""
+        return make.stamp((self.kernel.now() - make.NOW) / 1_000_000 + later)
+
+    def change_cluster(self, **spec: Any) -> None:
+        """Somebody changes fields of the Cluster's spec."""
+        found = self.client.list(scheme.CLUSTER)[0]
+        self._submit(Update({**found, "spec": {**found["spec"], **spec}}))
+        self.settle()
+
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass. The clock may stop a little earlier, at the last thing that happened."""
+        self.kernel.call_at(self.kernel.now() + int(seconds * 1_000_000), lambda: None)
+        self.kernel.run(self.kernel.now() + int(seconds * 1_000_000))
+
+    def give_up(self, *objects: Mapping[str, Any]) -> None:
+        """Somebody deletes objects."""
+        for obj in objects:
+            self.delete(key_of(obj).kind, obj["metadata"]["name"], "")
+
+    def has(self, kind: str, name: str) -> bool:
+        """Whether an object is there."""
+        return self.client.get(Key(kind, "", name)) is not None

@@ -1,0 +1,82 @@
+"""A Cluster as the objects a world begins with."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.cloud.cluster_objects import catalog_faults, initial_objects
+from unit.cloud.cloud_make import ZONE, cluster
+
+
+def faults(**pool: Any) -> list[str]:
+    """What is wrong with a pool."""
+    return list(map(str, catalog_faults(cluster(nodePools=[{"name": "p", "machineType": "g2-standard-24", **pool}]))))
+
+
+def test_a_cluster_and_its_pools_are_objects() -> None:
+    begin = cluster(nodePools=[{"name": "a", "machineType": "e2-medium", "nodeCount": 2}])
+    first, pool = initial_objects(begin)
+    assert first is begin
+    assert (pool["kind"], pool["metadata"]["name"]) == ("NodePool", "a")
+    assert pool["spec"] == {"machineType": "e2-medium", "nodeCount": 2}
+
+
+def test_a_cluster_may_have_no_pools() -> None:
+    assert len(initial_objects(cluster())) == 1
+    assert catalog_faults(cluster()) == []
+
+
+def test_unknown_machine_types_are_told_wherever_they_are_named() -> None:
+    begin = cluster(
+        nodePools=[{"name": "a", "machineType": "g2-standard-25"}],
+        reservations=[{"name": "r", "machineType": "zz", "zone": ZONE, "count": 1}],
+        capacity=[{"machineType": "e2-medium", "zone": ZONE, "count": 1}],
+        prices={"a2-highgpu-9g": {"spot": "1"}},
+    )
+    found = [(fault.path, fault.problem) for fault in catalog_faults(begin)]
+    assert found == [
+        ("spec.nodePools[0].machineType", "unknown machine type 'g2-standard-25'"),
+        ("spec.reservations[0].machineType", "unknown machine type 'zz'"),
+        ("spec.prices.a2-highgpu-9g", "unknown machine type 'a2-highgpu-9g'"),
+    ]
+    assert "did you mean 'g2-standard-" in catalog_faults(begin)[0].remedy
+
+
+def test_a_cluster_may_describe_its_own_machine_types() -> None:
+    begin = cluster(nodePools=[{"name": "a", "machineType": "box"}], catalog={"box": {"cpu": "4", "memory": "8Gi"}})
+    assert catalog_faults(begin) == []
+
+
+@pytest.mark.parametrize(
+    ("pool", "problem"),
+    [
+        ({"accelerator": {"type": "nvidia-tesla-t4", "count": 1}}, "cannot have 1 nvidia-tesla-t4; it has 2 nvidia-l4"),
+        (
+            {"machineType": "n1-standard-4", "accelerator": {"type": "nvidia-l4", "count": 1}},
+            "it takes nvidia-tesla-t4, nvidia-tesla-p4",
+        ),
+        ({"machineType": "e2-medium", "accelerator": {"type": "nvidia-l4", "count": 1}}, "it takes none"),
+        ({"machineType": "e2-medium", "placementGroup": "g"}, "machines of family e2 cannot be placed compactly"),
+        ({"tpuTopology": "2x4"}, "g2-standard-24 has no TPUs"),
+        ({"machineType": "ct5lp-hightpu-4t", "tpuTopology": "1x3"}, "1x3 has 3 chips, and each ct5lp-hightpu-4t has 4"),
+        ({"machineType": "ct5lp-hightpu-8t", "tpuTopology": "2x2"}, "2x2 has 4 chips, and each ct5lp-hightpu-8t has 8"),
+    ],
+)
+def test_pools_of_what_does_not_exist_are_told(pool: dict[str, Any], problem: str) -> None:
+    (found,) = faults(**pool)
+    assert problem in found
+    assert found.startswith("spec.nodePools[0].")
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        {"placementGroup": "g"},
+        {"machineType": "a2-highgpu-1g", "accelerator": {"type": "nvidia-tesla-a100", "count": 1}},
+        {"machineType": "n1-standard-2", "accelerator": {"type": "nvidia-tesla-t4", "count": 1}},
+        {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x4"},
+        {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x2"},
+    ],
+)
+def test_pools_of_what_exists_are_fine(pool: dict[str, Any]) -> None:
+    assert faults(**pool) == []

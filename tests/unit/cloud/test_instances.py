@@ -1,0 +1,197 @@
+"""The life of a machine and of its Node."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.views.node import node_view
+from batchyard.core.machines.instances import INITIAL
+from unit.cloud.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, resize_request
+
+SPREAD_OF_10 = {"min": "10s", "typical": "10s", "max": "10s"}
+TIMES = dict.fromkeys(("provisioning", "boot", "registration", "drivers", "network", "shutdown"), SPREAD_OF_10)
+
+
+def cloud(pool: dict[str, Any] | None = None, **spec: Any) -> Cloud:
+    """A cloud with one autoscaled pool in which every step takes ten seconds, and one machine asked for."""
+    world = Cloud(cluster(times=TIMES, **spec))
+    world.wait(1)
+    world.put(pool or autoscaled())
+    world.put(instance("a", pool))
+    return world
+
+
+def phase(world: Cloud) -> str:
+    """The phase of the machine; empty if it is gone."""
+    return world.phases()[0] if world.phases() else ""
+
+
+def test_a_machine_boots_registers_and_gets_its_drivers() -> None:
+    world = cloud()
+    seen = []
+    for _ in range(6):
+        seen.append((phase(world), len(world.nodes()), world.ready_nodes()))
+        world.wait(10)
+    assert seen == [
+        ("Provisioning", 0, 0),
+        ("Booting", 0, 0),
+        ("Booting", 0, 0),
+        ("Running", 1, 0),
+        ("Running", 1, 1),
+        ("Running", 1, 1),
+    ]
+    assert world.kernel.pending() == 0
+    assert world.reasons() == ["NodeReady"]
+
+
+def test_the_node_has_the_name_of_its_machine_and_the_taint_of_the_new() -> None:
+    world = cloud()
+    world.wait(30)
+    (node,) = world.client.list(scheme.NODE)
+    view = node_view(node)
+    assert (view.name, view.labels["topology.kubernetes.io/zone"]) == ("a", ZONE)
+    assert [taint.key for taint in view.taints] == ["nvidia.com/gpu", "node.kubernetes.io/not-ready"]
+
+
+def test_times_differ_by_machine_and_not_by_run() -> None:
+    def ready_after(name: str, seed: int) -> int:
+        world = Cloud(cluster(), seed)
+        world.wait(1)
+        world.put(autoscaled())
+        world.put(instance(name))
+        world.finish()
+        return world.kernel.now()
+
+    assert ready_after("a", 1) == ready_after("a", 1)
+    assert len({ready_after("a", 1), ready_after("b", 1), ready_after("a", 2)}) == 3
+
+
+def test_a_machine_a_world_begins_with_is_there_at_once() -> None:
+    world = Cloud(cluster(times=TIMES))
+    pool = autoscaled()
+    initial = instance("a", pool)
+    initial["metadata"]["annotations"] = {INITIAL: "true"}
+    world.put(pool, initial)
+    assert (phase(world), world.ready_nodes(), world.kernel.pending()) == ("Running", 1, 0)
+
+
+def test_slow_boots_count_from_the_clusters_times_now() -> None:
+    world = cloud()
+    world.wait(5)
+    slow = {"min": "100s", "typical": "100s", "max": "100s"}
+    world.change_cluster(times={**TIMES, "boot": slow})
+    world.wait(100)
+    assert phase(world) == "Booting"
+    world.finish()
+    assert world.ready_nodes() == 1
+
+
+def test_a_machine_given_back_is_shut_down_and_its_node_goes_with_it() -> None:
+    world = cloud()
+    world.wait(60)
+    world.give_up(instance("a"))
+    assert (phase(world), world.nodes()) == ("Running", ["a"])
+    world.wait(9)
+    assert (phase(world), world.nodes()) == ("Running", ["a"])
+    world.wait(1)
+    assert (phase(world), world.nodes()) == ("", [])
+
+
+@pytest.mark.parametrize("seconds", [0, 15])
+def test_a_machine_without_node_goes_at_once(seconds: int) -> None:
+    world = cloud()
+    world.wait(seconds)
+    world.give_up(instance("a"))
+    assert phase(world) == ""
+    world.finish()
+    assert world.nodes() == []
+
+
+def test_a_reclaimed_machine_is_told_and_off_half_a_minute_later() -> None:
+    world = cloud(autoscaled(provisioning="spot"))
+    world.wait(60)
+    world.say(world.instances()[0], stopAt=world.stamp(30))
+    assert (phase(world), world.nodes()) == ("Stopping", ["a"])
+    world.wait(29)
+    assert (phase(world), world.nodes()) == ("Stopping", ["a"])
+    world.wait(1)
+    assert (phase(world), world.nodes(), world.kernel.pending()) == ("", [], 0)
+
+
+def test_a_node_that_is_told_to_stop_does_not_become_ready() -> None:
+    world = cloud()
+    world.wait(35)
+    assert (len(world.nodes()), world.ready_nodes()) == (1, 0)
+    world.say(world.instances()[0], stopAt=world.stamp(30))
+    world.wait(25)
+    assert (phase(world), world.ready_nodes()) == ("Stopping", 0)
+
+
+def test_a_machine_reclaimed_while_it_boots_never_comes() -> None:
+    world = cloud()
+    world.wait(15)
+    world.say(world.instances()[0], stopAt=world.stamp(5))
+    world.finish()
+    assert (phase(world), world.nodes()) == ("", [])
+
+
+def test_a_machine_runs_no_longer_than_it_may() -> None:
+    world = cloud(autoscaled(maxRunDuration="10m"))
+    world.wait(30)
+    assert world.instances()[0]["status"]["stopAt"] == world.stamp(600)
+    world.wait(569)
+    assert (phase(world), world.ready_nodes()) == ("Running", 1)
+    world.wait(1)
+    assert phase(world) == "Stopping"
+    world.finish()
+    assert (phase(world), world.nodes()) == ("", [])
+
+
+def test_a_stopping_machine_given_back_goes_when_it_is_off() -> None:
+    world = cloud()
+    world.wait(60)
+    world.say(world.instances()[0], stopAt=world.stamp(30))
+    world.wait(25)
+    world.give_up(instance("a"))
+    world.wait(4)
+    assert phase(world) == "Stopping"
+    world.wait(1)
+    assert phase(world) == ""
+
+
+def test_a_crashed_machine_keeps_its_node_until_it_is_given_up() -> None:
+    world = cloud()
+    world.wait(60)
+    world.crash(world.instances()[0])
+    world.wait(599)
+    assert (phase(world), world.nodes()) == ("Crashed", ["a"])
+    world.wait(1)
+    assert (phase(world), world.nodes(), world.kernel.pending()) == ("", [], 0)
+
+
+def test_a_node_nobody_has_heard_of_since_is_left_to_others() -> None:
+    world = cloud()
+    world.wait(60)
+    node = world.get(scheme.NODE, "a", "")
+    unknown = {**node["status"]["conditions"][0], "status": "Unknown", "reason": "NodeStatusUnknown"}
+    world.say(node, conditions=[unknown])
+    world.say(world.instances()[0], conditions=[])
+    assert world.get(scheme.NODE, "a", "")["status"]["conditions"] == [unknown]
+
+
+def test_the_node_of_a_resize_request_tells_it() -> None:
+    pool = autoscaled("dws", provisioning="queued")
+    world = Cloud(cluster())
+    world.put(pool, resize_request("rr", "dws"))
+    world.finish()
+    (node,) = world.client.list(scheme.NODE)
+    assert node["metadata"]["labels"]["autoscaling.gke.io/provisioning-request"] == "rr"
+
+
+def test_a_node_whose_instance_vanished_goes_too() -> None:
+    world = cloud()
+    world.wait(60)
+    world.put({**world.instances()[0], "metadata": {**world.instances()[0]["metadata"], "finalizers": []}})
+    world.give_up(instance("a"))
+    assert (phase(world), world.nodes()) == ("", [])

@@ -1,0 +1,116 @@
+"""Slices of TPUs: all their machines or none."""
+
+from typing import Any
+
+from batchyard.api import scheme
+from batchyard.api.conditions import is_true
+from unit.cloud.cloud_make import ZONE, Cloud, autoscaled, cluster, instance
+
+SLICE = {"name": "tpu", "machineType": "ct5lp-hightpu-4t", "zones": [ZONE], "tpuTopology": "2x4"}
+
+
+def cloud(**spec: Any) -> Cloud:
+    """A cloud that begins with one slice of two machines."""
+    return Cloud(cluster(nodePools=[{**SLICE, **spec}]))
+
+
+def scaled() -> Cloud:
+    """A cloud with one slice of two machines that an autoscaler asked for, all ready."""
+    world = Cloud(cluster())
+    pool = autoscaled("tpu", "ct5lp-hightpu-4t", tpuTopology="2x4")
+    world.put(pool, instance("a", pool), instance("b", pool))
+    world.finish()
+    assert world.ready_nodes() == 2
+    return world
+
+
+def names(world: Cloud) -> list[str]:
+    """The names of all machines."""
+    return [obj["metadata"]["name"] for obj in world.instances()]
+
+
+def test_a_slice_has_as_many_machines_as_its_topology_needs() -> None:
+    assert cloud().ready_nodes() == 2
+    assert cloud(tpuTopology="4x4").ready_nodes() == 4
+    assert cloud(nodeCount=0).ready_nodes() == 0
+
+
+def test_an_autoscaled_slice_begins_with_none_unless_it_says_so() -> None:
+    bounds = {"min": 0, "max": 2}
+    assert cloud(autoscaling=bounds).ready_nodes() == 0
+    assert cloud(autoscaling=bounds, nodeCount=2).ready_nodes() == 2
+
+
+def test_one_crash_takes_the_whole_slice_down() -> None:
+    world = cloud()
+    world.crash(world.instances()[1])
+    assert world.phases() == ["Crashed", "Crashed"]
+    first, second = world.instances()
+    assert first["status"]["since"] == second["status"]["since"]
+
+
+def test_a_fixed_slice_is_made_anew_after_the_repair() -> None:
+    world = cloud()
+    before = names(world)
+    world.crash(world.instances()[0])
+    world.finish()
+    assert (world.phases(), world.ready_nodes()) == (["Running", "Running"], 2)
+    assert not set(before) & set(names(world))
+
+
+def test_an_autoscaled_slice_is_made_anew_too() -> None:
+    world = scaled()
+    world.crash(world.instances()[0])
+    world.wait(599)
+    assert world.phases() == ["Crashed", "Crashed"]
+    world.wait(1)
+    assert world.phases() == ["Provisioning", "Provisioning"]
+    world.finish()
+    assert world.ready_nodes() == 2
+    assert not is_true(world.get(scheme.NODE_POOL, "tpu", ""), "Recreating")
+
+
+def test_a_slice_given_up_in_part_is_given_up() -> None:
+    world = scaled()
+    world.give_up(world.instances()[0])
+    world.finish()
+    assert (names(world), world.nodes()) == ([], [])
+
+
+def test_a_fixed_slice_given_up_in_part_is_made_anew() -> None:
+    world = cloud()
+    before = names(world)
+    world.give_up(world.instances()[0])
+    world.finish()
+    assert world.ready_nodes() == 2
+    assert not set(before) & set(names(world))
+
+
+def test_a_slice_is_told_to_stop_as_one() -> None:
+    world = scaled()
+    world.say(world.instances()[0], stopAt=world.stamp(30))
+    assert world.phases() == ["Stopping", "Stopping"]
+    world.finish()
+    assert (names(world), world.nodes()) == ([], [])
+
+
+def test_a_fixed_slice_that_was_reclaimed_waits_for_capacity() -> None:
+    world = cloud(provisioning="spot")
+    row = {"machineType": "ct5lp-hightpu-4t", "zone": ZONE, "count": 0}
+    world.change_cluster(capacity=[row])
+    world.say(world.instances()[0], stopAt=world.stamp(30))
+    world.finish()
+    assert world.phases() == ["Failed", "Failed"]
+    world.change_cluster(capacity=[{**row, "count": 2}])
+    world.finish()
+    assert world.ready_nodes() == 2
+
+
+def test_a_slice_that_breaks_again_while_it_boots_is_made_anew_again() -> None:
+    world = scaled()
+    world.crash(world.instances()[0])
+    world.wait(620)
+    world.crash(world.instances()[0])
+    assert world.phases() == ["Crashed", "Crashed"]
+    world.finish()
+    assert world.ready_nodes() == 2

@@ -1,0 +1,142 @@
+"""What the cloud has left, and what it says when it has nothing."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.cloud.stock import Demand, Refusal, Slot, Stock, demand_of, invalid
+from batchyard.core.machines.catalog import builtin_catalog
+from unit.cloud.cloud_make import ZONE, cluster, node_pool
+
+CATALOG = builtin_catalog()
+
+
+def stock(now: float = 0, **spec: Any) -> Stock:
+    """The stock of a cluster."""
+    return Stock(cluster(**spec), CATALOG, make.at(now))
+
+
+def demand(pool: dict[str, Any] | None = None, zone: str = ZONE) -> Demand:
+    """What a machine of a pool takes."""
+    pool = pool or node_pool()
+    spec = pool["spec"]
+    slot = Slot(pool["metadata"]["name"], zone, spec["machineType"], spec.get("provisioning", "standard"))
+    return demand_of(slot, pool, CATALOG)
+
+
+def code(refusal: Refusal | None) -> str:
+    """Its code; empty if there is none."""
+    return "" if refusal is None else refusal.code
+
+
+def row(count: int, **fields: Any) -> dict[str, Any]:
+    """A row of the cloud's capacity."""
+    return {"machineType": "g2-standard-24", "zone": ZONE, "count": count, **fields}
+
+
+def test_what_is_not_listed_is_unlimited() -> None:
+    assert stock(capacity=[row(0)]).refusal(demand(node_pool(machine="e2-medium")), 10_000) is None
+    assert stock(capacity=[row(0)]).refusal(demand(zone="us-central1-b")) is None
+
+
+def test_a_zone_is_exhausted_when_its_row_is_used_up() -> None:
+    left = stock(capacity=[row(2)])
+    assert left.refusal(demand(), 2) is None
+    left.take(demand())
+    refusal = left.refusal(demand(), 2)
+    assert refusal is not None
+    assert refusal.code == "ZONE_RESOURCE_POOL_EXHAUSTED"
+    assert refusal.message == (
+        "The zone 'projects/batch/zones/us-central1-a' does not have enough resources available to fulfill the request."
+        "  Try a different zone, or try again later."
+    )
+
+
+def test_rows_of_one_way_of_provisioning_bound_that_alone() -> None:
+    left = stock(capacity=[row(0, provisioning="spot"), row(5)])
+    assert code(left.refusal(demand(node_pool(provisioning="spot")))) == "ZONE_RESOURCE_POOL_EXHAUSTED"
+    assert left.refusal(demand(), 5) is None
+    left.take(demand(node_pool("other")), 5)
+    assert code(left.refusal(demand())) == "ZONE_RESOURCE_POOL_EXHAUSTED"
+
+
+def test_machines_of_a_reservation_are_apart_from_the_rest() -> None:
+    kept = {"name": "r", "machineType": "g2-standard-24", "zone": ZONE, "count": 1}
+    left, reserved = stock(capacity=[row(1)], reservations=[kept]), demand(node_pool(reservation="r"))
+    left.take(demand())
+    assert left.refusal(reserved) is None
+    left.take(reserved)
+    assert left.refusal(reserved) == Refusal(
+        "RESERVATION_CAPACITY_EXCEEDED", "Specified reservation [r] does not have available resources for the request."
+    )
+
+
+@pytest.mark.parametrize(
+    ("reservation", "expected"),
+    [
+        ({"name": "other"}, "RESERVATION_NOT_FOUND"),
+        ({"machineType": "g2-standard-4"}, "RESERVATION_INCOMPATIBLE"),
+        ({"zone": "us-central1-b"}, "RESERVATION_INCOMPATIBLE"),
+        ({"end": "59s"}, "RESERVATION_NOT_FOUND"),
+        ({"end": "61s"}, ""),
+        ({"start": "60s"}, ""),
+    ],
+)
+def test_a_reservation_must_be_there_and_match(reservation: dict[str, str], expected: str) -> None:
+    kept = {"name": "r", "machineType": "g2-standard-24", "zone": ZONE, "count": 1, **reservation}
+    assert code(stock(60, reservations=[kept]).refusal(demand(node_pool(reservation="r")))) == expected
+
+
+def test_a_future_reservation_says_when_it_starts() -> None:
+    kept = {"name": "r", "machineType": "g2-standard-24", "zone": ZONE, "count": 1, "start": "2h"}
+    assert stock(reservations=[kept]).refusal(demand(node_pool(reservation="r"))) == Refusal(
+        "RESERVATION_NOT_READY",
+        "GCE future reservation [r] has not started yet, start time: 2026-01-01T02:00:00Z",
+        make.at(7200),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "fits"),
+    [("nvidia-l4", 8, 4), ("cpus", 50, 2), ("g2-standard-24", 3, 3), ("nvidia-tesla-t4", 0, 100)],
+)
+def test_quotas_count_cpus_accelerators_and_machines(name: str, limit: int, fits: int) -> None:
+    left = stock(quotas=[{"name": name, "limit": limit}])
+    assert left.refusal(demand(), fits) is None
+    if fits < 100:
+        assert left.refusal(demand(), fits + 1) == Refusal(
+            "QUOTA_EXCEEDED", f"Quota '{name}' exceeded.  Limit: {limit}.0 in region us-central1."
+        )
+
+
+def test_a_quota_counts_all_pools_and_zones() -> None:
+    left = stock(quotas=[{"name": "nvidia-l4", "limit": 4}])
+    left.take(demand(node_pool("a", "g2-standard-4"), "us-central1-b"), 3)
+    assert code(left.refusal(demand())) == "QUOTA_EXCEEDED"
+    assert left.refusal(demand(node_pool("a", "g2-standard-4"))) is None
+
+
+def test_a_compact_placement_group_is_in_one_zone() -> None:
+    compact = node_pool(machine="a2-highgpu-1g", placementGroup="team-a-0")
+    left = stock()
+    left.take(demand(compact))
+    assert left.refusal(demand(compact), 149) is None
+    assert left.refusal(demand(compact), 150) == Refusal(
+        "LIMIT_EXCEEDED", "Compact placement group team-a-0 holds at most 150 machines."
+    )
+    assert code(left.refusal(demand(compact, "us-central1-b"))) == "CONDITION_NOT_MET"
+    other = node_pool("other", "a2-highgpu-1g", placementGroup="team-b-0")
+    assert left.refusal(demand(other, "us-central1-b")) is None
+
+
+def test_some_families_have_no_compact_placement() -> None:
+    assert code(stock().refusal(demand(node_pool(machine="e2-medium", placementGroup="x")))) == "CONDITION_NOT_MET"
+
+
+def test_what_never_exists_is_invalid() -> None:
+    unknown = Slot("pool", ZONE, "g2-standard-25", "standard")
+    assert code(invalid(unknown, node_pool(machine="g2-standard-25"), CATALOG)) == "INVALID_MACHINE_TYPE"
+    t4 = node_pool(machine="e2-medium", accelerator={"type": "nvidia-tesla-t4", "count": 1})
+    assert code(invalid(Slot("pool", ZONE, "e2-medium", "standard"), t4, CATALOG)) == "INVALID_GPU_TYPE"
+    assert invalid(Slot("pool", ZONE, "g2-standard-24", "standard"), node_pool(), CATALOG) is None
