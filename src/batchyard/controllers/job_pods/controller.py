@@ -1,0 +1,99 @@
+"""The Job controller: makes the pods of Jobs, counts how they end, and ends the Jobs.
+
+All is decided in batchyard.core.lifecycle.job. Pods without controller are not adopted, and pods whose labels changed
+are not given up. Source: pkg/controller/job of Kubernetes.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, controller_of, key_of
+from batchyard.base.instant import Instant
+from batchyard.controllers.job_pods.crews import Crews
+from batchyard.controllers.job_pods.new_pods import new_pods
+from batchyard.core.lifecycle.job.plan import Plan, plan
+from batchyard.core.lifecycle.job.pods import JobPod, is_tracked, job_pods, untracked
+from batchyard.core.lifecycle.job.spec import is_finished, is_ours
+from batchyard.core.lifecycle.pod import is_terminating
+from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent
+from batchyard.ports.controller import EventRecord, Outcome
+
+
+class JobPods:
+    """See the module."""
+
+    name = "job-pods"
+    rank = 0
+    kinds = (scheme.JOB, scheme.POD)
+
+    def __init__(self) -> None:
+        self._crews = Crews()
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The Job, or that of the pod; a pod that is deleted itself too, for its Job may be gone."""
+        if event.key.kind == scheme.JOB:
+            self._crews.observe_job(event, now)
+            return (event.key,)
+        owner = _job_of(event.obj)
+        if owner is None or not self._crews.observe_pod(event, owner["uid"], now):
+            return ()
+        job = Key(scheme.JOB, event.key.namespace, owner["name"])
+        return (job, event.key) if is_terminating(event.obj) and is_tracked(event.obj) else (job,)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Do what is next about a Job; or let go a deleted pod that no Job counts."""
+        obj = reader.get(key)
+        if obj is None:
+            return Outcome()
+        if key.kind == scheme.POD:
+            return _let_go(obj, reader)
+        if is_finished(obj) or not is_ours(obj):
+            return Outcome()
+        crew = self._crews.of(obj)
+        if crew.due is not None and crew.due > now:
+            return Outcome(requeue_at=crew.due)
+        pods = job_pods(pod for each in crew.pods if (pod := reader.get(each)) is not None)
+        todo = plan(obj, pods, crew.failures, now)
+        crew.looked(is_short=bool(todo.change.create))
+        return _outcome(key, obj, pods, todo, now)
+
+
+def _job_of(pod: Obj) -> Mapping[str, Any] | None:
+    """The Job that controls a pod."""
+    owner = controller_of(pod)
+    return owner if owner is not None and owner["kind"] == "Job" and owner["apiVersion"] == "batch/v1" else None
+
+
+def _let_go(pod: Obj, reader: Reader) -> Outcome:
+    """Take the finalizer off a pod whose Job is gone or has ended."""
+    owner = _job_of(pod)
+    if owner is None or not (is_terminating(pod) and is_tracked(pod)):
+        return Outcome()
+    job = reader.get(Key(scheme.JOB, pod["metadata"].get("namespace", ""), owner["name"]))
+    if job is not None and job["metadata"]["uid"] == owner["uid"] and not (is_ours(job) and is_finished(job)):
+        return Outcome()
+    return Outcome([Update(untracked(pod))])
+
+
+def _outcome(key: Key, job: Obj, pods: list[JobPod], todo: Plan, now: Instant) -> Outcome:
+    """A plan as writes. What is created and deleted comes first: if the rest is lost, it is worked out again."""
+    outcome = Outcome([Update(untracked(pod.obj)) for pod in todo.release], requeue_at=todo.wake_at)
+    change = todo.change
+    for pod in change.dismiss:
+        if pod.tracked:
+            outcome.writes.append(Update(untracked(pod.obj)))
+    for pod in (*change.dismiss, *change.delete):
+        outcome.writes.append(Delete(key_of(pod.obj), uid=pod.uid))
+        outcome.events.append(_told_of(key, "SuccessfulDelete", "Deleted", pod.obj))
+    for new in new_pods(job, change.create, (pod.obj["metadata"]["name"] for pod in pods), now):
+        outcome.writes.append(Create(new))
+        outcome.events.append(_told_of(key, "SuccessfulCreate", "Created", new))
+    if todo.status is not None and todo.status != job.get("status"):
+        outcome.writes.append(UpdateStatus({**job, "status": todo.status}))
+    outcome.events += [EventRecord(key, *told) for told in todo.told]
+    return outcome
+
+
+def _told_of(key: Key, reason: str, done: str, pod: Obj) -> EventRecord:
+    return EventRecord(key, "Normal", reason, f"{done} pod: {pod['metadata']['name']}")

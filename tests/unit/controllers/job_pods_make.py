@@ -1,0 +1,117 @@
+"""A world with the Job controller, where tests say what becomes of the pods."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import make
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Obj, annotation, key_of, with_path
+from batchyard.client.local import LocalClient
+from batchyard.controllers.job_pods.controller import JobPods
+from batchyard.controllers.runner import Runner
+from batchyard.ports.client import Delete, Listener, Reader, Update, UpdateStatus
+from batchyard.ports.controller import Controller
+from batchyard.store.memory import Store
+from stage import Stage
+
+CONDITIONS = ("type", "status", "reason", "message")
+
+
+class JobStage(Stage):
+    """A Job goes in; its pods do as they are told."""
+
+    def __init__(
+        self,
+        job: Obj,
+        *controllers: Controller,
+        admit: Callable[[Obj], None] | None = None,
+        watch: Listener | None = None,
+    ) -> None:
+        super().__init__(*(controllers or (JobPods(),)))
+        if admit is not None:
+            self._let_refuse(admit)
+        if watch is not None:
+            self.client.subscribe(watch)
+        self.put(job)
+
+    @property
+    def job(self) -> Mapping[str, Any]:
+        """The Job."""
+        return self.get(scheme.JOB, "job")
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """The status of the Job."""
+        status: Mapping[str, Any] = self.job["status"]
+        return status
+
+    def conditions(self) -> list[tuple[str, ...]]:
+        """The conditions of the Job, without their times."""
+        return [tuple(c[field] for field in CONDITIONS) for c in self.status.get("conditions", ())]
+
+    def pods(self, phase: str | None = "Pending") -> list[Obj]:
+        """The pods in a phase, or all of them; by name, so by index."""
+        pods = self.client.list(scheme.POD)
+        return [pod for pod in pods if phase is None or _status(pod).get("phase", "Pending") == phase]
+
+    def indexes(self, phase: str | None = "Pending") -> list[str | None]:
+        """The indexes of these pods."""
+        return [annotation(pod, well_known.COMPLETION_INDEX) for pod in self.pods(phase)]
+
+    def tracked(self) -> int:
+        """How many pods have the finalizer."""
+        return sum(bool(pod["metadata"].get("finalizers")) for pod in self.pods(None))
+
+    def become(self, phase: str, *pods: Obj, ready: bool = False, **status: Any) -> None:
+        """Let pods come into a phase, all that are pending if none are given; then let follow what must."""
+        since = (self.kernel.now() - make.NOW) / 1_000_000
+        conditions = [make.condition("Ready", ready, since=since), *status.pop("conditions", ())]
+        for pod in pods or self.pods():
+            current = self.get(scheme.POD, pod["metadata"]["name"])
+            self._submit(UpdateStatus({**current, "status": {"phase": phase, "conditions": conditions, **status}}))
+        self.settle()
+
+    def bind(self, *pods: Obj) -> None:
+        """Give pods a node, so that they take time to stop."""
+        for pod in pods or self.pods():
+            current = self.get(scheme.POD, pod["metadata"]["name"])
+            self._submit(Update(with_path(current, ("spec", "nodeName"), "n")))
+        self.settle()
+
+    def stop(self) -> None:
+        """Let the nodes stop the pods that are deleted."""
+        for pod in self.pods(None):
+            if pod["metadata"].get("deletionGracePeriodSeconds"):
+                if _status(pod).get("phase") not in ("Succeeded", "Failed"):
+                    self.become("Failed", pod)
+                self._submit(Delete(key_of(pod), grace=0))
+        self.settle()
+
+    def change(self, **spec: Any) -> None:
+        """Change the Job's spec."""
+        self.put({name: value for name, value in with_spec(self.job, spec).items() if name != "status"})
+
+    def _let_refuse(self, admit: Callable[[Obj], None]) -> None:
+        """Begin with a client that asks whether a new pod is admitted."""
+
+        def prepare(pod: Obj, reader: Reader) -> Obj:
+            admit(pod)
+            return pod
+
+        self.client = LocalClient(Store(), self.kernel, prepare={scheme.POD: prepare})
+        self.runner = Runner(self.kernel, self.client, [JobPods()], self._record)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        then = self.kernel.now() + int(seconds * 1_000_000)
+        self.kernel.call_at(then, lambda: None)
+        self.kernel.run(then)
+
+
+def with_spec(job: Obj, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The Job with fields of its spec changed."""
+    return {**job, "spec": {**job["spec"], **spec}}
+
+
+def _status(pod: Obj) -> Mapping[str, Any]:
+    return pod.get("status") or {}
