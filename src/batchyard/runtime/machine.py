@@ -5,6 +5,7 @@ A Node without an Instance of its name is on a machine that nobody switches off.
 
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.conditions import is_true
@@ -17,18 +18,29 @@ class Machine(NamedTuple):
     """What the kubelet on a machine can do at an instant."""
 
     is_on: bool
-    #: Whether the kubelet takes up pods.
-    is_ready: bool
+    #: None where there are no nodes, and pods run anywhere.
+    node: Obj | None = None
     #: What ran before this was lost.
     booted_at: Instant = 0
     #: When the kubelet was told that the machine goes off; None: it was not.
     notice_at: Instant | None = None
-    host_ip: str = ""
+
+    def is_ready(self) -> bool:
+        """Whether the kubelet takes up pods."""
+        return self.is_on and (self.node is None or is_true(self.node, "Ready"))
+
+    def host_ip(self) -> str:
+        """The address of the node: its own, else one made from its name; empty where there are no nodes."""
+        if self.node is None:
+            return ""
+        for address in (self.node.get("status") or {}).get("addresses") or ():
+            if address["type"] == "InternalIP":
+                return str(address["address"])
+        return _host_address(self.node["metadata"]["name"])
 
 
-OFF: Final = Machine(is_on=False, is_ready=False)
-#: Where pods run in a world without nodes.
-ANYWHERE: Final = Machine(is_on=True, is_ready=True)
+OFF: Final = Machine(is_on=False)
+ANYWHERE: Final = Machine(is_on=True)
 
 
 def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> Machine:
@@ -44,24 +56,20 @@ def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> Machine:
             notice_at = parse_time(status["since"])
         else:
             booted_at = max(booted_at, parse_time(status["since"]))
-    return Machine(True, is_true(node, "Ready"), booted_at, notice_at, host_ip(node))
+    return Machine(True, node, booted_at, notice_at)
 
 
-def host_ip(node: Obj) -> str:
-    """The address of a node: its own, else one made from its name."""
-    for address in (node.get("status") or {}).get("addresses") or ():
-        if address["type"] == "InternalIP":
-            return str(address["address"])
-    return address_in("10.128.0.0", 20, node["metadata"]["name"])
+def pod_address(uid: str) -> str:
+    """An address for a pod in the network 10.4.0.0/14; two may meet."""
+    number = zlib.crc32(uid.encode())
+    return f"10.{4 + (number >> 16 & 3)}.{number >> 8 & 255}.{number & 255}"
 
 
-def address_in(network: str, prefix: int, name: str) -> str:
-    """An address of a network of IPv4 for a name, the same each time; two names may meet."""
-    size = 1 << 32 - prefix
-    parts = list(map(int, network.split(".")))
-    first = (parts[0] << 24) + (parts[1] << 16) + (parts[2] << 8) + parts[3]
-    address = first + 1 + zlib.crc32(name.encode()) % (size - 2)
-    return ".".join(str(address >> shift & 255) for shift in (24, 16, 8, 0))
+@lru_cache(maxsize=16384)
+def _host_address(name: str) -> str:
+    """An address for a node in the network 10.128.0.0/20; two may meet."""
+    number = zlib.crc32(name.encode())
+    return f"10.128.{number >> 8 & 15}.{number & 255}"
 
 
 def _is_on(status: Mapping[str, Any], now: Instant) -> bool:

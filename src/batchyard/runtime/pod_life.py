@@ -127,7 +127,7 @@ def _arrivals(life: Life, now: Instant) -> Iterable[Turn]:
         return [Turn(deleted_at, What.DELETE)]
     if machine.notice_at is not None:
         return [Turn(machine.notice_at, What.REJECT)]
-    return [Turn(now, What.TAKE_UP)] if machine.is_ready else []
+    return [Turn(now, What.TAKE_UP)] if machine.is_ready() else []
 
 
 def _own_turns(life: Life, run: Run) -> Iterable[Turn]:

@@ -13,15 +13,14 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.core.lifecycle.pod import FAILED, SUCCEEDED, condition
-from batchyard.runtime.machine import Machine, address_in
+from batchyard.runtime.machine import Machine, pod_address
 
 State = Mapping[str, Mapping[str, Any]]
 
-_OWN_CONDITIONS: Final = frozenset(
-    {"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"}
-)
+_HAS_SANDBOX: Final = "PodReadyToStartContainers"
+_OWN_CONDITIONS: Final = frozenset({_HAS_SANDBOX, "Initialized", "Ready", "ContainersReady", "PodScheduled"})
+_NO_WORDS: Final = ("", "")
 _NOTHING: Final[State] = {}
-_PODS_NETWORK: Final = ("10.4.0.0", 14)
 _QOS_RESOURCES: Final = ("cpu", "memory")
 
 
@@ -70,13 +69,14 @@ def pod_status(pod: Obj, phase: str, run: Run, machine: Machine, now: Instant) -
     """The status of a pod in that phase whose containers do that; what others say in it stays."""
     old = pod.get("status") or {}
     status = {**old, "phase": phase, "conditions": _conditions(pod, phase, run, now)}
-    status.setdefault("startTime", format_time(now))
-    status.setdefault("qosClass", qos_class(pod["spec"]))
-    if machine.host_ip and "hostIP" not in status:
-        status |= {"hostIP": machine.host_ip, "hostIPs": [{"ip": machine.host_ip}]}
+    if "startTime" not in status:
+        status["startTime"], status["qosClass"] = format_time(now), qos_class(pod["spec"])
+    if machine.node is not None and "hostIP" not in status:
+        address = machine.host_ip()
+        status["hostIP"], status["hostIPs"] = address, [{"ip": address}]
     if "running" in run.state and "podIP" not in status:
         address = _pod_ip(pod, machine)
-        status |= {"podIP": address, "podIPs": [{"ip": address}]}
+        status["podIP"], status["podIPs"] = address, [{"ip": address}]
     if pod["spec"].get("initContainers"):
         status["initContainerStatuses"] = _init_container_statuses(pod, run, now)
     status["containerStatuses"] = [_container_status(c, run) for c in pod["spec"]["containers"]]
@@ -102,26 +102,27 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 
 def _conditions(pod: Obj, phase: str, run: Run, now: Instant) -> list[Mapping[str, Any]]:
     """The conditions of others, then the kubelet's own."""
-    old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
+    old = {c["type"]: c for c in (pod.get("status") or _NOTHING).get("conditions") or ()}
     is_creating = "waiting" in run.state and not run.last
-    runs = "running" in run.state
-    not_ready = _why_not_ready(pod, phase, run)
-    told = {
-        "PodReadyToStartContainers": (phase not in {SUCCEEDED, FAILED} and not is_creating, ("", "")),
-        "Initialized": _initialized(pod, phase, is_creating),
-        "Ready": (runs, not_ready),
-        "ContainersReady": (runs, not_ready),
-        "PodScheduled": (True, ("", "")),
-    }
-    kept: list[Mapping[str, Any]] = [c for kind, c in old.items() if kind not in _OWN_CONDITIONS]
-    return kept + [condition(kind, holds, why, old.get(kind), now) for kind, (holds, why) in told.items()]
+    runs, not_ready = "running" in run.state, _why_not_ready(pod, phase, run)
+    is_initialized, why = _initialized(pod, phase, is_creating)
+    return [
+        *[c for kind, c in old.items() if kind not in _OWN_CONDITIONS],
+        condition(
+            _HAS_SANDBOX, runs or bool(run.last and "waiting" in run.state), _NO_WORDS, old.get(_HAS_SANDBOX), now
+        ),
+        condition("Initialized", is_initialized, why, old.get("Initialized"), now),
+        condition("Ready", runs, not_ready, old.get("Ready"), now),
+        condition("ContainersReady", runs, not_ready, old.get("ContainersReady"), now),
+        condition("PodScheduled", True, _NO_WORDS, old.get("PodScheduled"), now),
+    ]
 
 
 def _why_not_ready(pod: Obj, phase: str, run: Run) -> tuple[str, str]:
     if phase in {SUCCEEDED, FAILED}:
         return ("PodCompleted" if phase == SUCCEEDED else "PodFailed"), ""
     if "running" in run.state:
-        return "", ""
+        return _NO_WORDS
     sidecars = [c for c in pod["spec"].get("initContainers") or () if _is_sidecar(c)]
     return "ContainersNotReady", f"containers with unready status: {_names([*sidecars, *pod['spec']['containers']])}"
 
@@ -177,9 +178,9 @@ def _is_sidecar(container: Mapping[str, Any]) -> bool:
 
 
 def _pod_ip(pod: Obj, machine: Machine) -> str:
-    if pod["spec"].get("hostNetwork") and machine.host_ip:
-        return machine.host_ip
-    return address_in(*_PODS_NETWORK, pod["metadata"]["uid"])
+    if pod["spec"].get("hostNetwork") and machine.node is not None:
+        return machine.host_ip()
+    return pod_address(pod["metadata"]["uid"])
 
 
 def _amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, int]:

@@ -16,6 +16,8 @@ class PodsByNode:
 
     def observe(self, key: Key, old: Obj | None, new: Obj | None) -> None:
         """Take note of a change of a pod; None: it was not there before, or is no more."""
+        if old is not None and new is not None and new["spec"] is old["spec"]:
+            return
         before = "" if old is None else node_of(old)
         after = "" if new is None else node_of(new)
         if before == after:

@@ -1,4 +1,4 @@
-"""Work that runs without pods."""
+"""Jobs without nodes: their pods run wherever they are, and the Job says what became of them."""
 
 from typing import Any
 
@@ -7,18 +7,13 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.runtime.simulated import simulated_runtime
+from batchyard.controllers.job_pods.controller import JobPods
+from batchyard.runtime.kubelet import Kubelets
 from stage import Stage, said
 
 
-def admitted(runtime: str | None = "10s") -> Obj:
-    annotations = {"batchyard.dev/runtime": runtime} if runtime else None
-    return lifecycle.reserve_quota(make.workload(annotations=annotations), make.admission(), make.NOW, admitted=True)
-
-
 def played(*objects: Obj) -> Stage:
-    stage = Stage(*simulated_runtime())
+    stage = Stage(JobPods(), Kubelets(with_nodes=False))
     stage.put(*objects)
     return stage
 
@@ -31,51 +26,10 @@ def set_suspended(stage: Stage, suspended: bool) -> None:
     stage.put(with_path(stage.get(scheme.JOB, "job"), ("spec", "suspend"), suspended))
 
 
-def test_a_bare_workload_finishes_when_its_time_is_over() -> None:
-    stage = played(admitted("10s"))
-    stage.run(9)
-    assert not lifecycle.is_finished(stage.workload())
-    stage.run(10)
-    assert said(stage.workload(), "Finished") == ("True", "Succeeded", "Job finished successfully")
-    assert stage.kernel.now() == make.at(10)
-
-
-def test_a_bare_workload_without_a_time_runs_for_ever() -> None:
-    stage = played(admitted(None))
-    stage.run(10**6)
-    assert lifecycle.is_admitted(stage.workload())
-    assert not lifecycle.is_finished(stage.workload())
-
-
-def test_a_time_that_is_none_counts_as_none() -> None:
-    stage = played(admitted("soon"))
-    stage.run(10**6)
-    assert not lifecycle.is_finished(stage.workload())
-
-
-def test_an_evicted_bare_workload_is_released_at_once_and_starts_over() -> None:
-    stage = played(admitted("10s"))
-    stage.kernel.call_at(make.at(6), lambda: None)
-    stage.run(6)
-    stage.put(lifecycle.evict(stage.workload(), reason="Preempted", message="make room", now=make.at(6)))
-    assert lifecycle.status(stage.workload()) is lifecycle.Status.PENDING
-    stage.put(lifecycle.reserve_quota(stage.workload(), make.admission(), make.at(6), admitted=True))
-    stage.run(15)
-    assert not lifecycle.is_finished(stage.workload())
-    stage.run(16)
-    assert lifecycle.is_finished(stage.workload())
-
-
-def test_quota_alone_does_not_start_a_bare_workload() -> None:
-    wl = make.workload(annotations={"batchyard.dev/runtime": "10s"})
-    stage = played(lifecycle.reserve_quota(wl, make.admission(), make.NOW, admitted=False))
-    stage.run(100)
-    assert not lifecycle.is_finished(stage.workload())
-
-
 def test_a_job_runs_a_minute_unless_it_says_otherwise() -> None:
     stage = played(make.job(suspend=False, parallelism=2, completions=2, completionMode="Indexed"))
-    assert job_status(stage) == {"startTime": make.stamp(), "active": 2, "ready": 2, "terminating": 0}
+    running = {"startTime": make.stamp(), "active": 2, "ready": 2, "terminating": 0, "uncountedTerminatedPods": {}}
+    assert job_status(stage) == running
     stage.run(59)
     assert "completionTime" not in job_status(stage)
     stage.run(60)
@@ -85,7 +39,7 @@ def test_a_job_runs_a_minute_unless_it_says_otherwise() -> None:
     reached = ("True", "CompletionsReached", "Reached expected number of succeeded pods")
     assert [c["type"] for c in status["conditions"]] == ["SuccessCriteriaMet", "Complete"]
     assert said(stage.get(scheme.JOB, "job"), "Complete") == reached
-    assert stage.reasons() == ["Completed"]
+    assert stage.reasons() == ["SuccessfulCreate", "SuccessfulCreate", "Completed"]
 
 
 def test_a_suspended_job_is_told_so_and_runs_when_resumed() -> None:
@@ -98,7 +52,7 @@ def test_a_suspended_job_is_told_so_and_runs_when_resumed() -> None:
     assert job_status(stage)["startTime"] == make.stamp(5)
     stage.run(15)
     assert job_status(stage)["completionTime"] == make.stamp(15)
-    assert stage.reasons() == ["Suspended", "Resumed", "Completed"]
+    assert sorted(stage.reasons()) == ["Completed", "Resumed", "SuccessfulCreate", "Suspended"]
 
 
 def test_a_job_that_is_suspended_has_no_pods_and_starts_over() -> None:
@@ -128,4 +82,4 @@ def test_only_three_completed_indexes_in_a_row_become_a_range(completions: int, 
     stage = played(make.job(suspend=False, **spec))
     stage.run(60)
     status = job_status(stage)
-    assert (status["succeeded"], status.get("completedIndexes")) == (completions, indexes)
+    assert (status.get("succeeded", 0), status.get("completedIndexes")) == (completions, indexes)
