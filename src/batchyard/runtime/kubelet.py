@@ -92,12 +92,13 @@ def _is_news_of_machine(event: WatchEvent) -> bool:
         return event.type is not _DELETED
     if event.key.kind == scheme.NODE:
         return readiness(event.obj) != readiness(event.old)
-    return _phase(event.obj) != _phase(event.old)
+    return _fate(event.obj) != _fate(event.old)
 
 
-def _phase(instance: Obj) -> tuple[Any, Any]:
+def _fate(instance: Obj) -> tuple[Any, Any, bool]:
+    """What of a machine matters to its pods."""
     status: Mapping[str, Any] = instance.get("status") or {}
-    return status.get("phase"), status.get("stopAt")
+    return status.get("phase"), status.get("stopAt"), "deletionTimestamp" in instance["metadata"]
 
 
 def _events(key: Key, what: What, after: Obj) -> list[EventRecord]:

@@ -47,16 +47,24 @@ def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> Machine:
     """The machine of a node at an instant."""
     if node is None:
         return OFF
-    status: Mapping[str, Any] = (instance.get("status") or {}) if instance is not None else {"phase": "Running"}
+    if instance is None:
+        return Machine(True, node, parse_time(node["metadata"]["creationTimestamp"]))
+    status: Mapping[str, Any] = instance.get("status") or {}
     if not _is_on(status, now):
         return OFF
-    booted_at, notice_at = parse_time(node["metadata"]["creationTimestamp"]), None
-    if "since" in status:
-        if status["phase"] == "Stopping":
-            notice_at = parse_time(status["since"])
-        else:
-            booted_at = max(booted_at, parse_time(status["since"]))
-    return Machine(True, node, booted_at, notice_at)
+    booted_at = parse_time(node["metadata"]["creationTimestamp"])
+    if status["phase"] == "Running":
+        booted_at = max(booted_at, parse_time(status["since"]))
+    return Machine(True, node, booted_at, notice_at(instance))
+
+
+def notice_at(instance: Obj) -> Instant | None:
+    """When the system of a machine was told that it goes off: it is to stop, or was given up; None: it was not."""
+    status: Mapping[str, Any] = instance.get("status") or {}
+    if status.get("phase") == "Stopping":
+        return parse_time(status["since"])
+    given_up = instance["metadata"].get("deletionTimestamp")
+    return parse_time(given_up) if given_up is not None and status.get("phase") == "Running" else None
 
 
 def pod_address(uid: str) -> str:

@@ -6,8 +6,8 @@ not ready any more; a machine that is back posts anew. The cloud says when the n
 Node without an Instance is ready as soon as it is there. Sources: pkg/kubelet/nodestatus, pkg/kubelet/nodeshutdown.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
@@ -17,6 +17,7 @@ from batchyard.core.lifecycle import heartbeat
 from batchyard.core.lifecycle import node as lifecycle
 from batchyard.ports.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import EventRecord, Outcome
+from batchyard.runtime.machine import notice_at
 
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
@@ -45,12 +46,11 @@ class NodeAgents:
         lease = reader.get(heartbeat.lease_key(key.name))
         if lease is not None and not heartbeat.is_lease_of(lease, node):
             return Outcome()  # that of an earlier node of this name, about to go
-        status: Mapping[str, Any] = {"phase": "Running"} if instance is None else instance.get("status") or {}
         writes: list[Write] = []
-        beating = _lease(node, lease, status, now)
+        beating = _lease(node, lease, instance, now)
         if beating is not lease:
             writes.append(Create(beating) if lease is None else Update(beating))
-        said = _said(node, status, is_cloud=instance is not None, now=now)
+        said = _said(node, instance, now)
         if said is node:
             return Outcome(writes)
         return Outcome([*writes, UpdateStatus(said)], _events(key, node, said))
@@ -61,22 +61,27 @@ def _is_news_of_node(event: WatchEvent) -> bool:
     return event.old is None or lifecycle.readiness(event.obj) != lifecycle.readiness(event.old)
 
 
-def _lease(node: Obj, lease: Obj | None, machine: Mapping[str, Any], now: Instant) -> Obj:
+def _lease(node: Obj, lease: Obj | None, instance: Obj | None, now: Instant) -> Obj:
     """The Lease of a node as it should be; while its machine boots, as it is."""
     current = heartbeat.new_lease(node, now) if lease is None else lease
-    phase, beats = machine.get("phase"), heartbeat.is_beating(current)
-    if phase == "Crashed" and beats:
-        return heartbeat.stopped(current, parse_time(machine["since"]))
+    phase, beats = _phase(instance), heartbeat.is_beating(current)
+    if instance is not None and phase == "Crashed" and beats:
+        return heartbeat.stopped(current, parse_time(instance["status"]["since"]))
     return heartbeat.resumed(current, now) if phase == "Running" and not beats else current
 
 
-def _said(node: Obj, machine: Mapping[str, Any], *, is_cloud: bool, now: Instant) -> Obj:
+def _said(node: Obj, instance: Obj | None, now: Instant) -> Obj:
     """The node as its kubelet has it; the node itself if there is nothing to say, or nobody to say it."""
-    phase, readiness = machine.get("phase"), lifecycle.readiness(node)
-    if phase == "Stopping":
+    readiness = lifecycle.readiness(node)
+    if instance is not None and notice_at(instance) is not None:
         return lifecycle.shutting_down(node, now) if readiness == "True" else node
-    unheard = readiness == "Unknown" or not (readiness or is_cloud)
-    return lifecycle.heard_of_again(node, now) if phase == "Running" and unheard else node
+    unheard = readiness == "Unknown" or (not readiness and instance is None)
+    return lifecycle.heard_of_again(node, now) if unheard and _phase(instance) == "Running" else node
+
+
+def _phase(instance: Obj | None) -> str:
+    """The phase of a machine; one that is nobody's runs."""
+    return "Running" if instance is None else (instance.get("status") or {}).get("phase") or ""
 
 
 def _events(key: Key, before: Obj, after: Obj) -> list[EventRecord]:

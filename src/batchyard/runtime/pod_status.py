@@ -102,7 +102,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 
 def _conditions(pod: Obj, phase: str, run: Run, now: Instant) -> list[Mapping[str, Any]]:
     """The conditions of others, then the kubelet's own."""
-    old = {c["type"]: c for c in (pod.get("status") or _NOTHING).get("conditions") or ()}
+    old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     is_creating = "waiting" in run.state and not run.last
     runs, not_ready = "running" in run.state, _why_not_ready(pod, phase, run)
     is_initialized, why = _initialized(pod, phase, is_creating)

@@ -82,7 +82,7 @@ def story(crash_after: int = 0, conflicts: float = 0) -> Troubled:
     stage.trouble.conflicts = conflicts
     for name in ("lost", "back", "spot", "well"):
         stage.put(instance(name), node(name))
-    fails = {"metadata": {"annotations": {"batchyard.dev/exit-code": "3"}}, "restartPolicy": "OnFailure"}
+    fails: Any = {"metadata": {"annotations": {"batchyard.dev/exit-code": "3"}}, "restartPolicy": "OnFailure"}
     stage.put(with_metadata(long("a", "lost"), finalizers=["test/keep"]), long("b", "lost"))
     stage.put(long("c", "back"), long("d", "back", restartPolicy="OnFailure"))
     stage.put(with_metadata(long("e", "spot"), finalizers=["test/keep"]))

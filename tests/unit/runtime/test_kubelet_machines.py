@@ -136,6 +136,14 @@ def test_pods_get_25_seconds_and_critical_ones_the_last_five(spec: Any, at: floa
     assert (status(stage)["reason"], container(stage)["state"]["terminated"]["exitCode"]) == ("Terminated", code)
 
 
+def test_pods_are_terminated_when_their_machine_is_given_back() -> None:
+    stage = started(with_metadata(instance(), finalizers=["cloud.batchyard.dev/instance"]), pod())
+    pass_time(stage, 5)
+    stage.delete(scheme.INSTANCE, "node", "")
+    stage.run(6)
+    assert (status(stage)["phase"], status(stage)["reason"]) == ("Failed", "Terminated")
+
+
 def test_a_pod_that_ends_in_time_was_not_disrupted() -> None:
     stage = started(instance(), pod())
     told_to_stop(stage, 9.5, 39.5)

@@ -74,6 +74,12 @@ def test_on_notice_the_node_is_not_ready_any_more() -> None:
     assert event.message == "Node node status is now: NodeNotReady"
 
 
+def test_a_node_whose_machine_is_given_back_is_not_ready_any_more() -> None:
+    stage = started(with_metadata(instance(), finalizers=["cloud.batchyard.dev/instance"]), node())
+    stage.delete(scheme.INSTANCE, "node", "")
+    assert readiness(stage) == ("False", "KubeletNotReady", "node is shutting down")
+
+
 def test_a_node_of_the_same_name_gets_a_lease_of_its_own() -> None:
     stage = started(lease(owner_uid="earlier"), with_metadata(node(), uid="later"))
     stage.delete(scheme.LEASE, "node", "kube-node-lease")
