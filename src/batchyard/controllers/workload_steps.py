@@ -2,8 +2,9 @@
 
 Deactivation, admission checks, the wait after an eviction, stopped queues and their restart, gates, why a Workload
 waits that the scheduler need not be asked about, and the limits of time. Each step looks and returns None, or what it
-takes. Source: pkg/controller/core/workload_controller.go of Kueue. One thing is mended: a Workload whose check asks to
-be tried again later gives its quota back at once, as is promised there and in KEP-3258, and not only at that time.
+takes. Source: pkg/controller/core/workload_controller.go of Kueue. Two things are mended. A Workload whose check asks
+to be tried again later gives its quota back at once, as is promised there and in KEP-3258, and not only at that time.
+And one that was deactivated for a cause, as after its last try, queues again when a user makes it active.
 """
 
 from collections.abc import Callable
@@ -121,7 +122,7 @@ def _backoff(look: Look) -> Outcome | None:
 def _after_backoff(look: Look) -> Outcome | None:
     workload, now = look.workload, look.now
     match _held_back_by(workload):
-        case r.DEACTIVATED:
+        case str(reason) if reason.startswith(r.DEACTIVATED):
             message = "The workload was reactivated"
             return _write(UpdateStatus(lifecycle.set_requeued(workload, r.REACTIVATED, message, now)))
         case r.EVICTED_BY_PODS_READY_TIMEOUT | r.EVICTED_BY_ADMISSION_CHECK:

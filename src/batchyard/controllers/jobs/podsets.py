@@ -16,6 +16,7 @@ _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NONE: Final[Mapping[str, str]] = {}
 
 Template = Mapping[str, Any]
+FindFlavor = Callable[[str], Obj | None]
 
 
 class InvalidInjection(Exception):  # noqa: N818 - named as the reasons of Kubernetes
@@ -38,19 +39,28 @@ class Injection:
 # --- from a Workload ---
 
 
-def admitted_injections(workload: Obj, find_flavor: Callable[[str], Obj | None]) -> list[Injection] | None:
+def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[Injection] | None:
     """What an admitted Workload wants in the templates, pod set by pod set; None while a flavor of it is missing."""
     admission = workload["status"]["admission"]
     injections = []
     for assignment, pod_set in zip(admission.get("podSetAssignments") or (), workload["spec"]["podSets"], strict=False):
-        flavors = [find_flavor(name) for name in _flavor_names(assignment)]
-        if None in flavors:
+        injection = flavor_injection(assignment, pod_set, find_flavor)
+        if injection is None:
             return None
-        injection = _from_flavors(assignment, pod_set, [flavor for flavor in flavors if flavor is not None])
         labels = {well_known.POD_SET: assignment["name"], **_queue_labels(workload)}
         injection = replace(injection, labels=labels, annotations={well_known.WORKLOAD: workload["metadata"]["name"]})
         injections.append(_with_check_updates(injection, workload))
     return injections
+
+
+def flavor_injection(
+    assignment: Mapping[str, Any], pod_set: Mapping[str, Any], find_flavor: FindFlavor
+) -> Injection | None:
+    """What the flavors assigned to a pod set want in its template; None while one of them is missing."""
+    flavors = [find_flavor(name) for name in _flavor_names(assignment)]
+    if None in flavors:
+        return None
+    return _from_flavors(assignment, pod_set, [flavor for flavor in flavors if flavor is not None])
 
 
 def original_injections(workload: Obj) -> list[Injection]:

@@ -1,7 +1,7 @@
 """The Workload of a job: how it is made, and whether one still says what its job asks for."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from batchyard.api import well_known
 from batchyard.api.annotations import whole_number
@@ -10,8 +10,6 @@ from batchyard.controllers.jobs.names import workload_name
 from batchyard.controllers.jobs.podsets import equivalent
 from batchyard.controllers.jobs.priority import Priority
 from batchyard.core.lifecycle import workload as lifecycle
-
-_PROVISIONING_PREFIX: Final = "provreq.kueue.x-k8s.io/"
 
 PodSets = Sequence[Mapping[str, Any]]
 
@@ -99,7 +97,7 @@ def _annotations(job: Obj) -> dict[str, Any]:
     kept = {
         name: value
         for name, value in annotations.items()
-        if name.startswith(_PROVISIONING_PREFIX) or (name == well_known.ADMISSION_GATED_BY and value)
+        if name.startswith(well_known.PROVISIONING_PREFIX) or (name == well_known.ADMISSION_GATED_BY and value)
     }
     return {"annotations": kept} if kept else {}
 
