@@ -11,7 +11,7 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import Instant
-from batchyard.controllers.nodes.zones import Zones, zone_of
+from batchyard.controllers.nodes.zones import Zones
 from batchyard.core.lifecycle import heartbeat
 from batchyard.core.lifecycle import node as lifecycle
 from batchyard.core.lifecycle import pod as pods
@@ -72,15 +72,15 @@ class NodeHealth:
 
     def _driven_out_by(self, node: Obj, now: Instant) -> tuple[str | None, Instant | None]:
         """The key of the NoExecute taint that the health of a node asks for, if it may have it; else from when on."""
-        key, zone = lifecycle.execution_key(node), zone_of(node)
+        key, name = lifecycle.execution_key(node), node["metadata"]["name"]
         if key is None or self._zones.is_everything_lost():
             return None, None
         if lifecycle.is_given_up(node):
             return key, None
-        due = self._zones.next_at(zone)
+        due = self._zones.next_at(name)
         if due is None or due > now:
             return None, due
-        self._zones.give_up(zone, now)
+        self._zones.give_up(name, now)
         return key, None
 
     def _mark_pods(self, node: str, reader: Reader, now: Instant, outcome: Outcome) -> None:

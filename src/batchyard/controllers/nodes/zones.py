@@ -29,6 +29,10 @@ class _Zone:
         self.state = ZoneState.NORMAL
         self.interval: Duration | None = None
 
+    def give_up(self, at: Instant) -> None:
+        """Note that a node is given up."""
+        self.given_up_at = at if self.given_up_at is None else max(at, self.given_up_at)
+
     def fares_otherwise(self) -> bool:
         """Look how the zone fares now, and tell whether it is otherwise than before."""
         before = (self.state, self.interval)
@@ -67,21 +71,21 @@ class Zones:
         """The names of all nodes that are not ready."""
         return [name for zone in self._zones.values() for name in zone.unready]
 
-    def give_up(self, zone: str, at: Instant) -> None:
-        """Note that a node of a zone is given up, even before that is written."""
-        known = self._zones[zone]
-        known.given_up_at = at if known.given_up_at is None else max(at, known.given_up_at)
+    def give_up(self, name: str, at: Instant) -> None:
+        """Note that a node is given up, even before that is written."""
+        self._zones[self._nodes[name].zone].give_up(at)
 
     def is_everything_lost(self) -> bool:
         """Whether no zone with nodes has one that is ready."""
         return is_everything_lost(zone.state for zone in self._zones.values() if zone.ready or zone.unready)
 
-    def next_at(self, zone: str) -> Instant | None:
-        """When the next node of a zone may be given up; None: not as things stand."""
-        known = self._zones[zone]
-        if known.interval is None:
+    def next_at(self, name: str) -> Instant | None:
+        """When a node may be given up; None: not as things stand."""
+        node = self._nodes.get(name)
+        zone = None if node is None else self._zones[node.zone]
+        if zone is None or zone.interval is None:
             return None
-        return 0 if known.given_up_at is None else known.given_up_at + known.interval
+        return 0 if zone.given_up_at is None else zone.given_up_at + zone.interval
 
     def _add(self, name: str, node: _Known) -> None:
         zone = self._zones.setdefault(node.zone, _Zone())
@@ -90,7 +94,7 @@ class Zones:
         else:
             zone.unready[name] = None
         if node.given_up_at is not None:
-            self.give_up(node.zone, node.given_up_at)
+            zone.give_up(node.given_up_at)
 
     def _remove(self, name: str, node: _Known) -> None:
         zone = self._zones[node.zone]
@@ -100,10 +104,6 @@ class Zones:
             del zone.unready[name]
 
 
-def zone_of(node: Obj) -> str:
-    """The zone of a node, with its region."""
-    return f"{label(node, well_known.REGION) or ''}:{label(node, well_known.ZONE) or ''}"
-
-
 def _known(node: Obj) -> _Known:
-    return _Known(zone_of(node), lifecycle.readiness(node) == "True", lifecycle.given_up_at(node))
+    zone = f"{label(node, well_known.REGION) or ''}:{label(node, well_known.ZONE) or ''}"
+    return _Known(zone, lifecycle.readiness(node) == "True", lifecycle.given_up_at(node))
