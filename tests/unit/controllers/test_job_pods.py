@@ -3,12 +3,13 @@
 import make
 from batchyard.api import scheme
 from batchyard.api.errors import Forbidden
-from batchyard.api.meta import Obj, annotation, with_metadata
+from batchyard.api.meta import Obj, annotation, key_of, with_metadata
 from batchyard.api.well_known import COMPLETION_INDEX
-from batchyard.ports.client import Create
+from batchyard.controllers.job_pods.controller import JobPods
+from batchyard.ports.client import Create, Delete, Propagation
 from stage import said
 from unit.controllers.job_pods_make import JobStage
-from unit.core.job_make import indexed, job, per_index
+from unit.core.job_make import ended, indexed, job, per_index
 
 REACHED = ("True", "CompletionsReached", "Reached expected number of succeeded pods")
 
@@ -231,6 +232,51 @@ def test_the_pods_of_a_job_that_is_gone_are_let_go() -> None:
     assert (len(stage.pods(None)), stage.tracked()) == (1, 0)
     stage.stop()
     assert stage.pods(None) == []
+
+
+def test_a_job_that_is_deleted_before_its_pods_waits_for_them() -> None:
+    stage = JobStage(job(parallelism=2, completions=2))
+    stage.bind(stage.pods()[0])
+    stage._submit(Delete(key_of(stage.job), propagation=Propagation.FOREGROUND))
+    stage.settle()
+    assert (len(stage.pods(None)), stage.tracked()) == (1, 0)
+    assert "deletionTimestamp" in stage.job["metadata"]
+    stage.stop()
+    assert stage.client.list(scheme.JOB) == []
+
+
+def test_a_failure_that_the_policy_does_not_forgive_fails_the_job_at_once() -> None:
+    rules = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]
+    stage = JobStage(job(parallelism=2, completions=2, podFailurePolicy={"rules": rules}))
+    failed = stage.pods()[0]
+    stage.become("Failed", failed, containerStatuses=[ended("c", 42)])
+    name = failed["metadata"]["name"]
+    message = f"Container c for pod team/{name} failed with exit code 42 matching FailJob rule at index 0"
+    why = ("True", "PodFailurePolicy", message)
+    assert (said(stage.job, "FailureTarget"), said(stage.job, "Failed")) == (why, why)
+    assert stage.status["failed"] == 2
+
+
+def test_an_index_that_fails_for_good_by_policy_is_not_tried_again() -> None:
+    rules = [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [42]}}]
+    stage = JobStage(per_index(9, podFailurePolicy={"rules": rules}))
+    stage.become("Failed", stage.pods()[0], containerStatuses=[ended("c", 42)])
+    stage.pass_time(1000)
+    assert (stage.status["failedIndexes"], stage.indexes()) == ("0", ["1", "2"])
+
+
+def test_more_successes_than_asked_for_are_told() -> None:
+    stage = JobStage(job())
+    stage._submit(Create(with_metadata(stage.pods()[0], name="twin", uid=None, resourceVersion=None)))
+    stage.become("Succeeded", *stage.pods())
+    assert (said(stage.job, "Complete"), stage.status["succeeded"]) == (REACHED, 2)
+    told = ("Warning", "TooManySucceededPods", "Too many succeeded pods running after completion count reached")
+    assert told in [event[1:] for event in stage.events]
+
+
+def test_pods_that_were_there_before_the_controller_are_taken_over() -> None:
+    stage = JobStage(indexed())
+    assert JobPods().reconcile(key_of(stage.job), stage.client, make.NOW).writes == []
 
 
 def test_a_finished_job_does_nothing_more() -> None:

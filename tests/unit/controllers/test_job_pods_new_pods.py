@@ -11,8 +11,8 @@ from unit.core.job_make import indexed, job
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-def made(of: Obj, *wanted: NewPod, taken: tuple[str, ...] = (), at: float = 0) -> list[Any]:
-    return new_pods(of, wanted or [NewPod()], taken, make.at(at))
+def made(of: Obj, *wanted: NewPod, taken: tuple[str, ...] = (), came: int = 0, at: float = 0) -> list[Any]:
+    return new_pods(of, wanted or [NewPod()], taken, came, make.at(at))
 
 
 def test_a_pod_belongs_to_its_job_and_is_tracked() -> None:
@@ -77,6 +77,7 @@ def test_no_name_is_given_twice() -> None:
     assert made(job(), taken=(names[0],))[0]["metadata"]["name"] not in names[:1]
 
 
-def test_names_depend_on_the_job_and_the_instant_alone() -> None:
+def test_names_depend_on_the_job_the_instant_and_the_pods_before_alone() -> None:
     assert made(job()) == made(job())
-    assert made(job())[0]["metadata"]["name"] != made(job(), at=1)[0]["metadata"]["name"]
+    names = [pod["metadata"]["name"] for pod in (*made(job()), *made(job(), at=1), *made(job(), came=1))]
+    assert len(set(names)) == 3

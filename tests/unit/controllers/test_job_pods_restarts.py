@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, annotation, key_of
+from batchyard.api.meta import Key, Obj, annotation
 from batchyard.api.well_known import COMPLETION_INDEX
 from batchyard.base.instant import Instant
 from batchyard.controllers.job_pods.controller import JobPods
@@ -57,9 +57,6 @@ class Interrupted:
         if cut is None or cut >= len(outcome.writes):
             return outcome
         self.inner = JobPods()
-        for kind in reversed(self.kinds):
-            for obj in reader.list(kind):
-                list(self.inner.keys_for(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0), now))
         return Outcome(outcome.writes[:cut], requeue_at=now)
 
 

@@ -4,7 +4,7 @@ All is decided in batchyard.core.lifecycle.job. Pods without controller are not 
 are not given up. Source: pkg/controller/job of Kubernetes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from batchyard.api import scheme
@@ -13,7 +13,7 @@ from batchyard.base.instant import Instant
 from batchyard.controllers.job_pods.crews import Crews
 from batchyard.controllers.job_pods.new_pods import new_pods
 from batchyard.core.lifecycle.job.plan import Plan, plan
-from batchyard.core.lifecycle.job.pods import JobPod, is_tracked, job_pods, untracked
+from batchyard.core.lifecycle.job.pods import is_tracked, job_pods, untracked
 from batchyard.core.lifecycle.job.spec import is_finished, is_ours
 from batchyard.core.lifecycle.pod import is_terminating
 from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent
@@ -53,10 +53,14 @@ class JobPods:
         crew = self._crews.of(obj)
         if crew.due is not None and crew.due > now:
             return Outcome(requeue_at=crew.due)
+        if not crew.is_complete:
+            crew.complete(reader.owned_by(obj["metadata"]["uid"]))
         pods = job_pods(pod for each in crew.pods if (pod := reader.get(each)) is not None)
         todo = plan(obj, pods, crew.failures, now)
-        crew.looked(is_short=bool(todo.change.create))
-        return _outcome(key, obj, pods, todo, now)
+        crew.looked(obj, is_short=bool(todo.change.create))
+        names = [pod.obj["metadata"]["name"] for pod in pods]
+        new = new_pods(obj, todo.change.create, names, crew.came, now)
+        return _outcome(key, obj, todo, new)
 
 
 def _job_of(pod: Obj) -> Mapping[str, Any] | None:
@@ -76,7 +80,7 @@ def _let_go(pod: Obj, reader: Reader) -> Outcome:
     return Outcome([Update(untracked(pod))])
 
 
-def _outcome(key: Key, job: Obj, pods: list[JobPod], todo: Plan, now: Instant) -> Outcome:
+def _outcome(key: Key, job: Obj, todo: Plan, new: Sequence[Obj]) -> Outcome:
     """A plan as writes. What is created and deleted comes first: if the rest is lost, it is worked out again."""
     outcome = Outcome([Update(untracked(pod.obj)) for pod in todo.release], requeue_at=todo.wake_at)
     change = todo.change
@@ -86,9 +90,9 @@ def _outcome(key: Key, job: Obj, pods: list[JobPod], todo: Plan, now: Instant) -
     for pod in (*change.dismiss, *change.delete):
         outcome.writes.append(Delete(key_of(pod.obj), uid=pod.uid))
         outcome.events.append(_told_of(key, "SuccessfulDelete", "Deleted", pod.obj))
-    for new in new_pods(job, change.create, (pod.obj["metadata"]["name"] for pod in pods), now):
-        outcome.writes.append(Create(new))
-        outcome.events.append(_told_of(key, "SuccessfulCreate", "Created", new))
+    for born in new:
+        outcome.writes.append(Create(born))
+        outcome.events.append(_told_of(key, "SuccessfulCreate", "Created", born))
     if todo.status is not None and todo.status != job.get("status"):
         outcome.writes.append(UpdateStatus({**job, "status": todo.status}))
     outcome.events += [EventRecord(key, *told) for told in todo.told]

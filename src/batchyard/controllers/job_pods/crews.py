@@ -12,7 +12,7 @@ too, and starts anew without.
 from collections.abc import Iterable
 from typing import Final
 
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Instant
 from batchyard.core.lifecycle.job.backoff import finished_at, since_success
 from batchyard.core.lifecycle.job.pods import is_tracked
@@ -27,20 +27,33 @@ _DELETED: Final = EventType.DELETED
 _TRACKED: Final = 1
 _ACTIVE: Final = 2
 _READY: Final = 4
-_LEAVING: Final = 8
+_TERMINATING: Final = 8
 _SUCCEEDED: Final = 16
 
 
 class Crew:
     """The pods of one Job."""
 
-    __slots__ = ("_active", "_ready", "_standings", "due", "failures", "is_short", "job_is_known", "needs_successes")
+    __slots__ = (
+        "_active",
+        "_ready",
+        "_standings",
+        "came",
+        "due",
+        "failures",
+        "is_complete",
+        "is_short",
+        "job_is_known",
+        "needs_successes",
+    )
 
     def __init__(self) -> None:
         #: The pods that matter, each with its flags.
         self._standings: dict[Key, int] = {}
         self._active = 0
         self._ready = 0
+        #: How many pods came so far.
+        self.came = 0
         #: When pods failed that are not tracked any more, as far back as the backoff goes.
         self.failures: list[Instant] = []
         #: When the Job is to be looked at because of what came since the last look.
@@ -50,20 +63,31 @@ class Crew:
         #: Each success may make room for another pod, or end the Job.
         self.needs_successes = False
         self.job_is_known = False
+        #: The pods are known that were there before the first event.
+        self.is_complete = False
 
     @property
     def pods(self) -> Iterable[Key]:
         """The pods that matter."""
         return self._standings
 
+    def complete(self, owned: Iterable[Obj]) -> None:
+        """Take note of pods that were there before this controller."""
+        for obj in owned:
+            if obj["kind"] == "Pod" and key_of(obj) not in self._standings:
+                self._note(key_of(obj), 0, _flags(obj))
+        self.is_complete = True
+
     def wants_look(self, at: Instant) -> None:
         """Have the Job looked at then, if not earlier."""
         self.due = at if self.due is None else min(self.due, at)
 
-    def looked(self, *, is_short: bool) -> None:
-        """Take note of a look."""
+    def looked(self, job: Obj, *, is_short: bool) -> None:
+        """Take note of a look at the Job."""
+        spec = job_spec(job)
         self.due = None
         self.is_short = is_short
+        self.needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
         """Take note of a change of a pod; whether it matters."""
@@ -80,6 +104,7 @@ class Crew:
     def _note(self, pod: Key, before: int, after: int) -> None:
         self._active += bool(after & _ACTIVE) - bool(before & _ACTIVE)
         self._ready += bool(after & _READY) - bool(before & _READY)
+        self.came += bool(after and not before)
         if after:
             self._standings[pod] = after
         else:
@@ -88,7 +113,7 @@ class Crew:
     def _cannot_wait(self, before: int, after: int) -> bool:
         """Whether a change may be what the Job waits for."""
         lost = before & ~after
-        if self.is_short or lost & (_TRACKED | _LEAVING):
+        if self.is_short or not self.is_complete or lost & (_TRACKED | _TERMINATING):
             return True
         if lost & _ACTIVE:
             return not after & _SUCCEEDED or self.needs_successes or self._active == 0
@@ -121,9 +146,8 @@ class Crews:
         if event.type is _DELETED or is_finished(job):
             self._crews.pop(job["metadata"]["uid"], None)
             return
-        crew, spec = self.of(job), job_spec(job)
+        crew = self.of(job)
         crew.job_is_known = True
-        crew.needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
         crew.wants_look(now)
 
     def observe_pod(self, event: WatchEvent, job_uid: str, now: Instant) -> bool:
@@ -147,7 +171,7 @@ def _flags(pod: Obj) -> int:
     if is_terminal(pod):
         return tracked | _SUCCEEDED if tracked and phase(pod) == SUCCEEDED else tracked
     if is_terminating(pod):
-        return tracked | _LEAVING
+        return tracked | _TERMINATING
     return tracked | _ACTIVE | (_READY if is_ready(pod) else 0)
 
 

@@ -4,6 +4,7 @@ Sources: Kubernetes's pkg/controller/job (manageJob, indexed_job_utils.go) and p
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 from batchyard.api import well_known
@@ -24,8 +25,8 @@ _INDEX_FIELD: Final = {
 _PREFIX_MAX: Final = 58
 
 
-def new_pods(job: Obj, wanted: Sequence[NewPod], taken: Iterable[str], now: Instant) -> list[Obj]:
-    """The pods to create; no name is among those taken.
+def new_pods(job: Obj, wanted: Sequence[NewPod], taken: Iterable[str], came: int, now: Instant) -> list[Obj]:
+    """The pods to create; no name is among those taken. `came` is how many pods the Job has had so far.
 
     They have names besides the prefixes of which the API server would make some, so that the events of their creation
     can tell them.
@@ -33,9 +34,9 @@ def new_pods(job: Obj, wanted: Sequence[NewPod], taken: Iterable[str], now: Inst
     template = _template(job, indexed=any(pod.index != NO_INDEX for pod in wanted))
     names = dict.fromkeys(taken)
     pods: list[Obj] = []
-    for pod in wanted:
+    for number, pod in enumerate(wanted, came):
         prefix = _name_prefix(job["metadata"]["name"], pod.index)
-        name = _free_name(prefix, names, job["metadata"]["uid"], now)
+        name = _free_name(prefix, names, (job["metadata"]["uid"], str(now), str(number)))
         names[name] = None
         named = {**template["metadata"], "generateName": prefix, "name": name}
         pods.append({**template, "metadata": named} if pod.index == NO_INDEX else _indexed(template, named, pod, job))
@@ -86,14 +87,13 @@ def _name_prefix(job: str, index: int) -> str:
     return job[: _PREFIX_MAX - len(end)] + end
 
 
-def _free_name(prefix: str, taken: Mapping[str, None], job_uid: str, now: Instant) -> str:
-    """A name with five letters at its end, fixed by the Job, the instant, and the names that are taken."""
-    attempt = len(taken)
-    while True:
-        name = generated_name(prefix, uid_for(0, job_uid, prefix, str(now), str(attempt)))
+def _free_name(prefix: str, taken: Mapping[str, None], seed: Sequence[str]) -> str:
+    """A name with five letters at its end that the seed fixes; the next one where that is taken."""
+    for attempt in count():
+        name = generated_name(prefix, uid_for(0, *seed, prefix, str(attempt)))
         if name not in taken:
-            return name
-        attempt += 1
+            break
+    return name
 
 
 def _indexed(template: Mapping[str, Any], metadata: dict[str, Any], pod: NewPod, job: Obj) -> dict[str, Any]:

@@ -34,11 +34,6 @@ class JobConditions:
         """All of them."""
         return list(self._conditions.values())
 
-    def is_true(self, kind: str) -> bool:
-        """Whether there is one of that type with status True."""
-        condition = self._conditions.get(kind)
-        return condition is not None and condition["status"] == "True"
-
     def set(self, kind: str, holds: bool, reason: str, message: str) -> bool:
         """Set a condition; whether that changed it."""
         old = self._conditions.get(kind)

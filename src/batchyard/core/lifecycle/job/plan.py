@@ -4,9 +4,9 @@ Source: syncJob in Kubernetes's pkg/controller/job.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from batchyard.api.conditions import is_true
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant
@@ -21,13 +21,12 @@ from batchyard.core.lifecycle.job.verdict import COMPLETE, Verdict, deadline, ne
 _SAID_OF_NOTHING: Final = ("ready", "terminating", "uncountedTerminatedPods", "failedIndexes")
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What to do."""
 
     #: Pods that lose their finalizer, since their end is on record.
     release: Sequence[JobPod] = ()
-    change: Scaling = field(default_factory=Scaling)
+    change: Scaling = Scaling()
     #: The status as it should be; None: leave it for now.
     status: Mapping[str, Any] | None = None
     told: Sequence[Told] = ()
@@ -52,8 +51,9 @@ def plan(job: Obj, pods: Sequence[JobPod], failures: Iterable[Instant], now: Ins
     if verdict is None and _is_complete(state, change):
         verdict = COMPLETE
     due = (change.wake_at, deadline(state, started) if verdict is None else None)
+    wake_at = min((instant for instant in due if instant is not None), default=None)
     status, told = _status(state, verdict, change, started, now)
-    return Plan((), change, status, told, min((instant for instant in due if instant is not None), default=None))
+    return Plan(change=change, status=status, told=told, wake_at=wake_at)
 
 
 def _started(state: Standing, now: Instant) -> Instant | None:
@@ -61,8 +61,7 @@ def _started(state: Standing, now: Instant) -> Instant | None:
     if state.spec.suspended:
         return None
     text = state.status.get("startTime")
-    resumed = JobConditions(state.status, now).is_true("Suspended")
-    return now if resumed or not text else parse_time(text)
+    return now if not text or is_true(state.status, "Suspended") else parse_time(text)
 
 
 def _change(state: Standing, verdict: Verdict | None, failures: Iterable[Instant], now: Instant) -> Scaling:
@@ -90,7 +89,7 @@ def _status(
     if verdict is not None:
         conditions.set(verdict.interim, True, verdict.reason, verdict.message)
         if _nothing_is_left(state):
-            conditions.end(verdict, too_many=state.succeeded > (state.spec.completions or state.succeeded))
+            conditions.end(verdict, too_many=state.succeeded > _most(state))
             status["completionTime"] = format_time(now) if verdict.succeeded else None
     elif not state.leaving:
         conditions.set_suspended(state.spec.suspended)
@@ -116,6 +115,11 @@ def _counts(state: Standing, change: Scaling, started: Instant | None) -> dict[s
         "ready": sum(pod.ready for pod in kept),
         "terminating": terminating,
     }
+
+
+def _most(state: Standing) -> int:
+    """How many pods may succeed."""
+    return state.succeeded if state.spec.completions is None else state.spec.completions
 
 
 def _nothing_is_left(state: Standing) -> bool:

@@ -49,9 +49,9 @@ class JobPod:
         return is_ready(self.obj)
 
 
-def job_pods(objects: Iterable[Obj]) -> list[JobPod]:
-    """The pods among what a Job owns."""
-    return [_job_pod(obj) for obj in objects if obj["kind"] == "Pod"]
+def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
+    """The views of the pods of a Job."""
+    return [_job_pod(pod) for pod in pods]
 
 
 def has_failed(pod: JobPod, spec: JobSpec) -> bool:

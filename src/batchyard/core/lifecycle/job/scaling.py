@@ -52,8 +52,7 @@ def scaling(standing: Standing, failures: Iterable[Instant], now: Instant) -> Sc
     surplus = _surplus(standing, max(0, len(standing.active) - wanted))
     if surplus:
         return Scaling(dismiss=surplus)
-    leaving = sum(pod.terminating for pod in standing.pods) if standing.spec.waits_for_the_end else 0
-    missing = wanted - leaving - len(standing.active)
+    missing = wanted - len(standing.active) - len(_awaited(standing))
     if missing <= 0:
         return Scaling()
     if standing.spec.backoff_limit_per_index is not None:
@@ -111,9 +110,14 @@ def _worth(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant]:
 def _missing_indexes(standing: Standing, count: int) -> list[int]:
     """The first indexes that neither succeeded, nor failed for good, nor have a pod."""
     spec = standing.spec
-    held = [pod for pod in standing.pods if pod.terminating] if spec.waits_for_the_end else []
-    taken = with_indexes(standing.succeeded_indexes, [p.index for p in (*standing.active, *held) if p.index >= 0])
+    placed = [pod.index for pod in (*standing.active, *_awaited(standing)) if spec.has_index(pod.index)]
+    taken = with_indexes(standing.succeeded_indexes, placed)
     return first_missing(union(taken, standing.failed_indexes), count, spec.completions or 0)
+
+
+def _awaited(standing: Standing) -> list[JobPod]:
+    """The pods on their way out that are replaced only when they have ended."""
+    return [pod for pod in standing.pods if pod.terminating] if standing.spec.waits_for_the_end else []
 
 
 def _failures(standing: Standing, failures: Iterable[Instant]) -> list[Instant]:

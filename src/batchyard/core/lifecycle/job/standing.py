@@ -47,19 +47,14 @@ def standing(job: Obj, pods: Sequence[JobPod]) -> Standing:
     spec, status = job_spec(job), job.get("status") or {}
     uncounted = status.get("uncountedTerminatedPods") or {}
     uncounted_succeeded, uncounted_failed = (frozenset(uncounted.get(f) or ()) for f in ("succeeded", "failed"))
+    new = [pod for pod in pods if _is_new(pod, spec, uncounted_succeeded | uncounted_failed)]
+    succeeded = [pod for pod in new if pod.phase == SUCCEEDED]
+    failed = [pod for pod in new if has_failed(pod, spec) and is_counted(spec.failure_rules, pod.obj)]
     active = [pod for pod in pods if pod.active]
-    fresh = [
-        pod
-        for pod in pods
-        if pod.tracked and not pod.active and pod.uid not in uncounted_succeeded and pod.uid not in uncounted_failed
-    ]
-    if spec.indexed:
-        fresh = [pod for pod in fresh if spec.has_index(pod.index)]
-    succeeded = [pod for pod in fresh if pod.phase == SUCCEEDED]
-    failed = [pod for pod in fresh if has_failed(pod, spec)]
     recorded = parsed(status.get("completedIndexes"), spec.completions or 0) if spec.indexed else NONE
     done = with_indexes(recorded, [pod.index for pod in succeeded]) if spec.indexed else NONE
     lost = _failed_indexes(spec, status, pods)
+    successes = status.get("succeeded", 0) + len(uncounted_succeeded) + len(succeeded)
     return Standing(
         spec=spec,
         status=status,
@@ -68,17 +63,20 @@ def standing(job: Obj, pods: Sequence[JobPod]) -> Standing:
         active=active,
         uncounted_succeeded=uncounted_succeeded,
         uncounted_failed=uncounted_failed,
-        succeeded=total(done)
-        if spec.indexed
-        else status.get("succeeded", 0) + len(succeeded) + len(uncounted_succeeded),
-        failed=status.get("failed", 0)
-        + sum(is_counted(spec.failure_rules, pod.obj) for pod in failed)
-        + len(uncounted_failed),
+        succeeded=total(done) if spec.indexed else successes,
+        failed=status.get("failed", 0) + len(uncounted_failed) + len(failed),
         recorded_indexes=recorded,
         succeeded_indexes=done,
         failed_indexes=lost,
         predecessors=_predecessors(spec, pods, active, (done, lost)),
     )
+
+
+def _is_new(pod: JobPod, spec: JobSpec, uncounted: Collection[str]) -> bool:
+    """Whether a pod has ended, or is going to, and the status does not know yet; pods without a place never count."""
+    if not pod.tracked or pod.active or pod.uid in uncounted:
+        return False
+    return not spec.indexed or spec.has_index(pod.index)
 
 
 def _failed_indexes(spec: JobSpec, status: Mapping[str, Any], pods: Sequence[JobPod]) -> Spans:
