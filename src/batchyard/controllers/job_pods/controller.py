@@ -10,8 +10,8 @@ from typing import Any
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, controller_of, key_of
 from batchyard.base.instant import Instant
-from batchyard.controllers.job_pods.crews import Crews
 from batchyard.controllers.job_pods.new_pods import new_pods
+from batchyard.controllers.job_pods.pod_index import PodIndex
 from batchyard.core.lifecycle.job.plan import Plan, plan
 from batchyard.core.lifecycle.job.pods import is_tracked, job_pods, untracked
 from batchyard.core.lifecycle.job.spec import is_finished, is_ours
@@ -28,15 +28,15 @@ class JobPods:
     kinds = (scheme.JOB, scheme.POD)
 
     def __init__(self) -> None:
-        self._crews = Crews()
+        self._index = PodIndex()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The Job, or that of the pod; a pod that is deleted itself too, for its Job may be gone."""
         if event.key.kind == scheme.JOB:
-            self._crews.observe_job(event, now)
+            self._index.observe_job(event, now)
             return (event.key,)
         owner = _job_of(event.obj)
-        if owner is None or not self._crews.observe_pod(event, owner["uid"], now):
+        if owner is None or not self._index.observe_pod(event, owner["uid"], now):
             return ()
         job = Key(scheme.JOB, event.key.namespace, owner["name"])
         return (job, event.key) if is_terminating(event.obj) and is_tracked(event.obj) else (job,)
@@ -50,17 +50,17 @@ class JobPods:
             return _let_go(obj, reader)
         if is_finished(obj) or not is_ours(obj):
             return Outcome()
-        crew = self._crews.of(obj)
-        if crew.due is not None and crew.due > now:
-            return Outcome(requeue_at=crew.due)
-        if not crew.is_complete:
-            crew.complete(reader.owned_by(obj["metadata"]["uid"]))
-        pods = job_pods(pod for each in crew.pods if (pod := reader.get(each)) is not None)
-        todo = plan(obj, pods, crew.failures, now)
-        crew.looked(obj, is_short=bool(todo.change.create))
-        names = [pod.obj["metadata"]["name"] for pod in pods]
-        new = new_pods(obj, todo.change.create, names, crew.came, now)
-        return _outcome(key, obj, todo, new)
+        known = self._index.of(obj)
+        look_at = known.look_at(now)
+        if look_at > now:
+            return Outcome(requeue_at=look_at)
+        if not known.is_complete:
+            known.complete(reader.owned_by(obj["metadata"]["uid"]))
+        pods = job_pods(pod for each in known.pods if (pod := reader.get(each)) is not None)
+        todo = plan(obj, pods, known.failures, now)
+        known.looked(obj, todo)
+        names = (pod.obj["metadata"]["name"] for pod in pods)
+        return _outcome(key, obj, todo, new_pods(obj, todo.change.create, names, known.came, now))
 
 
 def _job_of(pod: Obj) -> Mapping[str, Any] | None:

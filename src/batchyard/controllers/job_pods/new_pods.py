@@ -31,6 +31,8 @@ def new_pods(job: Obj, wanted: Sequence[NewPod], taken: Iterable[str], came: int
     They have names besides the prefixes of which the API server would make some, so that the events of their creation
     can tell them.
     """
+    if not wanted:
+        return []
     template = _template(job, indexed=any(pod.index != NO_INDEX for pod in wanted))
     names = dict.fromkeys(taken)
     pods: list[Obj] = []

@@ -15,12 +15,13 @@ from typing import Final
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Instant
 from batchyard.core.lifecycle.job.backoff import finished_at, since_success
+from batchyard.core.lifecycle.job.plan import Plan
 from batchyard.core.lifecycle.job.pods import is_tracked
 from batchyard.core.lifecycle.job.spec import is_finished, job_spec
 from batchyard.core.lifecycle.pod import SUCCEEDED, is_ready, is_terminal, is_terminating, phase
 from batchyard.ports.client import EventType, WatchEvent
 
-_GATHERED: Final = SECOND
+_GATHERING: Final = SECOND
 _DELETED: Final = EventType.DELETED
 
 # What is known of a pod that matters.
@@ -31,25 +32,26 @@ _TERMINATING: Final = 8
 _SUCCEEDED: Final = 16
 
 
-class Crew:
+class KnownPods:
     """The pods of one Job."""
 
     __slots__ = (
         "_active",
+        "_due",
+        "_flags",
+        "_is_short",
+        "_needs_successes",
         "_ready",
-        "_standings",
+        "_wake_at",
         "came",
-        "due",
         "failures",
         "is_complete",
-        "is_short",
         "job_is_known",
-        "needs_successes",
     )
 
     def __init__(self) -> None:
         #: The pods that matter, each with its flags.
-        self._standings: dict[Key, int] = {}
+        self._flags: dict[Key, int] = {}
         self._active = 0
         self._ready = 0
         #: How many pods came so far.
@@ -57,11 +59,13 @@ class Crew:
         #: When pods failed that are not tracked any more, as far back as the backoff goes.
         self.failures: list[Instant] = []
         #: When the Job is to be looked at because of what came since the last look.
-        self.due: Instant | None = None
+        self._due: Instant | None = None
+        #: When it is to be looked at in any case.
+        self._wake_at: Instant | None = None
         #: The last look found that pods are missing.
-        self.is_short = False
+        self._is_short = False
         #: Each success may make room for another pod, or end the Job.
-        self.needs_successes = False
+        self._needs_successes = False
         self.job_is_known = False
         #: The pods are known that were there before the first event.
         self.is_complete = False
@@ -69,36 +73,43 @@ class Crew:
     @property
     def pods(self) -> Iterable[Key]:
         """The pods that matter."""
-        return self._standings
+        return self._flags
 
     def complete(self, owned: Iterable[Obj]) -> None:
         """Take note of pods that were there before this controller."""
         for obj in owned:
-            if obj["kind"] == "Pod" and key_of(obj) not in self._standings:
+            if obj["kind"] == "Pod" and key_of(obj) not in self._flags:
                 self._note(key_of(obj), 0, _flags(obj))
         self.is_complete = True
 
     def wants_look(self, at: Instant) -> None:
         """Have the Job looked at then, if not earlier."""
-        self.due = at if self.due is None else min(self.due, at)
+        self._due = at if self._due is None else min(self._due, at)
 
-    def looked(self, job: Obj, *, is_short: bool) -> None:
-        """Take note of a look at the Job."""
+    def look_at(self, now: Instant) -> Instant:
+        """When the Job is to be looked at: now, or when what has come may be looked at together with more."""
+        if self._due is None or (self._wake_at is not None and self._wake_at <= now):
+            return now
+        return max(now, self._due)
+
+    def looked(self, job: Obj, todo: Plan) -> None:
+        """Take note of a look at the Job, and what it came to."""
         spec = job_spec(job)
-        self.due = None
-        self.is_short = is_short
-        self.needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
+        self._due = None
+        self._wake_at = todo.wake_at
+        self._is_short = bool(todo.change.create)
+        self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
         """Take note of a change of a pod; whether it matters."""
-        before = self._standings.get(event.key, 0)
+        before = self._flags.get(event.key, 0)
         after = 0 if event.type is _DELETED else _flags(event.obj)
-        if before == after and not self.is_short and (before == 0 or _status_is_the_same(event)):
+        if before == after and not self._is_short and (before == 0 or _says_nothing_new(event)):
             return False
         self._note(event.key, before, after)
         if before & ~after & _TRACKED:
             self._note_end(event.obj)
-        self.wants_look(now if self._cannot_wait(before, after) else now + _GATHERED)
+        self.wants_look(now if self._cannot_wait(before, after) else now + _GATHERING)
         return True
 
     def _note(self, pod: Key, before: int, after: int) -> None:
@@ -106,17 +117,17 @@ class Crew:
         self._ready += bool(after & _READY) - bool(before & _READY)
         self.came += bool(after and not before)
         if after:
-            self._standings[pod] = after
+            self._flags[pod] = after
         else:
-            self._standings.pop(pod, None)
+            self._flags.pop(pod, None)
 
     def _cannot_wait(self, before: int, after: int) -> bool:
         """Whether a change may be what the Job waits for."""
         lost = before & ~after
-        if self.is_short or not self.is_complete or lost & (_TRACKED | _TERMINATING):
+        if self._is_short or not self.is_complete or lost & (_TRACKED | _TERMINATING):
             return True
         if lost & _ACTIVE:
-            return not after & _SUCCEEDED or self.needs_successes or self._active == 0
+            return not after & _SUCCEEDED or self._needs_successes or self._active == 0
         return bool(after & ~before & _READY) and self._ready == self._active
 
     def _note_end(self, pod: Obj) -> None:
@@ -127,42 +138,42 @@ class Crew:
             self.failures = since_success([*self.failures, finished_at(pod)], ())
 
 
-class Crews:
-    """The crews of all Jobs."""
+class PodIndex:
+    """The known pods of all Jobs."""
 
-    __slots__ = ("_crews",)
+    __slots__ = ("_by_job",)
 
     def __init__(self) -> None:
         #: By uid of the Job.
-        self._crews: dict[str, Crew] = {}
+        self._by_job: dict[str, KnownPods] = {}
 
-    def of(self, job: Obj) -> Crew:
-        """The crew of a Job."""
+    def of(self, job: Obj) -> KnownPods:
+        """The pods of a Job."""
         return self._of(job["metadata"]["uid"])
 
     def observe_job(self, event: WatchEvent, now: Instant) -> None:
-        """Take note of a change of a Job; one that has ended needs no crew."""
+        """Take note of a change of a Job; of one that has ended nothing need be known."""
         job = event.obj
         if event.type is _DELETED or is_finished(job):
-            self._crews.pop(job["metadata"]["uid"], None)
+            self._by_job.pop(job["metadata"]["uid"], None)
             return
-        crew = self.of(job)
-        crew.job_is_known = True
-        crew.wants_look(now)
+        known = self.of(job)
+        known.job_is_known = True
+        known.wants_look(now)
 
     def observe_pod(self, event: WatchEvent, job_uid: str, now: Instant) -> bool:
         """Take note of a change of a pod; whether it matters to its Job."""
-        crew = self._of(job_uid)
-        matters = crew.observe(event, now)
-        if not (crew.job_is_known or crew.pods):  # the last pod of a Job that is gone
-            del self._crews[job_uid]
+        known = self._of(job_uid)
+        matters = known.observe(event, now)
+        if not (known.job_is_known or known.pods):  # the last pod of a Job that is gone
+            del self._by_job[job_uid]
         return matters
 
-    def _of(self, job_uid: str) -> Crew:
-        crew = self._crews.get(job_uid)
-        if crew is None:
-            crew = self._crews[job_uid] = Crew()
-        return crew
+    def _of(self, job_uid: str) -> KnownPods:
+        known = self._by_job.get(job_uid)
+        if known is None:
+            known = self._by_job[job_uid] = KnownPods()
+        return known
 
 
 def _flags(pod: Obj) -> int:
@@ -175,6 +186,9 @@ def _flags(pod: Obj) -> int:
     return tracked | _ACTIVE | (_READY if is_ready(pod) else 0)
 
 
-def _status_is_the_same(event: WatchEvent) -> bool:
-    """Whether only the spec changed, as when a pod is bound to its node."""
-    return event.old is not None and event.obj.get("status") == event.old.get("status")
+def _says_nothing_new(event: WatchEvent) -> bool:
+    """Whether the containers are as they were, as when a pod is bound to its node, or cannot be."""
+    if event.old is None:
+        return False
+    old, new = event.old.get("status") or {}, event.obj.get("status") or {}
+    return all(new.get(field) == old.get(field) for field in ("containerStatuses", "initContainerStatuses"))

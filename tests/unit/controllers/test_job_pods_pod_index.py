@@ -1,6 +1,9 @@
 """Which changes of pods are looked at when."""
 
+import make
 from batchyard.api.well_known import JOB_TRACKING
+from batchyard.controllers.job_pods.controller import JobPods
+from stage import said
 from unit.controllers.job_pods_make import JobStage
 from unit.core.job_make import indexed, job
 
@@ -14,6 +17,31 @@ def test_that_a_pod_is_bound_makes_no_look() -> None:
     before = looks(stage)
     stage.bind()
     assert looks(stage) == before
+
+
+def test_what_a_node_or_its_lack_is_told_makes_no_look() -> None:
+    stage = JobStage(indexed())
+    before = looks(stage)
+    stage.become("Pending", conditions=[make.condition("PodScheduled", False, reason="Unschedulable")])
+    stage.pass_time(5)
+    assert looks(stage) == before
+
+
+def test_a_restarted_container_is_looked_at_within_a_second() -> None:
+    stage = JobStage(job(restart="OnFailure", backoffLimit=1))
+    stage.become("Running", ready=True)
+    stage.become("Running", *stage.pods("Running"), ready=True, containerStatuses=[{"name": "c", "restartCount": 1}])
+    assert stage.conditions() == []
+    stage.pass_time(1)
+    assert said(stage.job, "Failed")[1] == "BackoffLimitExceeded"
+
+
+def test_a_deadline_is_kept_whatever_is_gathered() -> None:
+    stage = JobStage(indexed(activeDeadlineSeconds=10))
+    stage.pass_time(9.5)
+    stage.become("Running", stage.pods()[0], ready=True)
+    stage.run(10)
+    assert said(stage.job, "Failed")[1] == "DeadlineExceeded"
 
 
 def test_single_successes_are_gathered_for_a_second() -> None:
@@ -70,4 +98,5 @@ def test_a_look_costs_as_much_as_there_are_pods_that_matter() -> None:
     for _ in range(49):
         stage.become("Succeeded")
     (controller,) = (lane.controller for lane in stage.runner._queue.lanes)
-    assert len(list(controller._crews.of(stage.job).pods)) == 1  # type: ignore[attr-defined]
+    assert isinstance(controller, JobPods)
+    assert len(list(controller._index.of(stage.job).pods)) == 1
