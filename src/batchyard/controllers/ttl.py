@@ -15,6 +15,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.ports.client import Delete, Propagation, Reader, WatchEvent
 from batchyard.ports.controller import Outcome
 
+_JOB_SET_MANAGERS: Final = (None, "jobset.sigs.k8s.io/jobset-controller")
 _ENDS: Final = {scheme.JOB: ("Complete", "Failed"), scheme.JOB_SET: ("Completed", "Failed")}
 
 
@@ -43,8 +44,13 @@ class TtlAfterFinished:
 def _expires_at(key: Key, obj: Obj) -> Instant | None:
     """When it is to go; None while it has not ended, goes already, or stays."""
     seconds: int | None = obj["spec"].get("ttlSecondsAfterFinished")
-    if seconds is None or "deletionTimestamp" in obj["metadata"]:
+    if seconds is None or "deletionTimestamp" in obj["metadata"] or _is_left_to_others(key, obj):
         return None
     ended = [find_condition(obj, kind) for kind in _ENDS[key.kind]]
     at = [parse_time(c["lastTransitionTime"]) for c in ended if c is not None and c["status"] == "True"]
     return at[0] + seconds * SECOND if at else None
+
+
+def _is_left_to_others(key: Key, obj: Obj) -> bool:
+    """Whether another controller cares for it: JobSets are deleted by those who manage them, Jobs by whoever is here."""
+    return key.kind == scheme.JOB_SET and obj["spec"].get("managedBy") not in _JOB_SET_MANAGERS

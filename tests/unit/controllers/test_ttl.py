@@ -32,6 +32,12 @@ def test_a_failed_jobset_goes_too() -> None:
     assert not is_there(stage, scheme.JOB_SET, "js")
 
 
+def test_a_jobset_is_deleted_by_whoever_manages_it() -> None:
+    stage = Stage(TtlAfterFinished())
+    stage.put(ended(make.jobset(ttlSecondsAfterFinished=0, managedBy="example.com/other"), "Completed", since=0))
+    assert is_there(stage, scheme.JOB_SET, "js")
+
+
 def test_what_has_not_ended_or_has_no_time_stays() -> None:
     stage = Stage(TtlAfterFinished())
     running = make.job("running", ttlSecondsAfterFinished=0)
