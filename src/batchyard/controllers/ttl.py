@@ -52,5 +52,5 @@ def _expires_at(key: Key, obj: Obj) -> Instant | None:
 
 
 def _is_left_to_others(key: Key, obj: Obj) -> bool:
-    """Whether another controller cares for it: JobSets are deleted by those who manage them, Jobs by whoever is here."""
+    """Whether another controller cares for it: a JobSet is deleted by who manages it, a Job by the platform."""
     return key.kind == scheme.JOB_SET and obj["spec"].get("managedBy") not in _JOB_SET_MANAGERS
