@@ -8,10 +8,8 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, key_of, with_status
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
-from batchyard.cloud.capacity import Capacity
 from batchyard.cloud.cluster_objects import initial_objects
-from batchyard.cloud.instances import Instances
-from batchyard.cloud.node_pools import NodePools
+from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.runner import Runner
 from batchyard.core.machines.instances import new_instance, phase_of
 from batchyard.ports.client import Update, UpdateStatus, Write, WriteResult
@@ -97,7 +95,7 @@ class Cloud(Stage):
         self.store = Store(detect_mutation=True)
         self.client = LocalClient(self.store, self.kernel)
         self.controllers = MortalClient(self.client)
-        self.runner = Runner(self.kernel, self.controllers, [NodePools(), Capacity(), Instances(seed)], self._record)
+        self.runner = Runner(self.kernel, self.controllers, simulated_cloud(seed), self._record)
         self.events: list[EventRecord] = []
         if begin is not None:
             self.put(*initial_objects(begin))

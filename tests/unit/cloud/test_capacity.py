@@ -185,7 +185,7 @@ def test_a_resize_request_is_tried_again_when_capacity_is_free() -> None:
     world.wait(3 * 86_400)
     assert (world.phases("dws"), state(world, "rr")) == ([], "ACCEPTED")
     world.give_up(first)
-    world.finish()
+    world.wait(600)
     assert (world.phases("dws"), state(world, "rr")) == (["Running"], "SUCCEEDED")
 
 

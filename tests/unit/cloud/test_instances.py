@@ -184,7 +184,7 @@ def test_the_node_of_a_resize_request_tells_it() -> None:
     pool = autoscaled("dws", provisioning="queued")
     world = Cloud(cluster())
     world.put(pool, resize_request("rr", "dws"))
-    world.finish()
+    world.wait(600)
     (node,) = world.client.list(scheme.NODE)
     assert node["metadata"]["labels"]["autoscaling.gke.io/provisioning-request"] == "rr"
 

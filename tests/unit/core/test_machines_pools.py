@@ -93,6 +93,16 @@ def test_an_instance_of_a_resize_request_runs_as_long_as_that_says() -> None:
     assert (made["spec"]["resizeRequest"], made["spec"]["maxRunDuration"]) == ("rr", "2h")
 
 
+def test_machines_of_the_dynamic_scheduler_run_a_week_at_the_longest() -> None:
+    def longest(**spec: str) -> str | None:
+        found: str | None = new_instance(autoscaled(**spec), ZONE, cluster())["spec"].get("maxRunDuration")
+        return found
+
+    assert (longest(provisioning="queued"), longest(provisioning="flex-start")) == ("168h", "168h")
+    assert longest(provisioning="flex-start", maxRunDuration="2h") == "2h"
+    assert (longest(), longest(provisioning="spot")) == (None, None)
+
+
 def test_names_differ_by_zone_and_long_ones_are_cut() -> None:
     first, second = name_prefix("batch", "pool", "z-a"), name_prefix("batch", "pool", "z-b")
     assert first != second

@@ -23,6 +23,8 @@ NOTICE: Final = 30 * SECOND
 #: Its node is there from the beginning: part of the cluster that a world starts with.
 INITIAL: Final = "cloud.batchyard.dev/initial"
 
+#: How long machines run at the longest that the cloud gives out for a time only, if nobody says.
+_LONGEST_RUNS: Final = {"flex-start": "168h", "queued": "168h"}
 _NAMES_MAX: Final = 32
 _NAME_CUT: Final = 16
 
@@ -30,14 +32,15 @@ _NAME_CUT: Final = 16
 def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | None = None) -> dict[str, Any]:
     """An Instance of a pool in a zone, yet to be created; one of a ResizeRequest runs as long as that says."""
     spec, name = pool["spec"], pool["metadata"]["name"]
+    provisioning = spec.get("provisioning", "standard")
     asked = resize_request["spec"] if resize_request is not None else spec
     own = {
         "pool": name,
         "zone": zone,
         "machineType": spec["machineType"],
-        "provisioning": spec.get("provisioning", "standard"),
+        "provisioning": provisioning,
         "resizeRequest": resize_request["metadata"]["name"] if resize_request is not None else None,
-        "maxRunDuration": asked.get("maxRunDuration") or spec.get("maxRunDuration"),
+        "maxRunDuration": asked.get("maxRunDuration") or spec.get("maxRunDuration") or _LONGEST_RUNS.get(provisioning),
     }
     return {
         "apiVersion": scheme.kind_info(scheme.INSTANCE).api_version,
