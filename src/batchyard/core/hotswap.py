@@ -1,0 +1,213 @@
+"""Hotswap: who leaves so that a gang of higher priority gets the nodes, or the whole domains, that it lacks.
+
+Who leaves does so whole: all pods of a Workload, or a pod that belongs to none. Nobody leaves for an equal or lower
+priority. Those who leave already count as gone. What it costs that somebody leaves is the work it loses since its last
+checkpoint, then its size, then its name decides.
+
+The claims of the gang (batchyard.core.placement.claims) are settled one after the other, each where that costs least
+beside those who leave by then. Where that makes several leave, it is first tried whether one of those who make room
+for one claim is enough for all; and in the end whoever is not needed stays. So the answer with one is the cheapest,
+and one with several is good, though there may be a better one. Only so many places are compared for one claim, and so
+many of the single ones tried.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api.views.pods import PodView
+from batchyard.base.instant import Duration, Instant
+from batchyard.core.placement.claims import Claim, domains_of, fit, in_turn, seat, withdraw
+from batchyard.core.placement.cluster import Nodes
+from batchyard.core.placement.fit import pick_node
+from batchyard.core.placement.node import Node
+from batchyard.core.placement.profile import Profile
+
+#: How many places are compared for one claim, and how many are tried who might be enough alone.
+PLACES_MAX: Final = 100
+SINGLES_MAX: Final = 32
+
+
+class Unit(NamedTuple):
+    """Pods that leave together or not at all."""
+
+    #: `namespace/name` of the Workload, or of the pod that belongs to none.
+    name: str
+    pods: Sequence[PodView]
+    #: The work it loses, in time of pods.
+    lost: Duration
+    #: It was told to leave already: that costs nothing more.
+    is_leaving: bool = False
+
+    @property
+    def priority(self) -> int:
+        """That of its most important pod."""
+        return max([pod.priority for pod in self.pods])
+
+
+class Swap(NamedTuple):
+    """Where the pods of a gang go, by uid and stand-ins included, once these have left, the cheapest first."""
+
+    nodes: Mapping[str, str]
+    victims: Sequence[Unit]
+
+
+UnitOf: TypeAlias = Callable[[PodView], Unit | None]
+"""The unit of a pod that is on a node; None if it cannot be made to leave."""
+Cost: TypeAlias = tuple[Duration, int, Sequence[str]]
+
+
+class _Place(NamedTuple):
+    """A place for a claim: where its pods go, and who leaves."""
+
+    seats: Mapping[str, str]
+    units: Sequence[Unit]
+
+
+class _Rival(NamedTuple):
+    """A unit, and those of its pods that are in a domain."""
+
+    unit: Unit
+    inside: list[PodView]
+
+
+def lost_work(started: Instant | None, checkpoint_every: Duration | None, now: Instant) -> Duration:
+    """The work that a pod loses that runs since then: what it did since its last checkpoint, or all."""
+    done = 0 if started is None else max(0, now - started)
+    return done % checkpoint_every if checkpoint_every else done
+
+
+def find_swap(claims: Sequence[Claim], nodes: Nodes, unit_of: UnitOf, profile: Profile) -> Swap | None:
+    """Who leaves for these claims, and where their pods go then; None if that does not make room for all of them."""
+    search = _Search(claims, nodes, unit_of, profile)
+    swap = search.run()
+    if swap is None or len(swap.victims) < 2:
+        return swap
+    for unit in sorted(search.singles.values(), key=_cost_of_one)[:SINGLES_MAX]:
+        by_one = search.run({unit.name: None})
+        if by_one is not None:
+            return by_one
+    return _without_unneeded(swap, search)
+
+
+def cost(units: Sequence[Unit]) -> Cost:
+    """What it costs that these leave."""
+    told = [unit for unit in units if not unit.is_leaving]
+    return sum([u.lost for u in told]), sum([len(u.pods) for u in told]), sorted([u.name for u in told])
+
+
+class _Search:
+    """One question, asked once for all who may leave and again for some of them only."""
+
+    def __init__(self, claims: Sequence[Claim], nodes: Nodes, unit_of: UnitOf, profile: Profile) -> None:
+        self._claims = in_turn(claims)
+        self._nodes = nodes
+        self._unit_of = unit_of
+        self._profile = profile
+        #: Pods that stop make room by themselves.
+        self._stopping = [pod.uid for node in nodes for pod in node.pods.values() if pod.deleting]
+        self._allowed: Mapping[str, None] | None = None
+        #: Those who make room for a claim alone, by name.
+        self.singles: dict[str, Unit] = {}
+
+    def run(self, allowed: Mapping[str, None] | None = None) -> Swap | None:
+        """Settle all claims, with these allowed to leave; None: anybody."""
+        self._allowed = allowed
+        seats: dict[str, str] = {}
+        victims: dict[str, Unit] = {}
+        with self._nodes.what_if():
+            withdraw(self._claims, self._nodes)
+            for uid in self._stopping:
+                self._nodes.remove_pod(uid)
+            left: Sequence[Claim] = self._claims
+            while left:
+                late = []
+                for claim in left:
+                    place = self._best_place(claim)
+                    if place is None:
+                        late.append(claim)  # those it must be near may come yet
+                        continue
+                    self._take(claim, place)
+                    seats |= place.seats
+                    victims.update({unit.name: unit for unit in place.units if not unit.is_leaving})
+                if len(late) == len(left):
+                    return None
+                left = late
+        return Swap(seats, sorted(victims.values(), key=_cost_of_one))
+
+    def _take(self, claim: Claim, place: _Place) -> None:
+        for unit in place.units:
+            for pod in unit.pods:
+                self._nodes.remove_pod(pod.uid)
+        seat(claim, place.seats, self._nodes)
+
+    def _best_place(self, claim: Claim) -> _Place | None:
+        domains = domains_of(claim, self._nodes)
+        seats = self._free_seats(claim, domains)
+        if seats is not None:
+            return _Place(seats, ())
+        places: list[_Place] = []
+        for domain in domains:
+            place = self._cleared(claim, domain)
+            if place is not None:
+                places.append(place)
+                self.singles.update({unit.name: unit for unit in place.units if len(place.units) == 1})
+            if len(places) == PLACES_MAX:
+                break
+        return min(places, key=lambda place: cost(place.units), default=None)
+
+    def _free_seats(self, claim: Claim, domains: Sequence[Sequence[Node]]) -> Mapping[str, str] | None:
+        """Where the pods of a claim go without anybody leaving."""
+        if not claim.topology_key:
+            name = pick_node(claim.leader, self._nodes, self._profile)
+            return {claim.leader.uid: name} if name else None
+        return next((seats for domain in domains if (seats := fit(claim, domain, self._nodes))), None)
+
+    def _cleared(self, claim: Claim, domain: Sequence[Node]) -> _Place | None:
+        """A domain once those have left who must; None if that does not help."""
+        rivals = sorted(self._rivals_in(domain, claim.leader), key=lambda r: _cost_of_one(r.unit), reverse=True)
+        seats = self._fit_without(rivals, claim, domain) if rivals else None
+        if seats is None:
+            return None
+        for rival in list(rivals):
+            rest = [other for other in rivals if other is not rival]
+            spared = self._fit_without(rest, claim, domain)
+            if spared is not None:
+                rivals, seats = rest, spared
+        return _Place(seats, [rival.unit for rival in rivals])
+
+    def _rivals_in(self, domain: Sequence[Node], claimant: PodView) -> list[_Rival]:
+        """Those in a domain who may be made to leave for a pod."""
+        rivals: dict[str, _Rival] = {}
+        for node in domain:
+            for pod in node.pods.values():
+                is_lower = pod.priority < claimant.priority and (not pod.gang or pod.gang != claimant.gang)
+                unit = self._unit_of(pod) if is_lower else None
+                if unit is not None and self._may_leave(unit, claimant):
+                    rivals.setdefault(unit.name, _Rival(unit, [])).inside.append(pod)
+        return list(rivals.values())
+
+    def _may_leave(self, unit: Unit, claimant: PodView) -> bool:
+        if unit.is_leaving:
+            return True
+        is_allowed = self._allowed is None or unit.name in self._allowed
+        return is_allowed and claimant.may_preempt and unit.priority < claimant.priority
+
+    def _fit_without(self, rivals: Sequence[_Rival], claim: Claim, domain: Sequence[Node]) -> Mapping[str, str] | None:
+        """Where the pods of a claim go once these have left the domain."""
+        with self._nodes.what_if():
+            for rival in rivals:
+                for pod in rival.inside:
+                    self._nodes.remove_pod(pod.uid)
+            return fit(claim, domain, self._nodes)
+
+
+def _without_unneeded(swap: Swap, search: _Search) -> Swap:
+    """The same with those spared, the dearest first, without whom it would do as well."""
+    for victim in sorted(swap.victims, key=_cost_of_one, reverse=True):
+        allowed = {unit.name: None for unit in swap.victims if unit.name != victim.name}
+        swap = search.run(allowed) or swap
+    return swap
+
+
+def _cost_of_one(unit: Unit) -> Cost:
+    return cost((unit,))
