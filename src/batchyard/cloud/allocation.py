@@ -1,9 +1,9 @@
 """Who gets a machine: one pass over all who want one, first come first served.
 
 Instances that are asked for get one or fail, at once. Those of a slice of TPUs get theirs together or fail together. A
-ResizeRequest waits until all its machines can be had, and then its Instances are made and served before others.
-Instances that failed are somebody else's to give up, but those of pools without an autoscaler are tried again, as a
-managed instance group does: those of the pool keep coming until they are there.
+ResizeRequest waits until all its machines can be had, and then its Instances are made and served before others. An
+Instance that failed is for the autoscaler to give up; in a pool without one it is tried again when something is free,
+as a managed instance group does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ from batchyard.cloud.capacity_index import CapacityIndex, slot_of
 from batchyard.cloud.slices import wants_itself
 from batchyard.cloud.stock import INVALID_ARGUMENT, Refusal, Slot, Stock, demand_of, invalid
 from batchyard.core.machines.catalog import catalog_of
-from batchyard.core.machines.instances import FAILED, PROVISIONING, in_phase, new_instance, phase_of
+from batchyard.core.machines.instances import FAILED, PROVISIONING, in_phase, is_leaving, new_instance, phase_of
 from batchyard.core.machines.pools import hosts_of_slice, is_autoscaled, zones_of
-from batchyard.ports.client import Create, Reader, UpdateStatus, Write
+from batchyard.ports.client import Create, Delete, Reader, UpdateStatus, Write
 
 ACCEPTED: Final = "ACCEPTED"
 SUCCEEDED: Final = "SUCCEEDED"
@@ -64,7 +64,7 @@ class Allocation:
         slices: dict[str, list[Obj]] = {}
         for name, pool_name in self._index.asking.items():
             pool, instance = self._pool(pool_name), self._reader.get(Key(scheme.INSTANCE, "", name))
-            if pool is None or instance is None or (is_autoscaled(pool) and phase_of(instance) == FAILED):
+            if pool is None or instance is None or not _may_be_served(instance, pool):
                 continue
             if hosts_of_slice(pool, self._catalog) > 1:
                 slices.setdefault(pool_name, []).append(instance)
@@ -130,6 +130,7 @@ class Allocation:
         missing = request["spec"]["count"] - len(phases)
         failed = next((name for name, phase in phases.items() if phase == FAILED), None)
         if failed is not None:
+            self.writes += [Delete(Key(scheme.INSTANCE, "", name)) for name in phases]
             self._tell(request, FAILED_STATE, self._refusal_of(failed))
         elif missing > 0:
             self._serve_missing(request, missing)
@@ -182,6 +183,12 @@ class Allocation:
             status["error"] = _error(why_not)
         if status != old:
             self.writes.append(UpdateStatus(with_status(request, status)))
+
+
+def _may_be_served(instance: Obj, pool: Obj) -> bool:
+    """Whether an Instance still wants a machine."""
+    phase = phase_of(instance)
+    return not is_leaving(instance) and (not phase or (phase == FAILED and not is_autoscaled(pool)))
 
 
 def _turn(obj: Obj) -> tuple[int, Instant, str]:

@@ -50,7 +50,7 @@ class NodePools:
         if plan.hosts > 1:
             plan_slice(plan, members, reader)
         else:
-            plan_machines(plan, members)
+            plan_machines(plan, members, self._members.crashed(key.name))
         return Outcome([*plan.asked, *self._status(plan, len(members)), *plan.rest], requeue_at=plan.look_at)
 
     def _status(self, plan: PoolPlan, instances: int) -> list[Write]:

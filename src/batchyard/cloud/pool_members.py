@@ -1,6 +1,6 @@
 """The Instances of every pool and how many of its Nodes are ready, from the changes of both."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from batchyard.api import scheme, well_known
@@ -33,11 +33,16 @@ class PoolMembers:
 
     def __init__(self) -> None:
         self._members: dict[str, dict[str, Member]] = {}
+        self._crashed: dict[str, dict[str, Member]] = {}
         self._ready: dict[str, dict[str, None]] = {}
 
     def of(self, pool: str) -> Mapping[str, Member]:
         """The Instances of a pool by name, in the order in which they came."""
         return self._members.get(pool) or {}
+
+    def crashed(self, pool: str) -> Sequence[Member]:
+        """The Instances of a pool that crashed and were not given up."""
+        return tuple((self._crashed.get(pool) or {}).values())
 
     def ready(self, pool: str) -> int:
         """How many Nodes of a pool are ready."""
@@ -51,6 +56,10 @@ class PoolMembers:
             self._members.setdefault(pool, {})[name] = after
         elif before is not None:
             del self._members[pool][name]
+        if after is not None and after.phase == CRASHED and not after.leaving:
+            self._crashed.setdefault(pool, {})[name] = after
+        elif pool in self._crashed:
+            self._crashed[pool].pop(name, None)
         return pool if _standing(before) != _standing(after) else None
 
     def note_node(self, event: WatchEvent) -> str | None:

@@ -1,6 +1,6 @@
 """What a pool wants of its machines: those to make and to give up, what to write of it, and when to look again."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,7 +10,7 @@ from batchyard.base.instant import Instant
 from batchyard.cloud.clusters import start_of
 from batchyard.cloud.pool_members import Member
 from batchyard.core.machines.catalog import catalog_of
-from batchyard.core.machines.instances import CRASHED, FAILED, INITIAL, new_instance
+from batchyard.core.machines.instances import FAILED, INITIAL, new_instance
 from batchyard.core.machines.pools import hosts_of_slice, is_autoscaled, machine_of, zones_of
 from batchyard.core.machines.times import repair_time
 from batchyard.ports.client import Create, Delete, Write
@@ -55,6 +55,8 @@ class PoolPlan:
 
     def make(self, zone: str, count: int) -> None:
         """Ask for so many machines in a zone. What a world begins with is there at once."""
+        if count <= 0:
+            return
         instance = new_instance(self.pool, zone, self.cluster)
         if self.now == start_of(self.cluster):
             instance = with_metadata(instance, annotations={INITIAL: "true"})
@@ -74,33 +76,44 @@ class PoolPlan:
         self.look_at = when if self.look_at is None else min(when, self.look_at)
 
 
-def plan_machines(plan: PoolPlan, members: Mapping[str, Member]) -> None:
+def plan_machines(plan: PoolPlan, members: Mapping[str, Member], crashed: Sequence[Member]) -> None:
     """Replace crashed machines, and keep as many in each zone as there are to be.
 
     A pool with an autoscaler gets the machines it begins with, once, and no others here: a crashed one is given up.
     """
-    here = [member for member in members.values() if not member.leaving]
-    lost = [member for member in here if member.phase == CRASHED and plan.repair_at(member.since) <= plan.now]
-    for member in here:
-        if member.phase == CRASHED and member not in lost:
-            plan.look_again(plan.repair_at(member.since))
+    lost = []
+    for member in crashed:
+        repair = plan.repair_at(member.since)
+        if repair <= plan.now:
+            lost.append(member)
+        else:
+            plan.look_again(repair)
     plan.give_up(lost)
-    wanted, scaled = plan.pool["spec"].get("nodeCount", 0), is_autoscaled(plan.pool)
-    if scaled and plan.says(INITIALIZED):
-        return
+    if not is_autoscaled(plan.pool):
+        staying = [member for member in members.values() if not member.leaving and member not in lost]
+        _keep_count(plan, staying)
+    elif not plan.says(INITIALIZED):
+        _begin(plan, members)
+
+
+def _keep_count(plan: PoolPlan, staying: Sequence[Member]) -> None:
+    """As many machines in each zone as the pool is to have, those that failed included: they are tried again."""
+    wanted = plan.pool["spec"].get("nodeCount", 0)
     for zone in zones_of(plan.pool, plan.cluster):
-        staying = [member for member in here if member.zone == zone and member not in lost]
-        if len(staying) < wanted:
-            plan.make(zone, wanted - len(staying))
-        elif not scaled:
-            plan.give_up(_least_missed(staying)[: len(staying) - wanted])
-    if scaled:
-        plan.say(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
+        here = [member for member in staying if member.zone == zone]
+        plan.make(zone, wanted - len(here))
+        plan.give_up(_least_missed(here)[: max(0, len(here) - wanted)])
+
+
+def _begin(plan: PoolPlan, members: Mapping[str, Member]) -> None:
+    """The machines an autoscaled pool begins with."""
+    wanted = plan.pool["spec"].get("nodeCount", 0)
+    for zone in zones_of(plan.pool, plan.cluster):
+        plan.make(zone, wanted - sum(member.zone == zone for member in members.values()))
+    plan.say(INITIALIZED, True, "MachinesAsked", "The machines the pool begins with were asked for")
 
 
 def _least_missed(members: list[Member]) -> list[Member]:
     """The members in the order in which a smaller pool gives them up: those that never came, then the newest."""
     newest = members[::-1]
-    return [member for member in newest if member.phase == FAILED] + [
-        member for member in newest if member.phase != FAILED
-    ]
+    return sorted(newest, key=lambda member: member.phase != FAILED)

@@ -217,3 +217,19 @@ def test_a_resize_request_that_is_withdrawn_waits_no_more() -> None:
     world.give_up(resize_request("rr", "dws"))
     world.change_cluster(capacity=[])
     assert world.phases() == []
+
+
+def test_a_resize_request_one_of_whose_machines_fails_fails_as_a_whole() -> None:
+    world = cloud(queued())
+    world.put(resize_request("rr", "dws", 2))
+    error = {"code": "OTHER", "message": "why"}
+    world.say(world.instances()[0], phase="Failed", error=error)
+    assert (state(world, "rr"), world.phases()) == ("FAILED", [])
+    assert world.get(scheme.RESIZE_REQUEST, "rr", "")["status"]["error"] == error
+
+
+def test_an_instance_given_up_before_it_was_served_gets_nothing() -> None:
+    world = cloud(autoscaled(), capacity=[row(0)])
+    world.put(instance("a"))
+    world.give_up(instance("a"))
+    assert world.phases() == []

@@ -24,6 +24,8 @@ FLEX_START: Final = "flexStart"
 
 _FRACTIONS: Final = (RESERVED, FLEX_START)
 _NOTHING: Final[Mapping[str, Any]] = {}
+#: By name of the Cluster, the last spec seen and its catalogue: asked many times, changed hardly ever.
+_catalogs: "dict[str, tuple[Mapping[str, Any], Catalog]]" = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,17 @@ def catalog_of(cluster: Obj) -> Catalog:
     """The catalogue with what a Cluster adds and changes."""
     spec = cluster.get("spec") or _NOTHING
     added, prices = spec.get("catalog") or _NOTHING, spec.get("prices") or _NOTHING
-    catalog = builtin_catalog()
     if not added and not prices:
-        return catalog
+        return builtin_catalog()
+    name = cluster["metadata"]["name"]
+    known = _catalogs.get(name)
+    if known is None or known[0] is not spec:
+        known = _catalogs[name] = (spec, _changed_catalog(added, prices))
+    return known[1]
+
+
+def _changed_catalog(added: Mapping[str, Any], prices: Mapping[str, Any]) -> Catalog:
+    catalog = builtin_catalog()
     fractions = _builtin_rows()["fractions"]
     machines = dict(catalog.machines)
     for name, row in added.items():
