@@ -1,0 +1,55 @@
+"""Nodes that were told to go: their pods are evicted, and once they are empty their machines are given up.
+
+All of it follows from what the objects say, so it goes on after a restart. A node whose pods do not stop in time, or
+that got a pod that must stay, stays. Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaledown/actuation.
+"""
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import Instant
+from batchyard.controllers.autoscaler.index import ScalingIndex
+from batchyard.controllers.autoscaler.marks import marked_staying
+from batchyard.core.lifecycle.pod import BY_EVICTION, disrupted, is_terminating
+from batchyard.core.scaling.drain import Drain, drain_of
+from batchyard.core.scaling.settings import DRAIN_TIME
+from batchyard.ports.client import Delete, Reader, Update, UpdateStatus
+from batchyard.ports.controller import EventRecord, Outcome
+
+
+def empty_nodes(index: ScalingIndex, reader: Reader, now: Instant, outcome: Outcome) -> None:
+    """Bring the nodes that go one step further."""
+    for name in index.going:
+        machine, node = index.machines.get(name), reader.get(Key(scheme.NODE, "", name))
+        if machine is not None and not machine.is_leaving and node is not None:
+            _empty(name, node, index, reader, now, outcome)
+
+
+def _empty(name: str, node: Obj, index: ScalingIndex, reader: Reader, now: Instant, outcome: Outcome) -> None:
+    pods = _pods_on(name, index, reader)
+    drains = [drain_of(pod, now) for pod in pods]
+    moving = [pod for pod, drain in zip(pods, drains, strict=True) if drain is Drain.MOVES]
+    ends = (index.facts[name].going_since or 0) + DRAIN_TIME
+    if Drain.BLOCKS in drains or (moving and ends <= now):
+        outcome.writes.append(Update(marked_staying(node)))
+    elif moving:
+        for pod in moving:
+            _evict(pod, now, outcome)
+        outcome.requeue_at = ends if outcome.requeue_at is None else min(ends, outcome.requeue_at)
+    else:
+        outcome.writes.append(Delete(Key(scheme.INSTANCE, "", name)))
+
+
+def _pods_on(name: str, index: ScalingIndex, reader: Reader) -> list[Obj]:
+    node = index.nodes.get(name)
+    views = [] if node is None else list(node.pods.values())
+    found = [reader.get(Key(scheme.POD, view.namespace, view.name)) for view in views]
+    return [pod for pod in found if pod is not None]
+
+
+def _evict(pod: Obj, now: Instant, outcome: Outcome) -> None:
+    if is_terminating(pod):
+        return
+    metadata = pod["metadata"]
+    key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
+    outcome.writes += [UpdateStatus(disrupted(pod, BY_EVICTION, now)), Delete(key, uid=metadata["uid"])]
+    outcome.events.append(EventRecord(key, "Normal", "ScaleDown", "deleting pod for node scale down"))

@@ -1,0 +1,133 @@
+"""The machines of all pools, from the changes of Instances: how many there are, which failed, which are yet to come."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from batchyard.api.meta import Obj, annotation
+from batchyard.api.times import parse_time
+from batchyard.base.instant import Instant
+from batchyard.core.machines.instances import (
+    BOOTING,
+    FAILED,
+    INITIAL,
+    PROVISIONING,
+    RUNNING,
+    is_leaving,
+    phase_of,
+)
+from batchyard.core.scaling.groups import GroupName
+from batchyard.ports.client import EventType, WatchEvent
+
+_COMING = ("", PROVISIONING, BOOTING, RUNNING)
+
+
+class Machine(NamedTuple):
+    """An Instance as the autoscaler sees it."""
+
+    name: str
+    group: GroupName
+    phase: str
+    is_leaving: bool
+    created: Instant
+    #: Whether the world began with it.
+    is_initial: bool
+    resize_request: str
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts for the size of its group."""
+        return not self.is_leaving and self.phase != FAILED
+
+
+class Machines:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._machines: dict[str, Machine] = {}
+        self._of_group: dict[GroupName, dict[str, Machine]] = {}
+        self._sizes: dict[GroupName, int] = {}
+        self._leaving: dict[GroupName, int] = {}
+        #: Machines that failed, by name.
+        self.failed: dict[str, Machine] = {}
+        #: Machines that may become nodes and are not known to be, by name.
+        self.coming: dict[str, Machine] = {}
+
+    @property
+    def sizes(self) -> Mapping[GroupName, int]:
+        """How many machines each group has that count."""
+        return self._sizes
+
+    @property
+    def leaving(self) -> Mapping[GroupName, int]:
+        """How many machines of each group are given up and not gone."""
+        return self._leaving
+
+    def get(self, name: str) -> Machine | None:
+        """A machine by name."""
+        return self._machines.get(name)
+
+    def of_group(self, group: GroupName) -> Mapping[str, Machine]:
+        """The machines of a group by name, whatever becomes of them."""
+        return self._of_group.get(group) or {}
+
+    def last_added(self) -> Mapping[GroupName, Instant]:
+        """When the last machine was added to each group, those left out that the world began with."""
+        times: dict[GroupName, Instant] = {}
+        for group, machines in self._of_group.items():
+            added = [machine.created for machine in machines.values() if not machine.is_initial]
+            if added:
+                times[group] = max(added)
+        return times
+
+    def note(self, event: WatchEvent) -> GroupName:
+        """Take note of a change; the group it concerns."""
+        machine = _machine(event.obj)
+        self._drop(machine.name)
+        if event.type is not EventType.DELETED:
+            self._add(machine)
+        return machine.group
+
+    def note_ready(self, name: str) -> None:
+        """A machine has become a node."""
+        self.coming.pop(name, None)
+
+    def _add(self, machine: Machine) -> None:
+        name, group = machine.name, machine.group
+        self._machines[name] = machine
+        self._of_group.setdefault(group, {})[name] = machine
+        if machine.counts:
+            self._sizes[group] = self._sizes.get(group, 0) + 1
+        if machine.is_leaving:
+            self._leaving[group] = self._leaving.get(group, 0) + 1
+        elif machine.phase == FAILED:
+            self.failed[name] = machine
+        elif machine.phase in _COMING:
+            self.coming[name] = machine
+
+    def _drop(self, name: str) -> None:
+        machine = self._machines.pop(name, None)
+        if machine is None:
+            return
+        group = machine.group
+        del self._of_group[group][name]
+        if not self._of_group[group]:
+            del self._of_group[group]
+        if machine.counts:
+            self._sizes[group] -= 1
+        if machine.is_leaving:
+            self._leaving[group] -= 1
+        self.failed.pop(name, None)
+        self.coming.pop(name, None)
+
+
+def _machine(instance: Obj) -> Machine:
+    metadata, spec = instance["metadata"], instance["spec"]
+    return Machine(
+        name=metadata["name"],
+        group=GroupName(spec["pool"], spec["zone"]),
+        phase=phase_of(instance),
+        is_leaving=is_leaving(instance),
+        created=parse_time(metadata["creationTimestamp"]),
+        is_initial=annotation(instance, INITIAL) is not None,
+        resize_request=spec.get("resizeRequest") or "",
+    )

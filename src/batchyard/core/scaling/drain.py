@@ -1,0 +1,43 @@
+"""What becomes of the pods of a node that is to go.
+
+Source: kubernetes-sigs/cluster-autoscaler, pkg/simulator/drainability/rules. As on GKE, volumes on the node's disk
+keep no node; PodDisruptionBudgets there are none.
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+from batchyard.api import well_known
+from batchyard.api.meta import Obj, annotation, controller_of
+from batchyard.api.times import parse_time
+from batchyard.base.instant import SECOND, Instant
+
+_MIRROR: Final = "kubernetes.io/config.mirror"
+_SYSTEM_NAMESPACE: Final = "kube-system"
+#: A pod that has not stopped so long after it should have does not count any more.
+_LATE: Final = 30 * SECOND
+
+
+class Drain(Enum):
+    """What a pod means for its node."""
+
+    #: It finds another node, or its controller makes another pod.
+    MOVES = auto()
+    #: It goes with the node.
+    STAYS = auto()
+    #: The node has to stay.
+    BLOCKS = auto()
+
+
+def drain_of(pod: Obj, now: Instant) -> Drain:
+    """What a pod means for its node."""
+    deleted = pod["metadata"].get("deletionTimestamp")
+    if deleted is not None and parse_time(deleted) + _LATE < now:
+        return Drain.STAYS
+    owner, safe = controller_of(pod), annotation(pod, well_known.SAFE_TO_EVICT)
+    if annotation(pod, _MIRROR) is not None or (owner is not None and owner.get("kind") == "DaemonSet"):
+        return Drain.STAYS
+    if safe == "true":
+        return Drain.MOVES
+    is_kept = owner is None or safe == "false" or pod["metadata"].get("namespace") == _SYSTEM_NAMESPACE
+    return Drain.BLOCKS if is_kept else Drain.MOVES

@@ -1,0 +1,111 @@
+"""What pods need of nodes that no pool has: read from their selectors, tolerations and requests, as GKE reads them.
+
+A label that is not the system's is given to new nodes only if the pods tolerate a taint of the same key, which the
+nodes get too: so workloads are kept apart. Sources: GKE's autoscaler, pkg/podrequirements, pkg/autoprovisioning
+(injection.go, gpu_requests.go, tpu_requests.go) and pkg/cloudprovider/gke/labels/system_labels.go.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from batchyard.api import well_known
+from batchyard.api.views.pod import Taint, Toleration
+from batchyard.api.views.pods import PodView
+
+_SYSTEM: Final = re.compile(r"\b(cloud\.google\.com|kubernetes\.io|k8s\.io|gke\.io)/")
+_HARD: Final = ("NoSchedule", "NoExecute")
+
+
+class Needs(NamedTuple):
+    """Nodes for pods; pods with equal needs may share nodes. Empty texts and zeros ask for nothing."""
+
+    provisioning: str
+    resource: str
+    devices: int
+    accelerator: str
+    topology: str
+    family: str
+    machine_type: str
+    placement_group: str
+    reservation: str
+    max_run_seconds: str
+    labels: tuple[tuple[str, str], ...]
+    taints: tuple[Taint, ...]
+
+
+class Unanswerable(NamedTuple):
+    """Why no pool is made for a pod."""
+
+    why: str
+
+
+def needs_of(pod: PodView) -> Needs | Unanswerable:
+    """What a pod needs of nodes."""
+    wanted = _wanted_labels(pod)
+    taints = tuple(_separating(pod.tolerations, wanted))
+    labels = tuple(sorted((key, value) for key, value in wanted.items() if not is_system_label(key)))
+    separated = {taint.key for taint in taints}
+    for key, _ in labels:
+        if key not in separated:
+            return Unanswerable(f"no toleration for a taint with the key of label {key}")
+    resource, devices = _devices(pod)
+    is_tpu = resource == well_known.TPU
+    count = wanted.get(well_known.ACCELERATOR_COUNT, "")
+    return Needs(
+        provisioning=_provisioning(wanted),
+        resource=resource,
+        devices=int(count) if is_tpu and count.isdecimal() else devices,
+        accelerator=wanted.get(well_known.TPU_ACCELERATOR if is_tpu else well_known.ACCELERATOR, ""),
+        topology=wanted.get(well_known.TPU_TOPOLOGY, "") if is_tpu else "",
+        family=wanted.get(well_known.MACHINE_FAMILY, ""),
+        machine_type=wanted.get(well_known.INSTANCE_TYPE, ""),
+        placement_group=wanted.get(well_known.PLACEMENT_GROUP, ""),
+        reservation=wanted.get(well_known.RESERVATION_NAME, ""),
+        max_run_seconds=wanted.get(well_known.MAX_RUN_DURATION, ""),
+        labels=labels,
+        taints=taints,
+    )
+
+
+def is_system_label(key: str) -> bool:
+    """Whether a label is set by Kubernetes or GKE, not by users."""
+    return _SYSTEM.search(key) is not None
+
+
+def _wanted_labels(pod: PodView) -> dict[str, str]:
+    """The labels a node must have, of each key one value: those of the first of alternatives."""
+    wanted = dict(pod.node_selector)
+    for expression in pod.affinity[0].labels if pod.affinity else ():
+        if expression.operator == "In" and len(expression.values) == 1:
+            wanted[expression.key] = expression.values[0]
+    return wanted
+
+
+def _separating(tolerations: tuple[Toleration, ...], wanted: Mapping[str, str]) -> list[Taint]:
+    """The taints that keep the pods of others from nodes with the wanted labels."""
+    found: dict[Taint, None] = {}
+    for toleration in tolerations:
+        value = wanted.get(toleration.key)
+        if value is None or is_system_label(toleration.key):
+            continue
+        if toleration.operator == "Exists" or toleration.value == value:
+            effects = _HARD[:1] if not toleration.effect else tuple(e for e in _HARD if e == toleration.effect)
+            found.update({Taint(toleration.key, value, effect): None for effect in effects})
+    return list(found)
+
+
+def _devices(pod: PodView) -> tuple[str, int]:
+    """The accelerators a pod requests."""
+    for resource, amount in pod.requests:
+        if resource in {well_known.GPU, well_known.TPU}:
+            return resource, amount
+    return "", 0
+
+
+def _provisioning(wanted: Mapping[str, str]) -> str:
+    """On which terms the pods want their machines."""
+    if wanted.get(well_known.SPOT) == "true" or wanted.get(well_known.PROVISIONING) == "spot":
+        return "spot"
+    flexible = wanted.get(well_known.FLEX_START) == "true" or wanted.get(well_known.PROVISIONING) == "flex-start"
+    return "flex-start" if flexible else "standard"

@@ -1,0 +1,190 @@
+"""The states of a ProvisioningRequest, as its conditions tell them, and the words in which they do.
+
+Sources: GKE's autoscaler, pkg/provisioningrequests/{provreqstate,reconciler} for queued-provisioning.gke.io;
+kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/conditions and pkg/processors/provreq for the other classes.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.conditions import find_condition, is_true, with_condition
+from batchyard.api.meta import Obj, with_path, with_status
+from batchyard.api.times import parse_time
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
+
+QUEUED_CLASS: Final = "queued-provisioning.gke.io"
+ATOMIC_CLASS: Final = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+CHECK_CLASS: Final = "check-capacity.autoscaling.x-k8s.io"
+
+ACCEPTED: Final = "Accepted"
+PROVISIONED: Final = "Provisioned"
+FAILED: Final = "Failed"
+BOOKING_EXPIRED: Final = "BookingExpired"
+CAPACITY_REVOKED: Final = "CapacityRevoked"
+
+#: For so long after it was provisioned, capacity is kept for those it was provisioned for.
+BOOKING_TIME: Final = 10 * MINUTE
+#: A request whose templates are missing, or that fits nowhere, is tried for so long.
+RETRY_TIME: Final = 2 * MINUTE
+#: Requests that have come to their end are deleted; those of the other classes that never succeed fail.
+KEPT_FOR: Final = 7 * 24 * HOUR
+EXPIRES_AFTER: Final = 7 * 24 * HOUR
+MAX_RUN_DURATION: Final = 7 * 24 * HOUR
+
+_MAX_RUN_SECONDS: Final = "maxRunDurationSeconds"
+_VALID_SECONDS: Final = "ValidUntilSeconds"
+
+
+class State(Enum):
+    """Where a request of the queued class stands."""
+
+    UNINITIALIZED = auto()
+    PENDING = auto()
+    ACCEPTED = auto()
+    PROVISIONED = auto()
+    BOOKING_EXPIRED = auto()
+    CAPACITY_REVOKED = auto()
+    FAILED = auto()
+
+
+class Said(NamedTuple):
+    """What a condition says."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
+
+
+NOT_ACCEPTED: Final = Said(ACCEPTED, False, "NotAccepted", "Provisioning Request wasn't accepted.")
+QUEUED: Final = Said(ACCEPTED, True, "SuccessfullyQueued", "Provisioning Request was successfully queued.")
+HAS_CAPACITY: Final = Said(PROVISIONED, True, "Provisioned", "Provisioning Request was successfully provisioned.")
+BOOKING_OVER: Final = Said(
+    BOOKING_EXPIRED,
+    True,
+    "BookingExpired",
+    "Capacity booking for the Provisioning Request has expired and the nodes are now candidates for scale down when "
+    "underutilized.",
+)
+REVOKED: Final = Said(
+    CAPACITY_REVOKED,
+    True,
+    "CapacityRevoked",
+    "Capacity provisioned for the Provisioning Request was reclaimed and is no longer available in the cluster.",
+)
+MISSING_RESIZE_REQUEST: Final = Said(
+    FAILED, True, "MissingResizeRequest", "The corresponding Resize Request was missing."
+)
+CANCELLED: Final = Said(
+    FAILED,
+    True,
+    "InternalErrorResizeRequestGotCancelled",
+    "Provisioning Request failed because Resize Request got cancelled.",
+)
+WAITED_TOO_LONG: Final = Said(
+    FAILED,
+    True,
+    "WaitTimeExceeded",
+    "Provisioning Request could not provision queued instances in the allocated time.",
+)
+
+TAKEN_UP: Final = Said(ACCEPTED, True, "Accepted", "ProvisioningRequest is accepted by ClusterAutoscaler")
+CAPACITY_FOUND: Final = Said(PROVISIONED, True, "CapacityIsFound", "Capacity is found in the cluster")
+CAPACITY_MADE: Final = Said(PROVISIONED, True, "CapacityIsProvisioned", "Capacity is found in the cluster")
+CAPACITY_LATER: Final = Said(
+    PROVISIONED, False, "CapacityIsNotFound", "Capacity is not found, CA will try to find it later."
+)
+CAPACITY_NEVER: Final = Said(FAILED, True, "CapacityIsNotFound", "CA could not find requested capacity")
+EXPIRED: Final = Said(FAILED, True, "Expired", "ProvisioningRequest is expired")
+RESERVATION_OVER: Final = Said(
+    BOOKING_EXPIRED, True, "CapacityReservationTimeExpired", "Capacity reservation time is expired"
+)
+CONSUMED: Final = Said(
+    BOOKING_EXPIRED, True, "CapacityBookingConsumed", "Capacity booking consumed: all pods scheduled"
+)
+
+
+def state_of(request: Obj) -> State:
+    """The state of a request."""
+    if not (request.get("status") or {}).get("conditions"):
+        return State.UNINITIALIZED
+    for kind, state in _STATES.items():
+        if is_true(request, kind):
+            return state
+    return State.PENDING
+
+
+_STATES: Final[Mapping[str, State]] = {
+    CAPACITY_REVOKED: State.CAPACITY_REVOKED,
+    BOOKING_EXPIRED: State.BOOKING_EXPIRED,
+    FAILED: State.FAILED,
+    PROVISIONED: State.PROVISIONED,
+    ACCEPTED: State.ACCEPTED,
+}
+
+
+def telling(request: Obj, said: Said, now: Instant) -> Obj:
+    """The request with a condition; itself where it says that already."""
+    status = request.get("status") or {}
+    before = status.get("conditions") or []
+    conditions = with_condition(
+        before if isinstance(before, list) else list(before),
+        type=said.type,
+        status=said.status,
+        reason=said.reason,
+        message=said.message,
+        now=now,
+        generation=request["metadata"].get("generation"),
+    )
+    return request if conditions is before else with_status(request, {**status, "conditions": conditions})
+
+
+def with_details(request: Obj, details: Mapping[str, str]) -> Obj:
+    """The request with details of how it is provisioned; empty ones are left out."""
+    return with_path(request, ("status", "provisioningClassDetails"), {k: v for k, v in details.items() if v})
+
+
+def missing_templates(request: Obj, missing: list[str], *, is_final: bool) -> Said:
+    """What is said of a request some of whose templates are not there."""
+    count = len(request["spec"]["podSets"])
+    what = (
+        f"missing pod templates, {count} pod templates were referenced, {len(missing)} templates were missing: "
+        f"{','.join(missing)}"
+    )
+    if is_final:
+        return Said(FAILED, True, "MissingPodTemplates", f"Provisioning Request failed because there were {what}")
+    return Said(ACCEPTED, False, "MissingPodTemplates", f"Provisioning Request will fail soon as it is {what}")
+
+
+def since(request: Obj, kind: str) -> Instant | None:
+    """Since when a condition is as it is."""
+    found = find_condition(request, kind)
+    return None if found is None else parse_time(found["lastTransitionTime"])
+
+
+def created(request: Obj) -> Instant:
+    """When the request was made."""
+    return parse_time(request["metadata"]["creationTimestamp"])
+
+
+def max_run_duration(request: Obj) -> Duration:
+    """For how long its machines are had; a week where it does not say."""
+    return _seconds(request, _MAX_RUN_SECONDS) or MAX_RUN_DURATION
+
+
+def valid_until(request: Obj) -> Instant | None:
+    """Until when the request makes sense, if it says."""
+    wait = _seconds(request, _VALID_SECONDS)
+    return None if wait is None else created(request) + wait
+
+
+def parameter(request: Obj, name: str) -> str:
+    """A parameter of the request; '' if it has none of that name."""
+    value: Any = (request["spec"].get("parameters") or {}).get(name)
+    return "" if value is None else str(value)
+
+
+def _seconds(request: Obj, name: str) -> Duration | None:
+    text = parameter(request, name)
+    return int(text) * SECOND if text.isdecimal() and int(text) > 0 else None

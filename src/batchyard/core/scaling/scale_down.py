@@ -1,0 +1,182 @@
+"""Which nodes nobody needs, and which of them go now.
+
+A node is unneeded while little of it is requested and all its pods would find a place elsewhere. It goes when it has
+been unneeded for long enough and no nodes were added lately: empty ones in bulk, others one at a time, slices whole.
+Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaledown (eligibility, planner, unneeded, budgets) and
+pkg/simulator (cluster.go, utilization).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
+
+from batchyard.api import quantity, well_known
+from batchyard.api.views.pod import Taint
+from batchyard.api.views.pods import PodView
+from batchyard.base.instant import Instant
+from batchyard.core.placement.cluster import Nodes
+from batchyard.core.placement.fit import pick_node
+from batchyard.core.placement.node import Node
+from batchyard.core.scaling.drain import Drain
+from batchyard.core.scaling.fleet import Fleet
+from batchyard.core.scaling.groups import NodeGroup
+from batchyard.core.scaling.limits import Limits
+from batchyard.core.scaling.scale_up import Situation
+from batchyard.core.scaling.settings import DRAIN_MAX, PARALLEL_MAX, UNREADY_TIME
+
+DrainOf: TypeAlias = Callable[[PodView], Drain]
+
+
+class Candidate(NamedTuple):
+    """A node that may go."""
+
+    name: str
+    group: NodeGroup
+    is_ready: bool
+    #: Since when it is unneeded, as far as it is known to be.
+    since: Instant | None
+
+
+@dataclass(slots=True)
+class Removals:
+    """What is to be done."""
+
+    #: The nodes that are unneeded now.
+    unneeded: dict[str, Candidate] = field(default_factory=dict)
+    #: The nodes that go, with the pods that are to move.
+    going: dict[str, Sequence[PodView]] = field(default_factory=dict)
+    look_at: Instant | None = None
+
+    def look_again(self, when: Instant) -> None:
+        """Something is due at an instant."""
+        self.look_at = when if self.look_at is None else min(when, self.look_at)
+
+
+class ScaleDown:
+    """See the module. The nodes are left as they would be then: only for use in a trial."""
+
+    def __init__(self, nodes: Nodes, fleet: Fleet, limits: Limits, situation: Situation, drain_of: DrainOf) -> None:
+        self._nodes = nodes
+        self._fleet = fleet
+        self._limits = limits
+        self._situation = situation
+        self._drain_of = drain_of
+        self._moving: dict[str, Sequence[PodView]] = {}
+        self.removals = Removals()
+
+    def find_unneeded(
+        self, candidates: Sequence[Candidate], awaited: Mapping[str, object], upcoming: Iterable[str]
+    ) -> None:
+        """Find the nodes nobody needs. Those that pods wait for are needed; nobody moves to one that is yet to come."""
+        for name in upcoming:
+            if (node := self._nodes.get(name)) is not None:
+                self._close(node)
+        for candidate in sorted(candidates, key=self._turn):
+            node = self._nodes.get(candidate.name)
+            if node is None or candidate.name in awaited or not self._is_underused(node, candidate.group):
+                continue
+            pods = list(node.pods.values())
+            drains = [self._drain_of(pod) for pod in pods]
+            moving = [pod for pod, drain in zip(pods, drains, strict=True) if drain is Drain.MOVES]
+            if Drain.BLOCKS not in drains and self._move(node, moving):
+                self._moving[candidate.name] = moving
+                self.removals.unneeded[candidate.name] = candidate
+
+    def remove(self, last_added: Instant | None, draining: int) -> Removals:
+        """Decide which of the unneeded nodes go now."""
+        now, patience = self._situation.now, self._situation.settings.patience
+        due = [c for c in self.removals.unneeded.values() if self._is_due(c)]
+        calm = now if last_added is None else last_added + patience.after_add
+        if due and calm > now:
+            self.removals.look_again(calm)
+        elif due:
+            self._remove_due(due, draining)
+        return self.removals
+
+    # --- which are unneeded ---
+
+    def _turn(self, candidate: Candidate) -> tuple[bool, bool, str]:
+        """Those that were unneeded before come first, then empty ones."""
+        node = self._nodes.get(candidate.name)
+        return candidate.since is None, node is not None and bool(node.pods), candidate.name
+
+    def _is_underused(self, node: Node, group: NodeGroup) -> bool:
+        accelerator = group.machine.accelerator
+        resources = ("cpu", "memory") if accelerator is None else (accelerator.resource,)
+        threshold = self._situation.settings.utilization_threshold
+        total, left = node.view.allocatable, node.left
+        return all(
+            (total.get(r, 0) - left.get(r, 0)) * quantity.NANO <= threshold * total[r]
+            for r in resources
+            if total.get(r)
+        )
+
+    def _move(self, node: Node, pods: Sequence[PodView]) -> bool:
+        """Move all pods of a node elsewhere, if they find places; nobody comes to the node any more then."""
+        with self._nodes.what_if():
+            places = self._move_in_turn(node, pods)
+        if places is None:
+            return False
+        self._close(node)
+        for pod in pods:
+            self._nodes.add_pod(pod, places[pod.uid])
+        return True
+
+    def _move_in_turn(self, node: Node, pods: Sequence[PodView]) -> dict[str, str] | None:
+        self._close(node)
+        places: dict[str, str] = {}
+        for pod in pods:
+            self._nodes.remove_pod(pod.uid)
+        for pod in pods:
+            places[pod.uid] = pick_node(pod, self._nodes)
+            if not places[pod.uid]:
+                return None
+            self._nodes.add_pod(pod, places[pod.uid])
+        return places
+
+    def _close(self, node: Node) -> None:
+        view = node.view
+        self._nodes.set_node(replace(view, taints=(*view.taints, Taint(well_known.TO_BE_DELETED, "", "NoSchedule"))))
+
+    # --- which go ---
+
+    def _is_due(self, candidate: Candidate) -> bool:
+        """Whether it was unneeded for long enough."""
+        since = self._situation.now if candidate.since is None else candidate.since
+        wait = self._situation.settings.patience.unneeded if candidate.is_ready else UNREADY_TIME
+        if since + wait > self._situation.now:
+            self.removals.look_again(since + wait)
+            return False
+        return True
+
+    def _remove_due(self, due: Sequence[Candidate], draining: int) -> None:
+        """Slices first, then empty nodes, then others; what is too much for now goes at the next look."""
+        budget, drains = PARALLEL_MAX - draining, DRAIN_MAX - draining
+        slices: dict[NodeGroup, list[Candidate]] = {}
+        single: list[Candidate] = []
+        for candidate in due:
+            (slices.setdefault(candidate.group, []) if candidate.group.hosts > 1 else single).append(candidate)
+        for group, hosts in slices.items():
+            if len(hosts) == self._fleet.size(group) and not group.size.least:
+                self._let_go(hosts)
+                budget -= len(hosts)
+        single.sort(key=lambda candidate: bool(self._moving[candidate.name]))
+        for candidate in single:
+            is_empty = not self._moving[candidate.name]
+            if budget <= 0 or (not is_empty and drains <= 0):
+                self.removals.look_again(self._situation.now + self._situation.settings.scan_interval)
+                return
+            if self._may_shrink(candidate.group):
+                self._let_go([candidate])
+                budget -= 1
+                drains -= not is_empty
+
+    def _may_shrink(self, group: NodeGroup) -> bool:
+        least = self._fleet.size(group) > group.size.least and self._fleet.pool_size(group) > group.total.least
+        return least and self._limits.may_go(group.uses)
+
+    def _let_go(self, candidates: Sequence[Candidate]) -> None:
+        for candidate in candidates:
+            self._fleet.grow(candidate.group, -1)
+            self._limits.take(candidate.group.uses, -1)
+            self.removals.going[candidate.name] = self._moving[candidate.name]

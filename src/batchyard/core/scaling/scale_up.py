@@ -1,0 +1,279 @@
+"""Which node groups grow, and for whom: tried on the cluster as it would be, one unit after the other.
+
+A unit first takes what room is left, then new nodes, of pools there are or else of new ones. A gang of which one pod
+finds no place gets nothing. All that can be helped is helped in one look, where upstream grows one group a look.
+Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/orchestrator (its reasons too) and
+pkg/processors/status/eventing_scale_up_processor.go.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api.meta import Obj
+from batchyard.api.views.node import NodeView
+from batchyard.api.views.pods import PodView
+from batchyard.base.instant import Instant
+from batchyard.core.placement.cluster import Nodes
+from batchyard.core.scaling.demand import Kind, Placings, Unit, kinds_of
+from batchyard.core.scaling.expander import Option, best_option
+from batchyard.core.scaling.fleet import FULL, Fleet
+from batchyard.core.scaling.groups import GroupName, NodeGroup
+from batchyard.core.scaling.limits import Limits
+from batchyard.core.scaling.packing import misfit, pack
+from batchyard.core.scaling.settings import ScalingSettings
+from batchyard.core.scaling.zones import spread
+
+NOT_ALL: Final = "not all pods would fit and scale-up is using all-or-nothing strategy"
+
+
+class Situation(NamedTuple):
+    """What a look at the cluster goes by."""
+
+    cluster: Obj
+    settings: ScalingSettings
+    now: Instant
+
+
+NewPools: TypeAlias = Callable[[Sequence[PodView], "ScaleUp"], Sequence[Option]]
+"""Pools that could be made for pods."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """What would be done for one unit."""
+
+    views: list[NodeView] = field(default_factory=list)
+    #: Pods with the names of the nodes they go to.
+    places: list[tuple[PodView, str]] = field(default_factory=list)
+    increases: dict[NodeGroup, int] = field(default_factory=dict)
+    helped: dict[str, Sequence[NodeGroup]] = field(default_factory=dict)
+    pools: list[Obj] = field(default_factory=list)
+
+
+class ScaleUp:
+    """See the module. What is decided stays in the nodes and in the fleet, for what comes after to find."""
+
+    def __init__(
+        self, nodes: Nodes, fleet: Fleet, limits: Limits, situation: Situation, new_pools: NewPools | None
+    ) -> None:
+        self.nodes = nodes
+        self.fleet = fleet
+        self.limits = limits
+        self.situation = situation
+        self._new_pools = new_pools
+        self._before: dict[GroupName, int] = {}
+        self._misfits: dict[tuple[GroupName, Kind], tuple[str, ...]] = {}
+        self._hopeless: dict[tuple[Kind, ...], Mapping[Kind, str]] = {}
+        #: NodePools to be made, and by how much groups grow.
+        self.pools: list[Obj] = []
+        self.increases: dict[NodeGroup, int] = {}
+        #: By uid: the groups that grow for a pod, why none does, and the nodes that pods would go to.
+        self.helped: dict[str, Sequence[NodeGroup]] = {}
+        self.refused: dict[str, str] = {}
+        self.places: dict[str, str] = {}
+        self.new_nodes: dict[str, None] = {}
+
+    def help(self, unit: Unit) -> bool:
+        """Find places for a unit; whether all its pods have one."""
+        kinds = kinds_of(unit.pods, self.nodes)
+        alike = tuple(kind for kind, pods in kinds.items() for _ in pods) if unit.is_gang else ()
+        if alike in self._hopeless:
+            self._refuse(kinds, self._hopeless[alike])
+            return False
+        draft = Draft()
+        with self.nodes.what_if():
+            left = self._fill(draft, unit)
+        if not (left and unit.is_gang):
+            self._apply(draft)
+        else:
+            self._drop(draft)
+        if left:
+            refused = kinds if unit.is_gang else kinds_of(left, self.nodes)
+            why = {kind: self._why(pods[0], kind, unit) for kind, pods in refused.items()}
+            if alike:
+                self._hopeless[alike] = why
+            self._refuse(refused, why)
+        return not left
+
+    def grow_to_least(self) -> None:
+        """Let groups grow that are smaller than they may be."""
+        for groups in self.fleet.pools():
+            for group in groups:
+                lack = group.size.least - self.fleet.size(group)
+                self._grow([group], lack if self.fleet.size(group) == 0 or group.hosts == 1 else 0)
+            self._grow(groups, groups[0].total.least - self.fleet.pool_size(groups[0]) if groups[0].hosts == 1 else 0)
+
+    def backoffs_end(self) -> Instant | None:
+        """When the first backoff ends after which there is use in asking again, as far as is known."""
+        cluster, now = self.situation.cluster, self.situation.now
+        ends = []
+        for group in self.fleet.groups.values():
+            backoff = self.fleet.backoff(group, now)
+            if backoff is not None and not backoff.is_lasting and self.fleet.known_room(group, cluster):
+                ends.append(backoff.until)
+        return min(ends, default=None)
+
+    def tell_increase(self, groups: Sequence[NodeGroup]) -> str:
+        """How groups grow, as events tell it: `[{pool 0->2 (max: 24)}]`."""
+        told = [
+            f"{{{group.id} {self._before.get(group.name, 0)}->{self.fleet.size(group)} "
+            f"(max: {min(group.size.most, group.total.most)})}}"
+            for group in groups
+        ]
+        return f"[{' '.join(told)}]"
+
+    def fitting(self, kinds: Mapping[Kind, Sequence[PodView]], group: NodeGroup) -> list[Kind]:
+        """The kinds of pods that fit a new node of a group."""
+        return [kind for kind, pods in kinds.items() if not self._misfit(pods[0], kind, group)]
+
+    def option(self, groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView]) -> Option | None:
+        """What new nodes of groups that are alike would do for pods; the rest does not fit them."""
+        group = groups[0]
+        most = min(sum(map(self.fleet.room, groups)), self.limits.allowed(group.uses))
+        most = min(most, group.total.most - self.fleet.pool_size(group))
+        packed = pack(pods, group, most, self.nodes) if most > 0 else None
+        if packed is None or not packed.nodes:
+            return None
+        whole = [*packed.nodes, *[()] * (group.hosts - len(packed.nodes))]
+        return Option(groups, whole, [*packed.left, *rest])
+
+    def _grow(self, groups: Sequence[NodeGroup], count: int) -> None:
+        """Add nodes for nobody."""
+        able = [group for group in groups if count > 0 and self._may_grow(group)]
+        given = spread(able, count, self.fleet, self.situation.cluster) if able else {}
+        draft = Draft()
+        for group, more in given.items():
+            for _ in range(more):
+                self._add_node(group, (), draft)
+        self._apply(draft)
+
+    # --- one unit ---
+
+    def _fill(self, draft: Draft, unit: Unit) -> Sequence[PodView]:
+        """Find places for as many as possible; those who have none."""
+        placings = Placings(self.nodes)
+        left: Sequence[PodView] = placings.put(unit.pods)
+        draft.places += [(pod, placings.places[pod.uid]) for pod in unit.pods if pod.uid in placings.places]
+        while left:
+            option = self._choose(left, unit)
+            if option is None:
+                return left
+            left = self._take(option, draft)
+        return left
+
+    def _choose(self, left: Sequence[PodView], unit: Unit) -> Option | None:
+        """The best option; for a gang one that helps all who are left, if there is any."""
+        kinds = kinds_of(left, self.nodes)
+        options = [option for groups in self.fleet.pools() for option in self._options(groups, kinds)]
+        if self._new_pools and (not options or (unit.is_gang and all(option.left for option in options))):
+            options += self._new_pools(left, self)
+        if unit.is_gang:
+            options = [option for option in options if self._is_promising(option)]
+        whole = [option for option in options if not option.left] if unit.is_gang else []
+        return best_option(whole or options, self.situation.settings) if options else None
+
+    def _is_promising(self, option: Option) -> bool:
+        """Whether all the new nodes may come. Groups that failed lately are tried if the cloud is known to have all."""
+        if not any(self.fleet.has_failed(group, self.situation.now) for group in option.groups):
+            return True
+        known = [self.fleet.known_room(group, self.situation.cluster) for group in option.groups]
+        return sum(known) >= len(option.nodes)
+
+    def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[Option]:
+        """What the groups of a pool could do; those that fit the same pods do it together."""
+        alike: dict[tuple[Kind, ...], list[NodeGroup]] = {}
+        for group in groups:
+            if self._may_grow(group):
+                alike.setdefault(tuple(self.fitting(kinds, group)), []).append(group)
+        found = []
+        for fitting, similar in alike.items():
+            pods = [pod for kind in fitting for pod in kinds[kind]]
+            rest = [pod for kind, others in kinds.items() if kind not in fitting for pod in others]
+            option = self.option(similar, pods, rest) if pods else None
+            if option is not None:
+                found.append(option)
+        return found
+
+    def _may_grow(self, group: NodeGroup) -> bool:
+        """Whether a group grows for pods. Queued ones grow for ProvisioningRequests alone."""
+        if not group.is_autoscaled or group.provisioning == "queued":
+            return False
+        return not self.fleet.obstacle(group, self.limits, self.situation.now)
+
+    def _take(self, option: Option, draft: Draft) -> Sequence[PodView]:
+        """Count on the new nodes of an option; who is left."""
+        if option.is_new_pool:
+            draft.pools.append(option.group.pool)
+            for group in option.groups:
+                self.fleet.add(group)
+        given = spread(option.groups, len(option.nodes), self.fleet, self.situation.cluster)
+        owners = [group for group, count in given.items() for _ in range(count)]
+        groups = tuple(given)
+        for group, pods in zip(owners, option.nodes, strict=False):
+            self._add_node(group, pods, draft)
+            draft.helped.update(dict.fromkeys([pod.uid for pod in pods], groups))
+        return [*option.left, *[pod for pods in option.nodes[len(owners) :] for pod in pods]]
+
+    def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: Draft) -> None:
+        self._before.setdefault(group.name, self.fleet.size(group))
+        view = group.node(f"{group.id}-new-{self.fleet.size(group)}")
+        self.fleet.grow(group, 1)
+        self.limits.take(group.uses, 1)
+        self.nodes.set_node(view)
+        draft.views.append(view)
+        draft.increases[group] = draft.increases.get(group, 0) + 1
+        for pod in pods:
+            self.nodes.add_pod(pod, view.name)
+            draft.places.append((pod, view.name))
+
+    def _apply(self, draft: Draft) -> None:
+        """Do it on the nodes, for good."""
+        for view in draft.views:
+            self.nodes.set_node(view)
+            self.new_nodes[view.name] = None
+        for pod, name in draft.places:
+            self.nodes.add_pod(pod, name)
+            self.places[pod.uid] = name
+        for group, count in draft.increases.items():
+            self.increases[group] = self.increases.get(group, 0) + count
+        self.pools += draft.pools
+        self.helped.update(draft.helped)
+        self._hopeless.clear()
+
+    def _drop(self, draft: Draft) -> None:
+        """Count on nothing of it."""
+        for group, count in draft.increases.items():
+            self.fleet.grow(group, -count)
+            self.limits.take(group.uses, -count)
+        for pool in draft.pools:
+            self.fleet.remove(pool["metadata"]["name"])
+
+    # --- who is not helped ---
+
+    def _refuse(self, kinds: Mapping[Kind, Sequence[PodView]], why: Mapping[Kind, str]) -> None:
+        for kind, pods in kinds.items():
+            self.refused.update(dict.fromkeys([pod.uid for pod in pods], why[kind]))
+
+    def _why(self, pod: PodView, kind: Kind, unit: Unit) -> str:
+        """Why no group grows for a pod: each reason with the number of groups it holds for."""
+        counts: dict[str, int] = {}
+        for group in self.fleet.groups.values():
+            if not group.is_autoscaled:
+                continue
+            reasons = self._misfit(pod, kind, group)
+            if not reasons:
+                obstacle = self.fleet.obstacle(group, self.limits, self.situation.now)
+                reasons = (obstacle or (NOT_ALL if unit.is_gang else FULL),)
+            for reason in reasons:
+                counts[reason] = counts.get(reason, 0) + 1
+        return ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+
+    def _misfit(self, pod: PodView, kind: Kind, group: NodeGroup) -> tuple[str, ...]:
+        """Why a pod does not fit a group; known for all that do not mind other pods."""
+        if kind is not pod.shape:
+            return misfit(pod, group, self.nodes)
+        known = self._misfits.get((group.name, kind))
+        if known is None:
+            known = self._misfits[group.name, kind] = misfit(pod, group, self.nodes)
+        return known
