@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.pods import PodView
-from batchyard.base.instant import Duration, Instant
+from batchyard.base.instant import Duration, format_age
 from batchyard.core.placement.claims import Claim, domains_of, fit, in_turn, seat, withdraw
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import pick_node
 from batchyard.core.placement.node import Node
 from batchyard.core.placement.profile import Profile
 
+#: The reason of the Preempted condition of Workloads that left so.
+HOTSWAP: Final = "Hotswap"
 #: How many places are compared for one claim, and how many are tried who might be enough alone.
 PLACES_MAX: Final = 100
 SINGLES_MAX: Final = 32
@@ -70,12 +72,6 @@ class _Rival(NamedTuple):
     inside: list[PodView]
 
 
-def lost_work(started: Instant | None, checkpoint_every: Duration | None, now: Instant) -> Duration:
-    """The work that a pod loses that runs since then: what it did since its last checkpoint, or all."""
-    done = 0 if started is None else max(0, now - started)
-    return done % checkpoint_every if checkpoint_every else done
-
-
 def find_swap(claims: Sequence[Claim], nodes: Nodes, unit_of: UnitOf, profile: Profile) -> Swap | None:
     """Who leaves for these claims, and where their pods go then; None if that does not make room for all of them."""
     search = _Search(claims, nodes, unit_of, profile)
@@ -87,6 +83,15 @@ def find_swap(claims: Sequence[Claim], nodes: Nodes, unit_of: UnitOf, profile: P
         if by_one is not None:
             return by_one
     return _without_unneeded(swap, search)
+
+
+def message(preemptor: str, uid: str, job_uid: str, victim: Unit) -> str:
+    """What a Workload is told that leaves. It begins as all messages on preemption do, so that the preemptor is found."""
+    return (
+        f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
+        f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {format_age(victim.lost)}"
+        " of work since their last checkpoints"
+    )
 
 
 def cost(units: Sequence[Unit]) -> Cost:

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.pods import pod_view
-from batchyard.base.instant import MINUTE, SECOND, Instant
-from batchyard.core.hotswap import Swap, find_swap, lost_work
+from batchyard.base.instant import MINUTE
+from batchyard.core.hotswap import Swap, Unit, find_swap, message
 from batchyard.core.placement.claims import Claim, place_claims
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.gang import GangPlaced
 from batchyard.core.placement.profile import Profile
+from batchyard.core.reasons import preemptor_uid_of
 from unit.core.hotswap_make import HIGH, LOW, Losses, claim, names, running, slice_of
 from unit.core.placement_make import cluster, member, node, pod
 
@@ -39,26 +39,6 @@ def victims(nodes: Nodes, *claims: Claim, leaving: tuple[str, ...] = (), **lost:
 
 def single(obj: Obj) -> Claim:
     return Claim((pod_view(obj),))
-
-
-# --- what is lost ---
-
-
-@pytest.mark.parametrize(
-    ("started", "every", "lost"),
-    [
-        (make.at(0), None, 100 * SECOND),
-        (make.at(0), 0, 100 * SECOND),
-        (make.at(0), 30 * SECOND, 10 * SECOND),
-        (make.at(0), 50 * SECOND, 0),
-        (make.at(0), MINUTE * 5, 100 * SECOND),
-        (make.at(95), 30 * SECOND, 5 * SECOND),
-        (make.at(101), None, 0),
-        (None, None, 0),
-    ],
-)
-def test_what_was_done_since_the_last_checkpoint_is_lost(started: Instant | None, every: int | None, lost: int) -> None:
-    assert lost_work(started, every, make.at(100)) == lost
 
 
 # --- who leaves ---
@@ -183,6 +163,19 @@ def test_pods_that_must_be_near_others_of_their_gang_wait_for_them_to_be_placed(
     worker = single(member("w", "m", affinity=near, priority=HIGH))
     driver = single(member("d", "m", labels={"role": "driver"}, priority=HIGH))
     assert victims(nodes, worker, driver) == ["v"]
+
+
+# --- what they are told ---
+
+
+def test_the_message_names_both_and_the_cost() -> None:
+    victim = Unit("team/low", [pod_view(each) for each in running("low", 0, "a")], 61 * MINUTE)
+    told = message("team/high", "u1", "", victim)
+    assert told == (
+        "Preempted to accommodate a workload (UID: u1, JobUID: UNKNOWN) due to Hotswap: team/high needs the nodes of"
+        " team/low, whose 4 pods lose 61m of work since their last checkpoints"
+    )
+    assert preemptor_uid_of(told) == "u1"
 
 
 # --- laws ---

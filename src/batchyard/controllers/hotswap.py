@@ -1,0 +1,82 @@
+"""Hotswap, its first half: the pods of gangs whose node is lost are failed and removed as soon as that is known.
+
+Without it they stay for the five minutes that pods tolerate it, and then until the node is gone or back, since nobody
+else can end them; only then does their Job fail and the gang start anew. This does at once what an administrator does
+with the taint out-of-service. The other half, to find the gang another place, is placement's
+(batchyard.controllers.swaps).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from batchyard.api import scheme, well_known
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj, annotation
+from batchyard.base.instant import Instant
+from batchyard.core.lifecycle import node as nodes
+from batchyard.core.lifecycle import pod as lifecycle
+from batchyard.core.lifecycle.pods_by_node import PodsByNode
+from batchyard.ports.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
+from batchyard.ports.controller import EventRecord, Outcome
+
+BY_HOTSWAP: Final = lifecycle.Disruption("DeletionByHotswap", "Hotswap: node is lost")
+
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+
+
+class Hotswap:
+    """See the module."""
+
+    name = "hotswap"
+    rank = 0
+    kinds = (scheme.NODE, scheme.POD)
+
+    def __init__(self) -> None:
+        self._pods = PodsByNode()
+        #: The nodes there are, each with whether it is lost.
+        self._lost: dict[str, bool] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The pods of a node that is lost, and a pod that changes on one."""
+        key, new = event.key, None if event.type is _DELETED else event.obj
+        if key.kind == scheme.POD:
+            self._pods.observe(key, event.old, new)
+            return (key,) if new is not None and self._may_be_lost(lifecycle.node_of(new)) else ()
+        was_lost = self._lost.pop(key.name, True)
+        if new is not None:
+            self._lost[key.name] = is_lost(new)
+        return self._pods.on(key.name) if not was_lost and self._may_be_lost(key.name) else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Fail and remove a pod of a gang, if its node is lost."""
+        pod = reader.get(key)
+        name = "" if pod is None else lifecycle.node_of(pod)
+        if pod is None or not name or not annotation(pod, well_known.WORKLOAD):
+            return Outcome()
+        node = reader.get(Key(scheme.NODE, "", name))
+        if (node is not None and not is_lost(node)) or not _is_left_over(pod):
+            return Outcome()
+        failed = lifecycle.failed(pod, BY_HOTSWAP, now)
+        delete = Delete(key, grace=0, uid=pod["metadata"]["uid"])
+        if failed is pod:
+            return Outcome([delete])
+        writes: list[Write] = [UpdateStatus(failed), delete]
+        return Outcome(writes, [EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")])
+
+    def _may_be_lost(self, node: str) -> bool:
+        """Whether a node is lost, or not known."""
+        return bool(node) and self._lost.get(node, True)
+
+
+def is_lost(node: Obj) -> bool:
+    """Whether nobody hears of a node any more."""
+    return nodes.readiness(node) == "Unknown" or nodes.has_taint(node, well_known.UNREACHABLE)
+
+
+def _is_left_over(pod: Obj) -> bool:
+    """Whether a pod has not ended; or was failed here, and is still to be deleted."""
+    if not lifecycle.is_terminal(pod):
+        return True
+    target = find_condition(pod, lifecycle.DISRUPTION_TARGET)
+    is_ours = target is not None and target.get("reason") == BY_HOTSWAP.reason
+    return is_ours and not lifecycle.is_gone_but_for_finalizers(pod)

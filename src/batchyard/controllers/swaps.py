@@ -1,0 +1,132 @@
+"""Hotswap, its second half: what a pass of placement looks up and writes so that a gang gets the place of others.
+
+Who leaves is decided in batchyard.core.hotswap. A Workload leaves as Kueue preempts: it is evicted, so its job is
+suspended, its pods stop, and it queues again.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation, controller_of, group_kind, key_of
+from batchyard.api.views.job import pods_at_once
+from batchyard.api.views.pods import PodView
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import Duration, Instant
+from batchyard.controllers.jobs.family import owner_key
+from batchyard.controllers.placement_index import pod_key
+from batchyard.core.checkpoints import checkpoint_interval, lost_work, running_since
+from batchyard.core.hotswap import HOTSWAP, Unit, message
+from batchyard.core.lifecycle import reasons as r
+from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.core.lifecycle.jobset.exclusive import is_leader
+from batchyard.core.lifecycle.pod import is_terminal, is_terminating
+from batchyard.core.placement.claims import Claim, stand_ins
+from batchyard.core.placement.cluster import Nodes
+from batchyard.ports.client import Reader, UpdateStatus
+from batchyard.ports.controller import EventRecord, Outcome
+
+
+class Swaps:
+    """One pass of placement. Nobody is looked up twice in it."""
+
+    def __init__(self, nodes: Nodes, reader: Reader, now: Instant) -> None:
+        self._nodes = nodes
+        self._reader = reader
+        self._now = now
+        #: By gang, or by the uid of a pod without one.
+        self._units: dict[str, Unit | None] = {}
+        self._gangs: dict[str, list[PodView]] = {}
+
+    def claims_of(self, pods: Iterable[PodView]) -> list[Claim]:
+        """What waiting pods claim: a leader a whole domain, for all pods of its Job that are not there yet."""
+        return [self._claim_of(pod) for pod in pods]
+
+    def unit_of(self, pod: PodView) -> Unit | None:
+        """With whom a pod leaves, and what that costs; None if it cannot be made to leave."""
+        key = pod.gang or pod.uid
+        if key not in self._units:
+            self._units[key] = self._unit_of_gang(pod) if pod.gang else self._unit(pod.key, (pod,))
+        return self._units[key]
+
+    def evict(self, unit: Unit, preemptor: PodView, outcome: Outcome) -> Obj | None:
+        """Evict the Workload of a unit, which was told of here before; None if it is a pod without one."""
+        pod = unit.pods[0]
+        self._units[pod.gang or pod.uid] = unit._replace(is_leaving=True)
+        victim = self._workload_of(pod) if pod.gang else None
+        if victim is None:
+            return None
+        by = self._workload_of(preemptor) if preemptor.gang else None
+        name, uid, job_uid = preemptor.key, preemptor.uid, ""
+        if by is not None:
+            view = workload_view(by)
+            name, uid, job_uid = view.key, view.uid, view.job_uid
+        told = message(name, uid, job_uid, unit)
+        evicted = lifecycle.evict(
+            victim, reason=r.EVICTED_BY_PREEMPTION, message=told, now=self._now, preempted=HOTSWAP
+        )
+        outcome.writes.append(UpdateStatus(evicted))
+        outcome.events += _events(key_of(victim), told, pod_key(preemptor) if by is None else key_of(by))
+        return victim
+
+    # --- what is looked up ---
+
+    def _claim_of(self, pod: PodView) -> Claim:
+        obj = self._reader.get(pod_key(pod)) if well_known.JOB_KEY in pod.labels else None
+        topology_key = None if obj is None else annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
+        if obj is None or not topology_key or not is_leader(obj) or annotation(obj, well_known.NODE_SELECTOR_STRATEGY):
+            return Claim((pod,))
+        return Claim((pod, *stand_ins(obj, self._missing_followers(obj))), topology_key)
+
+    def _missing_followers(self, leader: Obj) -> int:
+        """How many pods of a leader's Job are still to come."""
+        owner = controller_of(leader)
+        job = None if owner is None else self._reader.get(owner_key(owner, leader["metadata"].get("namespace", "")))
+        if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
+            return 0
+        pods = [obj for obj in self._reader.owned_by(owner["uid"]) if group_kind(obj) == scheme.POD]
+        living = [obj for obj in pods if not (is_terminal(obj) or is_terminating(obj))]
+        return max(0, pods_at_once(job["spec"]) - len(living))
+
+    def _unit_of_gang(self, pod: PodView) -> Unit | None:
+        workload = self._workload_of(pod)
+        if workload is None or lifecycle.is_finished(workload):
+            return None
+        if not self._gangs:
+            for node in self._nodes:
+                for other in node.pods.values():
+                    self._gangs.setdefault(other.gang, []).append(other)
+        unit = self._unit(str(key_of(workload)), self._gangs[pod.gang])
+        return unit._replace(is_leaving=lifecycle.is_evicted(workload))
+
+    def _unit(self, name: str, pods: Sequence[PodView]) -> Unit:
+        return Unit(name, pods, sum(map(self._lost_work, pods)))
+
+    def _lost_work(self, pod: PodView) -> Duration:
+        obj = self._reader.get(pod_key(pod))
+        started = None if obj is None else running_since(obj)
+        if obj is None or started is None:
+            return 0
+        return lost_work(started, checkpoint_interval(self._with_owners(obj)), self._now)
+
+    def _with_owners(self, pod: Obj) -> Iterable[Obj]:
+        """A pod, its Job, and the JobSet above."""
+        obj: Obj | None = pod
+        while obj is not None:
+            yield obj
+            owner = controller_of(obj)
+            obj = None if owner is None else self._reader.get(owner_key(owner, pod["metadata"].get("namespace", "")))
+
+    def _workload_of(self, pod: PodView) -> Obj | None:
+        """The Workload of a pod of a gang."""
+        obj = self._reader.get(pod_key(pod))
+        name = None if obj is None else annotation(obj, well_known.WORKLOAD)
+        return None if not name else self._reader.get(Key(scheme.WORKLOAD, pod.namespace, name))
+
+
+def _events(victim: Key, told: str, preemptor: Key) -> list[EventRecord]:
+    """What both sides are told."""
+    return [
+        EventRecord(victim, "Normal", "EvictedDueToPreempted", told),
+        EventRecord(victim, "Normal", "Preempted", told),
+        EventRecord(preemptor, "Normal", "PreemptedWorkload", f"Preempted workload {victim}: {told}"),
+    ]
