@@ -14,7 +14,6 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.chance import triangular
 from batchyard.base.instant import Duration, Instant, parse_duration
 from batchyard.cloud.clusters import only_cluster
-from batchyard.cloud.reservations import ends_at, find_reservation
 from batchyard.core.machines.catalog import catalog_of
 from batchyard.core.machines.instances import (
     BOOTING,
@@ -31,6 +30,7 @@ from batchyard.core.machines.instances import (
 )
 from batchyard.core.machines.nodes import awaits_drivers, made_ready, registered_node
 from batchyard.core.machines.pools import machine_of
+from batchyard.core.machines.reservations import ends_at, find_reservation
 from batchyard.core.machines.times import spread_of
 from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import EventRecord, Outcome

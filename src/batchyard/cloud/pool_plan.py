@@ -7,11 +7,11 @@ from typing import Final
 from batchyard.api.conditions import Condition, is_true, with_condition
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.base.instant import Instant
-from batchyard.cloud.clusters import start_of
 from batchyard.cloud.pool_members import Member
 from batchyard.core.machines.catalog import catalog_of
 from batchyard.core.machines.instances import FAILED, INITIAL, new_instance
 from batchyard.core.machines.pools import hosts_of_slice, is_autoscaled, machine_of, zones_of
+from batchyard.core.machines.reservations import start_of
 from batchyard.core.machines.times import repair_time
 from batchyard.ports.client import Create, Delete, Write
 

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
-from batchyard.cloud.reservations import begins_at, ends_at, find_reservation
 from batchyard.core.machines.catalog import Catalog, MachineType
 from batchyard.core.machines.pools import has_its_accelerator, machine_of
+from batchyard.core.machines.reservations import begins_at, ends_at, find_reservation
 
 EXHAUSTED: Final = "ZONE_RESOURCE_POOL_EXHAUSTED"
 QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"

@@ -4,8 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.api.meta import Obj
+from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant, parse_duration
-from batchyard.cloud.clusters import start_of
+
+
+def start_of(cluster: Obj) -> Instant:
+    """When the world began, from which reservations count."""
+    return parse_time(cluster["metadata"]["creationTimestamp"])
 
 
 def find_reservation(cluster: Obj, name: str) -> Mapping[str, Any] | None:
