@@ -46,7 +46,7 @@ def pod_template(
 ) -> Obj:
     """A pod template of one container."""
     container = {"name": "c", "image": "i", "resources": {"requests": dict(requests or {"cpu": "1"})}}
-    template: Obj = {"spec": {"containers": [container], **spec}}
+    template: Obj = {"spec": {"restartPolicy": "Never", "containers": [container], **spec}}
     return {**template, "metadata": {"labels": dict(labels)}} if labels else template
 
 

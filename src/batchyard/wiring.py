@@ -1,21 +1,40 @@
 """The one composition root: the same controllers for every world, only the ports differ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from batchyard.api import scheme
+from batchyard.api.admission.pods import admit_pod
+from batchyard.api.meta import Obj
+from batchyard.client.local import Prepare
 from batchyard.controllers.admission_index import AdmissionIndex
 from batchyard.controllers.in_use import InUse
+from batchyard.controllers.job_pods.controller import JobPods
+from batchyard.controllers.job_sets.controller import JobSetController
+from batchyard.controllers.job_sets.exclusive_placement import ExclusivePlacement
 from batchyard.controllers.jobs.framework import JobController
 from batchyard.controllers.jobs.job import JobIntegration
 from batchyard.controllers.jobs.jobset import JobSetIntegration
+from batchyard.controllers.nodes.health import NodeHealth
+from batchyard.controllers.nodes.pod_gc import PodGarbageCollector
+from batchyard.controllers.nodes.taint_eviction import TaintEviction
+from batchyard.controllers.placement import PlacementController
+from batchyard.controllers.pods_ready import PodsReadyGate
 from batchyard.controllers.preemption_loops import PreemptionLoop
 from batchyard.controllers.priority_classes import PriorityClassValues
+from batchyard.controllers.provisioning.checks import ProvisioningChecks
+from batchyard.controllers.provisioning.controller import ProvisioningController
 from batchyard.controllers.queue_status import QueueStatus
 from batchyard.controllers.runner import EventSink, Runner
 from batchyard.controllers.scheduler import Scheduler
+from batchyard.controllers.ttl import TtlAfterFinished
 from batchyard.controllers.workload import WorkloadLifecycle
 from batchyard.core.cycle import Policy
-from batchyard.ports.client import Client
+from batchyard.core.lifecycle.job.selector import with_selector
+from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod
+from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
+from batchyard.core.placement.profile import Profile
+from batchyard.ports.client import Client, Reader
 from batchyard.ports.controller import Controller
 from batchyard.ports.kernel import Kernel
 
@@ -26,8 +45,10 @@ class Ports:
 
     kernel: Kernel
     client: Client
-    #: What runs admitted work, as controllers.
+    #: What runs pods and bare Workloads, as controllers.
     runtime: Sequence[Controller]
+    #: What makes machines, as controllers over the cloud's objects; none where there are no nodes.
+    cloud: Sequence[Controller]
     events: EventSink
     on_loop: Callable[[PreemptionLoop], None]
 
@@ -37,6 +58,12 @@ class Settings:
     """What a platform chooses for all of it."""
 
     policy: Policy = field(default_factory=Policy)
+    #: How long pods may take to be ready; None: as long as they like.
+    pods_ready: PodsReadyPolicy | None = None
+    #: Whether pods are placed on nodes; otherwise they run wherever they are.
+    with_nodes: bool = False
+    #: How nodes are preferred.
+    profile: Profile = Profile.BALANCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +78,60 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
     """Wire the controllers to the ports."""
     index = AdmissionIndex()
     controllers: list[Controller] = [
-        Scheduler(index, settings.policy, ports.on_loop),  # first: it feeds the index that others read
-        WorkloadLifecycle(),
-        PriorityClassValues(),
-        JobController(JobIntegration()),
-        JobController(JobSetIntegration()),
+        *_admission(index, ports, settings),
+        JobPods(),
+        JobSetController(),
+        TtlAfterFinished(),
+        *(_nodes(settings) if settings.with_nodes else ()),
         *ports.runtime,
+        *ports.cloud,
         InUse(index),
         QueueStatus(index, fair_sharing=settings.policy.fair_sharing),
     ]
     return Platform(Runner(ports.kernel, ports.client, controllers, ports.events), index)
+
+
+def preparations(settings: Settings) -> Mapping[str, Prepare]:
+    """What the API does to new objects by kind: defaults, admission plugins and webhooks."""
+    return {scheme.POD: _prepared_pod_of_nodes if settings.with_nodes else _prepared_pod, scheme.JOB: _prepared_job}
+
+
+def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[Controller]:
+    """Kueue's part: who is admitted, and what their jobs are told."""
+    gate = PodsReadyGate() if settings.pods_ready is not None and settings.pods_ready.block_admission else None
+    return (
+        Scheduler(index, settings.policy, ports.on_loop, gate),  # first: it feeds the index that others read
+        WorkloadLifecycle(settings.pods_ready),
+        PriorityClassValues(),
+        JobController(JobIntegration()),
+        JobController(JobSetIntegration()),
+        ProvisioningChecks(),
+        ProvisioningController(),
+    )
+
+
+def _nodes(settings: Settings) -> Sequence[Controller]:
+    """What there is to do where there are nodes."""
+    return (
+        PlacementController(settings.profile),
+        ExclusivePlacement(),
+        NodeHealth(),
+        TaintEviction(),
+        PodGarbageCollector(),
+    )
+
+
+def _prepared_pod(pod: Obj, reader: Reader) -> Obj:
+    classes = [c for c in reader.list(scheme.PRIORITY_CLASS) if c.get("globalDefault")]
+    default = min(classes, key=lambda c: (c["value"], c["metadata"]["name"]), default=None)
+    return admit_pod(pod, reader.get, default)
+
+
+def _prepared_pod_of_nodes(pod: Obj, reader: Reader) -> Obj:
+    prepared = mutate_pod(_prepared_pod(pod, reader), reader)
+    validate_pod(prepared, reader)
+    return prepared
+
+
+def _prepared_job(job: Obj, _reader: Reader) -> Obj:
+    return with_selector(job)

@@ -19,7 +19,8 @@ from batchyard.controllers.preemption_loops import PreemptionLoop
 from batchyard.core.cycle import Policy
 from batchyard.ports.client import Create, Delete, EventType, Update, WatchEvent, Write, WriteResult
 from batchyard.ports.controller import EventRecord
-from batchyard.runtime.simulated import simulated_runtime
+from batchyard.runtime.bare_workloads import BareWorkloads
+from batchyard.runtime.kubelet import Kubelets
 from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.faulty_client import FaultyClient, Trouble
 from batchyard.sim.kernel import VirtualKernel
@@ -27,7 +28,7 @@ from batchyard.sim.merge import merged
 from batchyard.sim.scenario import Scenario, Step
 from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store
-from batchyard.wiring import Platform, Ports, Settings, build_platform
+from batchyard.wiring import Platform, Ports, Settings, build_platform, preparations
 
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 """When every simulated world begins."""
@@ -60,7 +61,8 @@ class World:
         self.scenario = scenario
         self.kernel = VirtualKernel(EPOCH)
         self.store = Store()
-        self.client = LocalClient(self.store, self.kernel, seed)
+        self._settings = Settings(Policy(fair_sharing=scenario.fair_sharing))
+        self.client = LocalClient(self.store, self.kernel, seed, preparations(self._settings))
         self.loops: list[PreemptionLoop] = []
         #: Steps that the API refused, each with the reason.
         self.refused: list[tuple[Write, ApiError]] = []
@@ -120,8 +122,9 @@ class World:
 
     def _start_platform(self) -> Platform:
         self._wire = None if self._trouble is None else FaultyClient(self.client, self._trouble)
-        ports = Ports(self.kernel, self._wire or self.client, simulated_runtime(), self._record, self._on_loop)
-        return build_platform(ports, Settings(Policy(fair_sharing=self.scenario.fair_sharing)))
+        runtime = (BareWorkloads(), Kubelets(with_nodes=False))
+        ports = Ports(self.kernel, self._wire or self.client, runtime, (), self._record, self._on_loop)
+        return build_platform(ports, self._settings)
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """All objects of a kind."""

@@ -1,4 +1,4 @@
-"""JobSets as Workloads, and JobSets as they are played: their child Jobs, and how all of them stop together."""
+"""JobSets as Workloads: their child Jobs run and stop with them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,18 +6,21 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
+from batchyard.controllers.job_pods.controller import JobPods
+from batchyard.controllers.job_sets.controller import JobSetController
 from batchyard.controllers.jobs.framework import JobController
 from batchyard.controllers.jobs.job import JobIntegration
 from batchyard.controllers.jobs.jobset import JobSetIntegration
 from batchyard.core.lifecycle import workload as lifecycle
-from batchyard.runtime.simulated import simulated_runtime
+from batchyard.runtime.kubelet import Kubelets
 from stage import Stage, said
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]
 
 
 def jobset_stage(*objects: Obj) -> Stage:
-    stage = Stage(JobController(JobIntegration()), JobController(JobSetIntegration()), *simulated_runtime())
+    kueue = JobController(JobIntegration()), JobController(JobSetIntegration())
+    stage = Stage(*kueue, JobPods(), JobSetController(), Kubelets(with_nodes=False))
     stage.put(make.flavor(labels={"zone": "a"}), *objects)
     return stage
 
@@ -59,7 +62,7 @@ def test_a_suspended_jobset_has_its_jobs_and_they_are_suspended() -> None:
     assert list(children(stage)) == ["js-driver-0", "js-worker-0", "js-worker-1"]
     assert all(job["spec"]["suspend"] for job in children(stage).values())
     assert said(jobset(stage), "Suspended") == ("True", "SuspendedJobs", "jobset is suspended")
-    assert [s["suspended"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [1, 2]
+    assert [s["suspended"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [2, 1]
     assert len(stage.workloads()) == 1, "child Jobs have no Workloads of their own"
 
 
@@ -78,7 +81,7 @@ def test_child_jobs_tell_their_place() -> None:
 def test_an_admitted_jobset_runs_its_time_and_completes() -> None:
     stage = jobset_stage(make.jobset(replicated_jobs=TWO, annotations={"batchyard.dev/runtime": "5m"}))
     admit(stage, driver=1, worker=6)
-    assert [s["active"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [1, 2]
+    assert [s["active"] for s in jobset(stage)["status"]["replicatedJobsStatus"]] == [2, 1]
     assert said(jobset(stage), "Suspended") == ("False", "ResumeJobs", "jobset is resumed")
     worker = children(stage)["js-worker-0"]
     assert worker["spec"]["template"]["spec"]["nodeSelector"] == {"zone": "a"}
