@@ -8,6 +8,10 @@ from batchyard.api.admission.pods import admit_pod
 from batchyard.api.meta import Obj
 from batchyard.client.local import Prepare
 from batchyard.controllers.admission_index import AdmissionIndex
+from batchyard.controllers.autoscaler.controller import Autoscaler
+from batchyard.controllers.autoscaler.index import ScalingIndex
+from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
+from batchyard.controllers.hotswap import Hotswap
 from batchyard.controllers.in_use import InUse
 from batchyard.controllers.job_pods.controller import JobPods
 from batchyard.controllers.job_sets.controller import JobSetController
@@ -15,6 +19,7 @@ from batchyard.controllers.job_sets.exclusive_placement import ExclusivePlacemen
 from batchyard.controllers.jobs.framework import JobController
 from batchyard.controllers.jobs.job import JobIntegration
 from batchyard.controllers.jobs.jobset import JobSetIntegration
+from batchyard.controllers.namespaces import Namespaces
 from batchyard.controllers.nodes.health import NodeHealth
 from batchyard.controllers.nodes.pod_gc import PodGarbageCollector
 from batchyard.controllers.nodes.taint_eviction import TaintEviction
@@ -64,6 +69,8 @@ class Settings:
     with_nodes: bool = False
     #: How nodes are preferred.
     profile: Profile = Profile.BALANCED
+    #: Whether gangs that lost a machine get the machines of others of lower priority, whole.
+    hotswap: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         JobPods(),
         JobSetController(),
         TtlAfterFinished(),
+        Namespaces(),
         *(_nodes(settings) if settings.with_nodes else ()),
         *ports.runtime,
         *ports.cloud,
@@ -112,12 +120,16 @@ def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Seque
 
 def _nodes(settings: Settings) -> Sequence[Controller]:
     """What there is to do where there are nodes."""
+    scaling = ScalingIndex()
     return (
         PlacementController(settings.profile),
         ExclusivePlacement(),
         NodeHealth(),
         TaintEviction(),
         PodGarbageCollector(),
+        *((Hotswap(),) if settings.hotswap else ()),
+        Autoscaler(scaling),  # first of the two: it feeds the index
+        ProvisioningRequests(scaling),
     )
 
 

@@ -2,7 +2,8 @@
 
 Format: an optional first document of kind Scenario configures the run; `batchyard.dev/submit-at` and
 `batchyard.dev/delete-at` on any object say when, counted from the start. A later document of an object that is there
-already is an update. Namespaces that are used but not given exist from the start.
+already is an update. Namespaces that are used but not given exist from the start. A document of kind Cluster describes
+the nodes; without one, pods run anywhere at once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
+from batchyard.cloud.cluster_objects import catalog_faults, initial_objects
 from batchyard.sim.faults import ScheduledFault, read_faults
 
 #: No run goes on for longer, whatever keeps happening in it.
@@ -39,6 +41,10 @@ class Scenario:
     horizon: Duration | None = None
     #: What goes wrong.
     faults: Sequence[ScheduledFault] = ()
+    #: Whether gangs that lost a machine get those of others of lower priority.
+    hotswap: bool = True
+    #: Where pods run; None: anywhere.
+    cluster: Obj | None = None
     #: How many objects of each kind are applied.
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -69,12 +75,19 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
     applied: dict[Duration, list[Obj]] = {}
     deleted: dict[Duration, list[Key]] = {}
     counts: dict[str, int] = {}
+    cluster: Obj | None = None
     for manifest in manifests.objects:
         obj = manifest.obj
         if group_kind(obj) == scheme.SCENARIO:
             if config:
                 faults.append(manifest.fault(FieldError("", "the run has a Scenario already", "keep one of them")))
             config = {"name": obj["metadata"].get("name") or "", **_config(manifest, faults)}
+            continue
+        if group_kind(obj) == scheme.CLUSTER:
+            if cluster is not None:
+                faults.append(manifest.fault(FieldError("", "there is a Cluster already", "keep one of them")))
+            faults += map(manifest.fault, catalog_faults(obj))
+            cluster = obj
             continue
         counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
         applied.setdefault(_moment(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
@@ -84,10 +97,11 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
             deleted.setdefault(end, []).append(key_of(obj))
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
-    applied[0] = [*_namespaces(applied.values()), *applied.get(0, [])]
+    machines = [] if cluster is None else initial_objects(cluster)
+    applied[0] = [*machines, *_namespaces(applied.values()), *applied.get(0, [])]
     moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
     steps = [Step(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
-    return Scenario(steps, counts=counts, **config)
+    return Scenario(steps, counts=counts, cluster=cluster, **config)
 
 
 def run_length(given: str | float) -> Duration:
@@ -107,7 +121,12 @@ def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
     wrong: list[FieldError] = []
     read = read_faults(spec.get("faults") or (), wrong)
     faults += map(manifest.fault, wrong)
-    return {"fair_sharing": bool(spec.get("fairSharing", False)), "horizon": horizon, "faults": tuple(read)}
+    return {
+        "fair_sharing": bool(spec.get("fairSharing", False)),
+        "horizon": horizon,
+        "faults": tuple(read),
+        "hotswap": bool(spec.get("hotswap", True)),
+    }
 
 
 def _moment(manifest: Manifest, name: str, faults: list[Fault]) -> Duration | None:

@@ -15,16 +15,20 @@ from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
 from batchyard.base.instant import Duration, Instant
 from batchyard.client.local import LocalClient
+from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.preemption_loops import PreemptionLoop
 from batchyard.core.cycle import Policy
+from batchyard.core.placement.profile import Profile
 from batchyard.ports.client import Create, Delete, EventType, Update, WatchEvent, Write, WriteResult
 from batchyard.ports.controller import EventRecord
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
+from batchyard.runtime.node_agent import NodeAgents
 from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.faulty_client import FaultyClient, Trouble
 from batchyard.sim.kernel import VirtualKernel
 from batchyard.sim.merge import merged
+from batchyard.sim.pace import pace_of
 from batchyard.sim.scenario import Scenario, Step
 from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store
@@ -61,7 +65,8 @@ class World:
         self.scenario = scenario
         self.kernel = VirtualKernel(EPOCH)
         self.store = Store()
-        self._settings = Settings(Policy(fair_sharing=scenario.fair_sharing))
+        self._seed = seed
+        self._settings = _settings_of(scenario)
         self.client = LocalClient(self.store, self.kernel, seed, preparations(self._settings))
         self.loops: list[PreemptionLoop] = []
         #: Steps that the API refused, each with the reason.
@@ -122,8 +127,11 @@ class World:
 
     def _start_platform(self) -> Platform:
         self._wire = None if self._trouble is None else FaultyClient(self.client, self._trouble)
-        runtime = (BareWorkloads(), Kubelets(with_nodes=False))
-        ports = Ports(self.kernel, self._wire or self.client, runtime, (), self._record, self._on_loop)
+        nodes = self._settings.with_nodes
+        kubelets = Kubelets(pace_of(self.scenario.cluster, self._seed), with_nodes=nodes)
+        runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if nodes else ()))
+        cloud = simulated_cloud(self._seed) if nodes else ()
+        ports = Ports(self.kernel, self._wire or self.client, runtime, cloud, self._record, self._on_loop)
         return build_platform(ports, self._settings)
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -179,6 +187,18 @@ def let_time_pass() -> None:
 
 def _stop(loop: PreemptionLoop) -> None:
     raise StoppedByLoop(loop)
+
+
+def _settings_of(scenario: Scenario) -> Settings:
+    """What the scenario asks of the platform. Nodes may also be given one by one."""
+    cluster = scenario.cluster
+    autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
+    return Settings(
+        Policy(fair_sharing=scenario.fair_sharing),
+        with_nodes=cluster is not None or "Node" in scenario.counts,
+        profile=Profile(autoscaling.get("profile", Profile.BALANCED.value)),
+        hotswap=scenario.hotswap,
+    )
 
 
 class _Apply:
