@@ -42,14 +42,15 @@ class Autoscaler:
         cluster, settings = self._index.cluster, self._index.settings
         if cluster is None or settings is None or not self._index.is_needed:
             return Outcome()
-        outcome = Outcome()
-        empty_nodes(self._index, reader, now, outcome)
-        if outcome.writes:
-            return outcome
+        leaving = empty_nodes(self._index, reader, now)
+        if leaving.writes:
+            return leaving
         start = parse_time(cluster["metadata"]["creationTimestamp"])
         next_scan = settings.next_scan(start, now if self._last_scan != now else now + 1)
         if next_scan > now:
-            outcome.requeue_at = next_scan
-            return outcome
+            return Outcome(requeue_at=next_scan)
         self._last_scan = now
-        return Scan(self._index, reader, Situation(cluster, settings, now), self._told).run()
+        looked = Scan(self._index, reader, Situation(cluster, settings, now), self._told).run()
+        dues = [due for due in (leaving.requeue_at, looked.requeue_at) if due is not None]
+        looked.requeue_at = min(dues, default=None)
+        return looked

@@ -4,6 +4,8 @@ All of it follows from what the objects say, so it goes on after a restart. A no
 that got a pod that must stay, stays. Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaledown/actuation.
 """
 
+from typing import Final
+
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import Instant
@@ -11,17 +13,22 @@ from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.marks import marked_staying
 from batchyard.core.lifecycle.pod import BY_EVICTION, disrupted, is_terminating
 from batchyard.core.scaling.drain import Drain, drain_of
-from batchyard.core.scaling.settings import DRAIN_TIME
+from batchyard.core.scaling.settings import DRAIN_TIME, GRACE_MAX
 from batchyard.ports.client import Delete, Reader, Update, UpdateStatus
 from batchyard.ports.controller import EventRecord, Outcome
 
+#: How many seconds a pod has to stop that does not say.
+_GRACE: Final = 30
 
-def empty_nodes(index: ScalingIndex, reader: Reader, now: Instant, outcome: Outcome) -> None:
+
+def empty_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> Outcome:
     """Bring the nodes that go one step further."""
+    outcome = Outcome()
     for name in index.going:
         machine, node = index.machines.get(name), reader.get(Key(scheme.NODE, "", name))
         if machine is not None and not machine.is_leaving and node is not None:
             _empty(name, node, index, reader, now, outcome)
+    return outcome
 
 
 def _empty(name: str, node: Obj, index: ScalingIndex, reader: Reader, now: Instant, outcome: Outcome) -> None:
@@ -51,5 +58,6 @@ def _evict(pod: Obj, now: Instant, outcome: Outcome) -> None:
         return
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
-    outcome.writes += [UpdateStatus(disrupted(pod, BY_EVICTION, now)), Delete(key, uid=metadata["uid"])]
+    grace = min(pod["spec"].get("terminationGracePeriodSeconds", _GRACE), GRACE_MAX)
+    outcome.writes += [UpdateStatus(disrupted(pod, BY_EVICTION, now)), Delete(key, grace, uid=metadata["uid"])]
     outcome.events.append(EventRecord(key, "Normal", "ScaleDown", "deleting pod for node scale down"))

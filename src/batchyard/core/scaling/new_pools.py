@@ -86,13 +86,13 @@ class PoolMaker:
     # --- candidates ---
 
     def _candidates(self, needs: Needs, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
-        """The groups of each pool that could be made and may grow; a pool that lies close together is in one zone."""
+        """The groups of each pool that could be made and may grow; what lies close together is in one zone."""
         for machine, devices in self._machines(needs):
             spec = self._spec(needs, machine, devices)
             if spec is None:
                 continue
-            is_close = bool(needs.placement_group or spec.get("tpuTopology"))
-            for zones in [[zone] for zone in self._zones(needs)] if is_close else [None]:
+            is_in_one = bool(needs.placement_group or needs.reservation or spec.get("tpuTopology"))
+            for zones in [[zone] for zone in self._zones(needs)] if is_in_one else [None]:
                 placed = spec if zones is None else {**spec, "zones": zones}
                 name = self._name(needs, machine, placed, scale_up)
                 groups = groups_of(node_pool(name, placed), self._cluster) if name else []

@@ -42,7 +42,11 @@ def in_decreasing_order(pods: Sequence[PodView], template: NodeView) -> list[Pod
 
 
 class _Packing:
-    """New nodes being filled. Nodes before the one where a pod went are full for all of its kind."""
+    """New nodes being filled. Nodes before the one where a pod went are full for all of its kind.
+
+    That is not so for pods that mind others, each of which is a kind of its own and looks at all nodes whenever it is
+    tried.
+    """
 
     def __init__(self, group: NodeGroup, most: int, nodes: Nodes) -> None:
         self._group = group
@@ -63,7 +67,7 @@ class _Packing:
 
     def _take(self, pod: PodView) -> bool:
         kind = kind_of(pod, self._nodes)
-        index = self._first.get(kind, 0)
+        index = self._first.get(kind, 0) if kind is pod.shape else 0
         while index < len(self.filled) or self._add_node():
             name = _name(self._group, index)
             if not _reasons(pod, name, self._nodes):

@@ -7,11 +7,10 @@ pkg/simulator (cluster.go, utilization).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from batchyard.api import quantity, well_known
-from batchyard.api.views.pod import Taint
+from batchyard.api import quantity
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 from batchyard.core.placement.cluster import Nodes
@@ -69,8 +68,7 @@ class ScaleDown:
     ) -> None:
         """Find the nodes nobody needs. Those that pods wait for are needed; nobody moves to one that is yet to come."""
         for name in upcoming:
-            if (node := self._nodes.get(name)) is not None:
-                self._close(node)
+            self._nodes.remove_node(name)
         for candidate in sorted(candidates, key=self._turn):
             node = self._nodes.get(candidate.name)
             if node is None or candidate.name in awaited or not self._is_underused(node, candidate.group):
@@ -112,31 +110,31 @@ class ScaleDown:
         )
 
     def _move(self, node: Node, pods: Sequence[PodView]) -> bool:
-        """Move all pods of a node elsewhere, if they find places; nobody comes to the node any more then."""
+        """Move all pods of a node elsewhere, if they find places; the node is not there any more then."""
         with self._nodes.what_if():
-            places = self._move_in_turn(node, pods)
+            self._empty(node, pods)
+            places = self._places_for(pods)
         if places is None:
             return False
-        self._close(node)
+        self._empty(node, pods)
         for pod in pods:
             self._nodes.add_pod(pod, places[pod.uid])
         return True
 
-    def _move_in_turn(self, node: Node, pods: Sequence[PodView]) -> dict[str, str] | None:
-        self._close(node)
-        places: dict[str, str] = {}
+    def _empty(self, node: Node, pods: Sequence[PodView]) -> None:
         for pod in pods:
             self._nodes.remove_pod(pod.uid)
+        self._nodes.remove_node(node.name)
+
+    def _places_for(self, pods: Sequence[PodView]) -> dict[str, str] | None:
+        """Where pods would go one after the other; None if one of them would go nowhere."""
+        places: dict[str, str] = {}
         for pod in pods:
             places[pod.uid] = pick_node(pod, self._nodes)
             if not places[pod.uid]:
                 return None
             self._nodes.add_pod(pod, places[pod.uid])
         return places
-
-    def _close(self, node: Node) -> None:
-        view = node.view
-        self._nodes.set_node(replace(view, taints=(*view.taints, Taint(well_known.TO_BE_DELETED, "", "NoSchedule"))))
 
     # --- which go ---
 

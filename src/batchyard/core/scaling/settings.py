@@ -20,8 +20,10 @@ UNREADY_TIME: Final = 20 * MINUTE
 #: At most so many nodes go at once, and so many of them with pods.
 PARALLEL_MAX: Final = 10
 DRAIN_MAX: Final = 1
-#: How long the pods of a node may take to stop before the node is kept: ten minutes, and the time to evict them.
-DRAIN_TIME: Final = 12 * MINUTE
+#: What pods of a node that goes have to stop, in seconds, whatever they ask for; and after how long the node is kept
+#: if they have not.
+GRACE_MAX: Final = 600
+DRAIN_TIME: Final = GRACE_MAX * SECOND + 30 * SECOND
 #: Pods below this priority get no nodes.
 EXPENDABLE_BELOW: Final = -10
 #: Pods are given time to come all together: after the oldest one, and after the oldest one that wants accelerators.

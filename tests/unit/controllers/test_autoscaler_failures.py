@@ -1,0 +1,114 @@
+"""What the autoscaler does when machines do not come."""
+
+from typing import Any
+
+from batchyard.api import scheme
+from batchyard.api.meta import with_path
+from batchyard.controllers.autoscaler.index import BACKOFFS, STATUS
+from batchyard.core.scaling.backoff import read_backoffs
+from unit.controllers.scaling_make import ZONES, Scaled, cluster, pod, pool
+
+A, B, _ = ZONES
+HOUR = {"min": "1h", "typical": "1h", "max": "1h"}
+
+
+def none_left(*zones: str, machine: str = "e2-standard-4", count: int = 0) -> list[dict[str, Any]]:
+    return [{"machineType": machine, "zone": zone, "count": count} for zone in zones]
+
+
+def backoffs(world: Scaled) -> dict[str, float]:
+    """The backoffs that are kept: for how many minutes each was meant."""
+    status = world.client.get(STATUS)
+    kept = {} if status is None else read_backoffs(status["data"][BACKOFFS])
+    return {key: backoff.duration / 60_000_000 for key, backoff in kept.items()}
+
+
+def test_another_zone_is_tried_at_the_next_look() -> None:
+    world = Scaled(cluster([pool(zones=[A, B])], capacity=none_left(A)))
+    world.put(pod("p", cpu="3"))
+    world.run(60)
+    assert (world.zones(), world.place("p") != "", backoffs(world)) == ({B: 1}, True, {f"pool/{A}": 5})
+
+
+def test_another_pool_is_tried_too() -> None:
+    world = Scaled(cluster([pool("one"), pool("two", "e2-standard-8")], capacity=none_left(A)))
+    world.put(pod("p", cpu="3"))
+    world.run(60)
+    assert len(world.nodes("two")) == 1
+
+
+def test_who_fails_is_told_on_the_pool() -> None:
+    world = Scaled(cluster([pool()], capacity=none_left(A)))
+    world.put(pod("p", cpu="3"))
+    world.run(60)
+    ((name, message),) = world.told("FailedToScaleUpGroup")
+    assert name == "pool"
+    assert "does not have enough resources available" in message
+    assert world.told("NotTriggerScaleUp") == [("p", "pod didn't trigger scale-up: 1 in backoff after failed scale-up")]
+
+
+def test_a_group_is_tried_again_once_capacity_is_there() -> None:
+    world = Scaled(cluster([pool()], capacity=none_left(A)))
+    world.put(pod("p", cpu="3"))
+    world.run(60)
+    world.put(with_path(world.get(scheme.CLUSTER, "batch", ""), ("spec", "capacity"), []))
+    world.run(319)
+    assert world.machines() == []
+    world.run(400)
+    assert world.place("p")
+
+
+def test_nothing_is_asked_for_without_end() -> None:
+    world = Scaled(cluster([pool(), pool("spot", provisioning="spot")], capacity=none_left(A, count=1)))
+    world.put(pod("p", cpu="3"), pod("q", cpu="3"), *[pod(f"g{n}", cpu="3", gang="g") for n in range(2)])
+    assert world.finish() < 7 * 24 * 3600
+
+
+def test_a_backoff_outlives_the_autoscaler() -> None:
+    world = Scaled(cluster([pool()], capacity=none_left(A)))
+    world.put(pod("p", cpu="3"))
+    world.run(60)
+    again = world.restarted()
+    again.put(with_path(again.get(scheme.CLUSTER, "batch", ""), ("spec", "capacity"), []))
+    again.run(310)
+    assert again.machines() == []
+    again.run(400)
+    assert again.place("p")
+
+
+def test_machines_that_take_too_long_are_given_up() -> None:
+    world = Scaled(cluster([pool()], times={"boot": HOUR}, autoscaling={"maxNodeProvisionTime": "2m"}))
+    world.put(pod("p", cpu="3"))
+    world.run(129)
+    assert len(world.machines()) == 1
+    world.run(140)
+    assert (world.machines(), backoffs(world)) == ([], {f"pool/{A}": 5})
+    ((_, message),) = world.told("ScaleUpTimedOut")
+    assert message.endswith("failed to register within 2m0s")
+
+
+def test_a_slice_that_fails_is_given_up_whole() -> None:
+    capacity = none_left(A, machine="ct5lp-hightpu-4t", count=1)
+    slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
+    world = Scaled(cluster([slices], capacity=capacity))
+    world.put(pod("p", requests={"google.com/tpu": "4"}))
+    world.run(60)
+    assert (world.machines(), list(backoffs(world))) == ([], [f"pool/{A}"])
+
+
+def test_a_gang_that_failed_is_tried_again_only_where_all_may_come() -> None:
+    world = Scaled(cluster([pool()], capacity=none_left(A, count=1)))
+    world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
+    world.run(3 * 3600)
+    assert world.machines() == []
+    assert [name for name, _ in world.told("TriggeredScaleUp")] == ["g0", "g1"]
+
+
+def test_a_reservation_that_has_not_begun_is_waited_for() -> None:
+    reserved = {"name": "r", "machineType": "e2-standard-4", "zone": A, "count": 2, "start": "2h"}
+    world = Scaled(cluster([pool(reservation="r")], reservations=[reserved]))
+    world.put(pod("p", cpu="3"))
+    world.run(5390)
+    assert len(world.told("TriggeredScaleUp")) == 1
+    world.run(3 * 3600)
+    assert world.place("p")

@@ -1,0 +1,81 @@
+"""Clusters, pools and pods for tests of scaling, by keyword."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import make
+from batchyard.api.views.pods import PodView
+from batchyard.core.placement.cluster import Nodes
+from batchyard.core.scaling.backoff import Backoff
+from batchyard.core.scaling.fleet import Fleet
+from batchyard.core.scaling.groups import GroupName, NodeGroup, groups_of
+from batchyard.core.scaling.limits import Limits
+from batchyard.core.scaling.scale_up import NewPools, ScaleUp, Situation
+from batchyard.core.scaling.settings import settings_of
+from unit.controllers.scaling_make import ZONES, pod
+from unit.core.placement_make import view
+
+Obj = dict[str, Any]
+
+A, B, C = ZONES
+
+
+def cluster(**spec: Any) -> Obj:
+    """A Cluster in three zones; the keywords are its spec's."""
+    return {
+        "apiVersion": "cloud.batchyard.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": make.metadata("batch", None),
+        "spec": {"region": "us-central1", "zones": list(ZONES), **spec},
+    }
+
+
+def pool(name: str = "pool", machine: str = "e2-standard-4", most: int = 10, **spec: Any) -> Obj:
+    """A NodePool in all zones that grows to so many nodes in each."""
+    bounds = {"min": 0, "max": most, "locationPolicy": spec.pop("policy", "BALANCED"), **spec.pop("bounds", {})}
+    return {
+        "apiVersion": "cloud.batchyard.dev/v1alpha1",
+        "kind": "NodePool",
+        "metadata": make.metadata(name, None),
+        "spec": {"machineType": machine, "autoscaling": bounds, **spec},
+    }
+
+
+def groups(*pools: Obj, **spec: Any) -> list[NodeGroup]:
+    """The groups of pools; the keywords are the cluster's."""
+    return [group for each in pools for group in groups_of(each, cluster(**spec))]
+
+
+def fleet(
+    found: Sequence[NodeGroup],
+    sizes: Mapping[str, int] | None = None,
+    backoffs: Mapping[str, Backoff] | None = None,
+    leaving: Mapping[str, int] | None = None,
+) -> Fleet:
+    """A fleet of groups; sizes are by zone and hold for every pool."""
+    by_name = {group.name: (sizes or {}).get(group.name.zone, 0) for group in found}
+    going: dict[GroupName, int] = {group.name: (leaving or {}).get(group.name.zone, 0) for group in found}
+    return Fleet(found, by_name, going, backoffs or {})
+
+
+def planner(
+    found: Sequence[NodeGroup], nodes: Nodes | None = None, new_pools: NewPools | None = None, **spec: Any
+) -> ScaleUp:
+    """A scale-up with nothing there yet; the keywords are the cluster's."""
+    whole = cluster(**spec)
+    settings = settings_of(whole)
+    limits = Limits(settings.limits, {})
+    return ScaleUp(nodes or Nodes(), fleet(found), limits, Situation(whole, settings, make.NOW), new_pools)
+
+
+def views(*names: str, **fields: Any) -> list[PodView]:
+    """The views of pods that are alike but for their names."""
+    return [view(pod(name, **fields)) for name in names]
+
+
+def grown(scale_up: ScaleUp) -> dict[str, int]:
+    """By how much the pools grow."""
+    found: dict[str, int] = {}
+    for group, count in scale_up.increases.items():
+        found[group.name.pool] = found.get(group.name.pool, 0) + count
+    return found
