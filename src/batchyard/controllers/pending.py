@@ -316,4 +316,5 @@ def _is_same(old: WorkloadView, new: WorkloadView) -> bool:
         and old.queued == new.queued
         and old.requeue_blocked == new.requeue_blocked
         and old.requeue_at == new.requeue_at
+        and old.has_failed_check == new.has_failed_check
     )

@@ -151,6 +151,17 @@ def test_a_retry_that_comes_late_still_delays() -> None:
     assert stage.only_workload()["status"]["requeueState"] == {"requeueAt": make.stamp(60)}
 
 
+def test_one_whose_check_failed_too_late_is_tried_when_it_is_taken_back() -> None:
+    stage = open_stage({"name": "a"})
+    failed = {"name": "a", "state": "Retry", "message": "", "lastTransitionTime": make.stamp(0)}
+    stage.put(make.workload(status={"admissionChecks": [failed]}))
+    stage.run(5)
+    reason = ("PendingEvaluation", "The workload has failed admission checks")
+    assert said(stage.only_workload(), "QuotaReserved")[1:] == reason
+    answer(stage, "a", "Ready")
+    assert lifecycle.is_admitted(stage.only_workload())
+
+
 def test_a_rejection_ends_it() -> None:
     stage = open_stage(*RULES)
     stage.put(make.job())
