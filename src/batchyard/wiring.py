@@ -39,6 +39,7 @@ from batchyard.core.lifecycle.job.selector import with_selector
 from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
 from batchyard.core.placement.profile import Profile
+from batchyard.core.scaling.request_pods import admit_queued_pod
 from batchyard.ports.client import Client, Reader
 from batchyard.ports.controller import Controller
 from batchyard.ports.kernel import Kernel
@@ -140,7 +141,7 @@ def _prepared_pod(pod: Obj, reader: Reader) -> Obj:
 
 
 def _prepared_pod_of_nodes(pod: Obj, reader: Reader) -> Obj:
-    prepared = mutate_pod(_prepared_pod(pod, reader), reader)
+    prepared = admit_queued_pod(mutate_pod(_prepared_pod(pod, reader), reader))
     validate_pod(prepared, reader)
     return prepared
 

@@ -6,7 +6,7 @@ already is an update. Namespaces that are used but not given exist from the star
 the nodes; without one, pods run anywhere at once.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -76,6 +76,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
     deleted: dict[Duration, list[Key]] = {}
     counts: dict[str, int] = {}
     cluster: Obj | None = None
+    later: list[Manifest] = []
     for manifest in manifests.objects:
         obj = manifest.obj
         if group_kind(obj) == scheme.SCENARIO:
@@ -84,9 +85,14 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
             config = {"name": obj["metadata"].get("name") or "", **_config(manifest, faults)}
             continue
         if group_kind(obj) == scheme.CLUSTER:
+            faults += map(manifest.fault, catalog_faults(obj))
+            at = _moment(manifest, well_known.SUBMIT_AT, faults)
+            if at:
+                later.append(manifest)
+                applied.setdefault(at, []).extend(initial_objects(obj))
+                continue
             if cluster is not None:
                 faults.append(manifest.fault(FieldError("", "there is a Cluster already", "keep one of them")))
-            faults += map(manifest.fault, catalog_faults(obj))
             cluster = obj
             continue
         counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
@@ -95,6 +101,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
         end = _moment(manifest, well_known.DELETE_AT, faults)
         if end is not None and _is_named(manifest, faults):
             deleted.setdefault(end, []).append(key_of(obj))
+    faults += _changes_of_nothing(later, cluster)
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
     machines = [] if cluster is None else initial_objects(cluster)
@@ -102,6 +109,15 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
     moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
     steps = [Step(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
     return Scenario(steps, counts=counts, cluster=cluster, **config)
+
+
+def _changes_of_nothing(later: Iterable[Manifest], cluster: Obj | None) -> Iterator[Fault]:
+    """A Cluster that is applied later must change the one there is."""
+    name = None if cluster is None else cluster["metadata"]["name"]
+    for manifest in later:
+        if manifest.obj["metadata"]["name"] != name:
+            problem = "there is no Cluster of this name from the start, which it could change"
+            yield manifest.fault(FieldError("metadata.name", problem, "name that one, or leave out when it is applied"))
 
 
 def run_length(given: str | float) -> Duration:

@@ -107,3 +107,34 @@ def test_unread_files_are_told_with_the_faults_of_the_others() -> None:
     first, second = map(str, told.value.faults)
     assert first == "gone.yaml: cannot be read; check the name"
     assert second.startswith("f.yaml:1 Job/?: apiVersion: Required value")
+
+
+def cluster(name: str = "c", *, count: int = 0, **annotations: str) -> str:
+    """A Cluster of one pool, and of so many machines for it."""
+    noted = "".join(f"\n    batchyard.dev/{key.replace('_', '-')}: {value}" for key, value in annotations.items())
+    notes = f"\n  annotations:{noted}" if noted else ""
+    return (
+        f"apiVersion: cloud.batchyard.dev/v1alpha1\nkind: Cluster\nmetadata:\n  name: {name}{notes}\n"
+        "spec:\n  region: us-central1\n  zones: [us-central1-a]\n"
+        f"  nodePools: [{{name: pool, machineType: e2-medium, nodeCount: {count}}}]\n"
+        f"  capacity: [{{machineType: e2-medium, zone: us-central1-a, count: {count}}}]\n"
+    )
+
+
+def test_a_cluster_that_is_applied_later_changes_the_one_there_is() -> None:
+    told = scenario(cluster(count=2, submit_at="5s"), cluster())
+    assert told.cluster is not None
+    assert told.cluster["spec"]["capacity"][0]["count"] == 0
+    (changed, pool) = told.steps[-1].apply
+    assert (told.steps[-1].at, changed["spec"]["capacity"][0]["count"]) == (5 * SECOND, 2)
+    assert (pool["kind"], pool["spec"]["nodeCount"]) == ("NodePool", 2)
+
+
+def test_there_is_one_cluster_at_the_start() -> None:
+    assert faults(cluster(), cluster()) == ["f.yaml:2 Cluster/c: there is a Cluster already; keep one of them"]
+
+
+@pytest.mark.parametrize("first", [[], [cluster("other")]])
+def test_a_cluster_that_is_applied_later_is_there_from_the_start(first: list[str]) -> None:
+    (told,) = faults(*first, cluster(submit_at="5s"))
+    assert "metadata.name: there is no Cluster of this name from the start" in told
