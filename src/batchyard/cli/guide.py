@@ -1,6 +1,6 @@
 """`batchyard guide`: the reference architecture's guide, played; each table beside what the guide's authors saw."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,25 @@ def _shown(seen: Sequence[Seen], guide: Guide, form: Output) -> str:
 
 
 def _step_table(seen: Seen) -> str:
-    """What is to be seen after a step."""
-    return f"# {seen.step.name}: after {format_age(seen.now - EPOCH)}\n{tables.format_table(_beside(seen))}\n"
+    """What is to be seen after a step: the queues, and a while later the nodes."""
+    queues = f"# {seen.step.name}: queues after {format_age(seen.now - EPOCH)}\n{tables.format_table(_beside(seen))}"
+    nodes = tables.table(scheme.NODE, seen.nodes, now=seen.nodes_now, wide=False, namespaces=False)
+    title = f"# {seen.step.name}: nodes after {format_age(seen.nodes_now - EPOCH)}"
+    return f"{queues}\n{title}\n{tables.format_table(_pools(seen))}\n{tables.format_table(nodes)}\n"
+
+
+def _pools(seen: Seen) -> tables.Table:
+    """How many nodes are ready in each pool, and how many the guide's authors saw."""
+    saw = seen.step.nodes
+    rows = [[pool, str(count), *_beside_pool(count, saw, pool)] for pool, count in seen.pools.items()]
+    total, all_saw = sum(seen.pools.values()), None if saw is None else {"": sum(saw.values())}
+    missing = [[pool, "0", *_beside_pool(0, saw, pool)] for pool in saw or () if pool not in seen.pools]
+    header = ["POOL", "READY NODES", "GUIDE NODES", "AGREES"]
+    return [header, *rows, *missing, ["all", str(total), *_beside_pool(total, all_saw, "")]]
+
+
+def _beside_pool(count: int, saw: Mapping[str, int] | None, pool: str) -> list[str]:
+    return ["", ""] if saw is None else [str(saw.get(pool, 0)), "yes" if count == saw.get(pool, 0) else "no"]
 
 
 def _beside(seen: Seen) -> tables.Table:
@@ -75,8 +92,13 @@ def _document(seen: Sequence[Seen], guide: Guide) -> dict[str, Any]:
     """Steps and Jobs in the shape of the guide's own figures."""
     now = guide.world.kernel.now()
     return {
+        "initialNodes": guide.initial,
         "steps": [
-            {"name": each.step.name, "clusterQueues": {name: row._asdict() for name, row in each.rows.items()}}
+            {
+                "name": each.step.name,
+                "clusterQueues": {name: row._asdict() for name, row in each.rows.items()},
+                "nodes": each.pools,
+            }
             for each in seen
         ],
         "jobs": [_job(job, now) for job in _jobs(guide)],
@@ -104,7 +126,8 @@ def _conclude(seen: Sequence[Seen], guide: Guide, *, whole: bool) -> None:
     jobs, unfinished = len(_jobs(guide)), len(guide.unfinished())
     output.tell(
         f"batchyard: {exact - len(wrong)} of {exact} rows that quota alone decides (exact) agree with the guide, the "
-        f"others depend on when one looks; {jobs - unfinished} of {jobs} Jobs are complete"
+        f"others depend on when one looks; {jobs - unfinished} of {jobs} Jobs are complete; nodes after each step: "
+        f"{', '.join(str(sum(each.pools.values())) for each in seen)}"
     )
     if wrong or (whole and unfinished):
         output.fail(f"batchyard: not as in the guide: {', '.join(wrong) or 'some Jobs never ended'}")

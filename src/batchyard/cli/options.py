@@ -20,9 +20,10 @@ class OnLoop(StrEnum):
 
 
 class Step(StrEnum):
-    """The steps of the reference architecture's guide that can be played: not `dws`, which waits for checks."""
+    """The steps of the reference architecture's guide that can be played."""
 
     LOW_PRIORITY = "low-priority"
     HIGH_PRIORITY = "high-priority"
     COMPACT_PLACEMENT = "compact-placement"
     JOBSET = "jobset"
+    DWS = "dws"

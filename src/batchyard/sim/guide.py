@@ -1,8 +1,10 @@
 """The guide of the batch reference architecture, played step by step, beside what its authors saw.
 
 Spacing and figures are the guide's (`guide.json`). Within a step, for job 0 to 3, for team a to d: apply, half a second
-apart, and a second after each round. The authors looked when a step had settled and nothing of it had ended yet. Rows
-that quota arithmetic alone decides are exact: they must be the same here; all others depend on when one looks.
+apart, and a second after each round. The authors looked at the queues when a step had settled and nothing of it had
+ended yet, and at the nodes when the cluster had grown. Rows of queues that quota arithmetic alone decides are exact:
+they must be the same here; all others depend on when one looks. What the training programs take is not in the
+manifests: unless an annotation says it, pods run as long as the guide's Jobs did once they had their nodes.
 """
 
 import pkgutil
@@ -16,9 +18,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from batchyard.api import scheme, well_known
+from batchyard.api.conditions import is_true
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
-from batchyard.api.meta import Obj, with_path
+from batchyard.api.meta import Obj, annotation, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.sim.files import files_below, read_sources
 from batchyard.sim.scenario import FileFault, Scenario, make_scenario
@@ -26,13 +29,19 @@ from batchyard.sim.world import World
 
 #: The platform is applied at the start; its folders in this order.
 PLATFORM: Final = ("teams", "priorityclass", "kueue")
+CLUSTER_FILE: Final = "cluster.yaml"
 START: Final = MINUTE
 BETWEEN_APPLIES: Final = SECOND // 2
 BETWEEN_ROUNDS: Final = SECOND
-#: How long after a step's last apply the authors looked.
-LOOK_AFTER: Final = 35 * SECOND
+#: What the guide's tables call the pools that are made for compactly placed Jobs.
+AUTO_PROVISIONED: Final = "auto-provisioned-compact"
+#: How long the cluster may take to shrink when all is done.
+SHRINKING_MAX: Final = 30 * MINUTE
 #: A run of the guide is over by then, and twice over.
 LONGEST: Final = 24 * 60 * MINUTE
+
+
+_WORK: Final = ("Job", "JobSet")
 
 
 class Row(NamedTuple):
@@ -42,12 +51,24 @@ class Row(NamedTuple):
     admitted: int = 0
 
 
+class Looks(msgspec.Struct, frozen=True):
+    """How long after a step's last apply the authors looked at the queues, and at the nodes."""
+
+    queues: str
+    nodes: str
+
+
 class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
     """A step of the guide: its folder (None: nothing is applied), when it comes, and what the authors saw."""
 
     name: str
     folder: str | None
     starts_after: str
+    looks: Looks
+    #: How long the pods of the step run, where their manifests do not say it.
+    runtime: str
+    #: How many nodes the authors saw in each pool; None where they show none.
+    nodes: dict[str, int] | None
     every_row_is_exact: bool
     exact_rows: tuple[str, ...]
     cluster_queues: dict[str, dict[str, int]]
@@ -72,11 +93,18 @@ class _Figures(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is to be seen after a step: the ClusterQueues at that instant."""
+    """What is to be seen after a step: the ClusterQueues at an instant, and the nodes at a later one."""
 
     step: GuideStep
     now: Instant
     cluster_queues: Sequence[Obj]
+    nodes_now: Instant
+    nodes: Sequence[Obj]
+
+    @property
+    def pools(self) -> Mapping[str, int]:
+        """How many nodes are ready in each pool."""
+        return ready_by_pool(self.nodes)
 
     @property
     def rows(self) -> Mapping[str, Row]:
@@ -91,21 +119,14 @@ class Seen:
         return [name for name in names if step.is_exact(name) and self.rows.get(name, Row()) != step.saw(name)]
 
 
-#: The step that waits for admission checks, which are not acted on yet.
-WITHOUT_CHECKS: Final = "dws"
-
-
-@cache
 def guide_steps() -> tuple[GuideStep, ...]:
     """The steps of the guide in order; the last one applies nothing."""
-    content = pkgutil.get_data("batchyard.sim", "guide.json")
-    assert content is not None, "the figures are part of the package"
-    return msgspec.json.decode(content, type=_Figures).steps
+    return _figures().steps
 
 
 def played_steps(last: str | None = None) -> tuple[GuideStep, ...]:
     """The steps that are played, up to and including one of them."""
-    steps = [step for step in guide_steps() if step.name != WITHOUT_CHECKS]
+    steps = guide_steps()
     names = [step.name for step in steps]
     return tuple(steps if last is None else steps[: names.index(last) + 1])
 
@@ -117,6 +138,16 @@ def examples_folder() -> Path | None:
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
+def ready_by_pool(nodes: Sequence[Obj]) -> dict[str, int]:
+    """How many nodes are ready in each pool; those of pools made for placement groups count together."""
+    counts: dict[str, int] = {}
+    for node in nodes:
+        pool = AUTO_PROVISIONED if label(node, well_known.PLACEMENT_GROUP) else label(node, well_known.NODE_POOL)
+        if pool is not None and is_true(node, "Ready"):
+            counts[pool] = counts.get(pool, 0) + 1
+    return counts
+
+
 class Guide:
     """The guide in a world of its own, one step after the other."""
 
@@ -126,26 +157,38 @@ class Guide:
         for step in steps:
             if step.folder is not None:
                 plan.add(step)
-        self._looks = plan.looks
+        self._last_applies = plan.last_applies
         scenario, self.warnings = plan.scenario()
         self.world = World(scenario)
+        #: How many nodes there are in each pool before the first step.
+        self.initial: Mapping[str, int] = {}
 
     def play(self) -> Iterator[Seen]:
         """Play each step, and look."""
         world = self.world
+        world.run_until(START - SECOND)
+        self.initial = ready_by_pool(world.objects(scheme.NODE))
         for step in self._steps:
             if step.folder is None:
                 self._wait_for_all(step)
+                last = world.now()
             else:
-                world.run_until(self._looks[step.name])
+                last = self._last_applies[step.name]
+            world.run_until(last + parse_duration(step.looks.queues))
             world.settle()
-            yield Seen(step, world.kernel.now(), world.objects(scheme.CLUSTER_QUEUE))
+            now, queues = world.kernel.now(), world.objects(scheme.CLUSTER_QUEUE)
+            world.run_until(last + parse_duration(step.looks.nodes))
+            yield Seen(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
 
     def _wait_for_all(self, step: GuideStep) -> None:
-        """Let time pass until the authors looked for the last time, and until everything is over."""
-        self.world.run_until(step.starts_at)
-        while self.unfinished() and self.world.now() < LONGEST:
-            self.world.run_until(self.world.now() + MINUTE)
+        """Let time pass until the authors looked for the last time, and until everything is over and nodes are gone."""
+        world = self.world
+        world.run_until(step.starts_at)
+        while self.unfinished() and world.now() < LONGEST:
+            world.run_until(world.now() + MINUTE)
+        latest = world.now() + SHRINKING_MAX
+        while len(world.objects(scheme.NODE)) > sum(self.initial.values()) and world.now() < latest:
+            world.run_until(world.now() + MINUTE)
 
     def unfinished(self) -> Sequence[Obj]:
         """The Jobs that have not succeeded."""
@@ -160,7 +203,9 @@ class _Plan:
         self._folder = folder
         self._unread: list[FileFault] = []
         self._manifests = Manifests()
-        self.looks: dict[str, Duration] = {}
+        #: When the last manifest of each step is applied.
+        self.last_applies: dict[str, Duration] = {}
+        self._read(_cluster_file(folder), 0)
         for name in PLATFORM:
             for path in self._files(folder / "platform" / name):
                 self._read(path, 0)
@@ -169,12 +214,15 @@ class _Plan:
         """Plan a step."""
         assert step.folder is not None
         at = last = step.starts_at
-        for applied in self._rounds(self._folder / step.folder / "workloads"):
+        folder = self._folder / step.folder
+        for path in sorted(folder.glob("*.yaml")):
+            self._read(path, at)
+        for applied in self._rounds(folder / "workloads"):
             for path in applied:
-                self._read(path, at)
+                self._read(path, at, step.runtime)
                 last, at = at, at + BETWEEN_APPLIES
             at += BETWEEN_ROUNDS
-        self.looks[step.name] = last + LOOK_AFTER
+        self.last_applies[step.name] = last
 
     def scenario(self) -> tuple[Scenario, Sequence[str]]:
         """All of it, and what is to be said about it; InvalidScenario with every fault."""
@@ -194,14 +242,29 @@ class _Plan:
             self._unread.append(FileFault(str(folder), FieldError("", "no manifests are there", remedy)))
         return found
 
-    def _read(self, path: Path, at: Duration) -> None:
-        """Read a file that is applied at a moment, whatever it says itself."""
+    def _read(self, path: Path, at: Duration, runtime: str | None = None) -> None:
+        """Read a file that is applied at a moment, whatever it says itself; its Jobs run so long unless they say it."""
         read, moment = read_manifests(read_sources([path], self._unread)), f"{at}us"
         for manifest in read.objects:
             obj = with_path(manifest.obj, ("metadata", "annotations", well_known.SUBMIT_AT), moment)
+            if runtime is not None and obj["kind"] in _WORK and annotation(obj, well_known.RUNTIME) is None:
+                obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))
         self._manifests.faults += read.faults
         self._manifests.warnings += read.warnings
+
+
+@cache
+def _figures() -> _Figures:
+    content = pkgutil.get_data("batchyard.sim", "guide.json")
+    assert content is not None, "the figures are part of the package"
+    return msgspec.json.decode(content, type=_Figures)
+
+
+def _cluster_file(folder: Path) -> Path:
+    """The cluster of a folder; where it has none, that of our example, which is the guide's."""
+    own, example = folder / CLUSTER_FILE, examples_folder()
+    return own if own.is_file() or example is None else example / CLUSTER_FILE
 
 
 def _row(obj: Obj) -> Row:

@@ -19,10 +19,10 @@ Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
 def test_the_demo_ends_with_everything_completed(batchyard: Batchyard) -> None:
     done = batchyard("guide")
     assert done.returncode == 0
-    assert "20 of 20 rows that quota alone decides (exact) agree with the guide" in done.stderr
-    assert "64 of 64 Jobs are complete" in done.stderr
+    assert "22 of 22 rows that quota alone decides (exact) agree with the guide" in done.stderr
+    assert "66 of 66 Jobs are complete; nodes after each step: 34, 42, 18, 42, 12, 10" in done.stderr
     jobs = done.stdout.partition("NAMESPACE")[2].splitlines()[1:]
-    assert len(jobs) == 64
+    assert len(jobs) == 66
     assert all(" Complete " in line for line in jobs)
 
 
@@ -35,16 +35,14 @@ def test_each_table_is_beside_what_the_guide_saw(batchyard: Batchyard) -> None:
 
 def test_json_has_the_shape_of_the_guides_figures(batchyard: Batchyard) -> None:
     document = json.loads(batchyard("guide", "--output", "json").stdout)
-    names = ["low-priority", "high-priority", "compact-placement", "jobset", "all-completed"]
+    names = ["low-priority", "high-priority", "compact-placement", "jobset", "dws", "all-completed"]
     assert [step["name"] for step in document["steps"]] == names
     assert document["steps"][1]["clusterQueues"]["cq-team-a-hp"] == {"pending": 2, "admitted": 2}
-    assert document["jobs"][0] == {
-        "namespace": "team-a",
-        "name": "team-a-compact-job-0",
-        "completions": "2/2",
-        "duration": "7m22s",
-        "ageAtEnd": "42m",
-    }
+    assert document["initialNodes"] == {"default-pool": 6, "reserved-np": 4}
+    assert document["steps"][1]["nodes"] == {"default-pool": 6, "ondemand-np": 8, "reserved-np": 4, "spot-np": 24}
+    job = document["jobs"][0]
+    assert (job["namespace"], job["name"], job["completions"]) == ("team-a", "finetune-gemma-2xa100", "1/1")
+    assert sorted(job) == ["ageAtEnd", "completions", "duration", "name", "namespace"]
 
 
 def test_a_step_alone_is_shown_as_things_stand_then(batchyard: Batchyard) -> None:
@@ -52,15 +50,23 @@ def test_a_step_alone_is_shown_as_things_stand_then(batchyard: Batchyard) -> Non
     assert [step["name"] for step in document["steps"]] == ["high-priority"]
     assert len(document["jobs"]) == 32
     lines = batchyard("guide", "--step", "high-priority").stdout.splitlines()
-    assert [line for line in lines if line.startswith("#")] == ["# high-priority: after 6m45s"]
+    titles = ["# high-priority: queues after 6m45s", "# high-priority: nodes after 11m"]
+    assert [line for line in lines if line.startswith("#")] == titles
     assert len([line for line in lines if "-job-" in line]) == 32
 
 
-def test_the_step_that_needs_checks_cannot_be_chosen(batchyard: Batchyard) -> None:
-    done = batchyard("guide", "--step", "dws", "--output", "json")
+def test_a_step_that_is_not_there_cannot_be_chosen(batchyard: Batchyard) -> None:
+    done = batchyard("guide", "--step", "lunch", "--output", "json")
     assert (done.returncode, done.stdout) == (2, "")
     told = "".join(done.stderr.split())
-    assert "'dws'isnotoneof" + ",".join(f"'{step}'" for step in Step) in told
+    assert "'lunch'isnotoneof" + ",".join(f"'{step}'" for step in Step) in told
+
+
+def test_nodes_are_counted_by_pool_beside_what_the_guide_saw(batchyard: Batchyard) -> None:
+    lines = batchyard("guide", "--step", "low-priority").stdout.splitlines()
+    assert next(line for line in lines if line.startswith("spot-np")).split() == ["spot-np", "24", "24", "yes"]
+    assert next(line for line in lines if line.startswith("all ")).split() == ["all", "34", "34", "yes"]
+    assert len([line for line in lines if line.startswith("gke-gke-batch-refarch-")]) == 34
 
 
 def test_what_may_be_chosen_is_what_is_played() -> None:
@@ -77,4 +83,4 @@ def test_another_layout_is_told(batchyard: Batchyard, tmp_path: Path) -> None:
 def test_the_architectures_own_manifests_agree_too(batchyard: Batchyard) -> None:
     done = batchyard("guide", "--manifests", REFARCH)
     assert done.returncode == 0
-    assert "20 of 20 rows" in done.stderr
+    assert "22 of 22 rows" in done.stderr

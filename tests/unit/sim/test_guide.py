@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from batchyard.api import scheme
+from batchyard.api.meta import label
 from batchyard.base.instant import SECOND
-from batchyard.sim.guide import Guide, Row, Seen, examples_folder, guide_steps, played_steps
+from batchyard.sim.guide import START, Guide, Row, Seen, examples_folder, guide_steps, played_steps
 from batchyard.sim.scenario import InvalidScenario
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +64,37 @@ def test_everything_completes(folder: Path) -> None:
 @folders
 def test_the_platform_has_twelve_queues(folder: Path) -> None:
     _, steps = played(folder)
-    assert all(len(seen.rows) == 12 for seen in steps.values())
+    assert [len(seen.rows) for seen in steps.values()] == [12, 12, 12, 12, 13, 13]
+
+
+@folders
+def test_the_cluster_grows_and_shrinks_as_in_the_guide(folder: Path) -> None:
+    guide, steps = played(folder)
+    counts = {name: sum(seen.pools.values()) for name, seen in steps.items()}
+    assert guide.initial == {"default-pool": 6, "reserved-np": 4}
+    assert (counts["low-priority"], counts["high-priority"], counts["all-completed"]) == (34, 42, 10)
+    for name in ("low-priority", "high-priority", "all-completed"):
+        assert steps[name].pools == steps[name].step.nodes
+
+
+@folders
+def test_each_compact_job_gets_a_pool_of_its_own(folder: Path) -> None:
+    _, steps = played(folder)
+    nodes = steps["compact-placement"].nodes
+    pools = [pool for node in nodes if (pool := label(node, "cloud.google.com/gke-placement-group"))]
+    assert sorted(pools) == sorted(2 * [f"team-{team}-0-compact" for team in "abcd"])
+    assert steps["compact-placement"].pools["auto-provisioned-compact"] == 8
+
+
+def test_fewer_reserved_nodes_than_quota_make_two_jobs_wait_for_their_nodes() -> None:
+    guide = Guide(EXAMPLE, played_steps("low-priority"))
+    guide.world.run_until(START + 30 * SECOND)
+    selector = ("resource-type", "reservation")
+    pods = [pod for pod in guide.world.objects(scheme.POD) if selector in pod["spec"]["nodeSelector"].items()]
+    assert [pod["status"]["phase"] for pod in pods].count("Running") == 4
+    told = {c["message"] for pod in pods for c in pod["status"]["conditions"] if c.get("reason") == "Unschedulable"}
+    assert len(told) == 1
+    assert "4 Insufficient nvidia.com/gpu" in told.pop()
 
 
 def test_our_runtimes_make_the_second_step_the_guides_own() -> None:
@@ -89,7 +120,7 @@ def test_a_step_is_played_with_those_before_it() -> None:
         "high-priority",
         "compact-placement",
     ]
-    assert "dws" not in [step.name for step in played_steps()]
+    assert played_steps() == guide_steps()
 
 
 def test_within_a_step_teams_take_turns_half_a_second_apart() -> None:
@@ -135,5 +166,6 @@ def test_the_figures_are_those_of_the_guide() -> None:
     assert [(step.name, step.cluster_queues) for step in guide_steps()] == [
         (step["name"], step["clusterQueues"]) for step in theirs
     ]
+    assert [step.nodes for step in guide_steps()] == [step.get("nodes") for step in theirs]
     exact = [list(step.exact_rows) or ("every row" if step.every_row_is_exact else None) for step in guide_steps()]
     assert exact == [step.get("exactRows") for step in theirs]
