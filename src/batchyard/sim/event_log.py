@@ -39,6 +39,10 @@ class EventLog:
         steps = [s._asdict() for s in loop.steps]
         self._emit("PreemptionLoop", {"cohort": loop.root, "message": loop.message, "steps": steps})
 
+    def fault(self, fields: Mapping[str, Any]) -> None:
+        """Something goes wrong that a scenario has go wrong."""
+        self._emit("Fault", fields)
+
     def final(self, reader: Reader, at: Instant | None = None) -> None:
         """Who waits and who runs at the end, which is now if it is not said."""
         left = [obj for obj in reader.list(scheme.WORKLOAD) if not is_finished(obj)]

@@ -26,6 +26,7 @@ from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
 from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.faulty_client import FaultyClient, Trouble
+from batchyard.sim.injection import Injection
 from batchyard.sim.kernel import VirtualKernel
 from batchyard.sim.merge import merged
 from batchyard.sim.pace import pace_of
@@ -76,13 +77,17 @@ class World:
         self._applied: dict[Key, Obj] = {}
         self.log = EventLog(EPOCH, self.kernel.now, sink)
         self.waits = Waits(self.client)
-        self._trouble = trouble
+        #: What comes between the platform and its objects, in a world that has such faults.
+        self._trouble = trouble or _trouble_of(scenario)
         self._wire: FaultyClient | None = None
         self.platform = self._start_platform()
         if sink is not ignore_record:  # nobody pays for a log that nobody reads
             self.client.subscribe(self.log.observe)
         for step in scenario.steps:
             self.kernel.call_at(EPOCH + step.at, _Apply(self, step))
+        if scenario.faults:
+            calm = EPOCH + max((step.at for step in scenario.steps), default=0)
+            Injection(self, scenario.faults, self._trouble, calm)
 
     def now(self) -> Duration:
         """Time since the start."""
@@ -112,9 +117,11 @@ class World:
     def crash(self) -> None:
         """Let the platform crash where it stands, and start anew: it knows what the objects say, and nothing else.
 
-        Only a world with `trouble` can.
+        Only a world with `trouble` can. One that is down already stays down until it starts.
         """
         assert self._wire is not None, "a world without trouble goes on"
+        if self.platform.runner.is_stopped:
+            return
         self._wire.cut()
         self.platform.runner.stop()
         self.kernel.call_soon(self._restart)
@@ -187,6 +194,11 @@ def let_time_pass() -> None:
 
 def _stop(loop: PreemptionLoop) -> None:
     raise StoppedByLoop(loop)
+
+
+def _trouble_of(scenario: Scenario) -> Trouble | None:
+    """The trouble that the faults of a scenario need; a world without any is faster."""
+    return Trouble() if any(fault.troubles_writes for fault in scenario.faults) else None
 
 
 def _settings_of(scenario: Scenario) -> Settings:

@@ -1,0 +1,283 @@
+"""Faults done to a world: each is what the outside world would write to the objects, at its time.
+
+Machines crash or get notice by the status of their Instances, what the cloud has is changed in the Cluster, nodes are
+drained as kubectl does it. Faults that come again and again end when there is nobody left whom they could trouble.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from batchyard.api import scheme, well_known
+from batchyard.api.conditions import is_true
+from batchyard.api.meta import Key, Obj, label
+from batchyard.api.times import format_time
+from batchyard.base.chance import draw
+from batchyard.base.instant import Duration, Instant, seconds
+from batchyard.core.lifecycle.node import DrainOptions, cordoned, drain
+from batchyard.core.lifecycle.pod import BY_EVICTION, RUNNING, disrupted, is_terminal, is_terminating, node_of, phase
+from batchyard.core.lifecycle.workload import is_finished
+from batchyard.core.machines import instances
+from batchyard.ports.client import Delete, Reader, Update, UpdateStatus, Write
+from batchyard.sim.event_log import EventLog
+from batchyard.sim.faults import (
+    Conflicts,
+    Drain,
+    Fail,
+    ReclaimSpot,
+    Restart,
+    ScheduledFault,
+    SlowBoot,
+    Stockout,
+)
+from batchyard.sim.faulty_client import Trouble
+from batchyard.sim.kernel import VirtualKernel
+from batchyard.sim.shortages import with_shortages, without_shortages
+
+#: A drain by hand gets everything off the node that anybody may take off it.
+_DRAIN: Final = DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
+_JOB_ENDS: Final = ("Complete", "Failed")
+_JOB_SET_ENDS: Final = ("Completed", "Failed")
+
+
+class Scene(Protocol):
+    """A world, as far as faults need it."""
+
+    kernel: VirtualKernel
+    log: EventLog
+
+    @property
+    def client(self) -> Reader:
+        """The objects."""
+
+    def submit(self, write: Write) -> None:
+        """Write as the outside world does."""
+
+    def crash(self) -> None:
+        """Let the platform crash and start anew."""
+
+
+class Injection:
+    """The faults of a scenario in a world. `calm` is when its last step is done."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        faults: Sequence[ScheduledFault],
+        trouble: Trouble | None,
+        calm: Instant,
+    ) -> None:
+        self._scene = scene
+        self._trouble = trouble
+        self._calm = calm
+        self._begin = scene.kernel.now()
+        #: Work of the kernel that is here for faults alone.
+        self._scheduled = 0
+        self._stockouts: list[Stockout] = []
+        self._slow_boots: list[SlowBoot] = []
+        self._conflicts: list[Conflicts] = []
+        #: The Cluster without what lasts, and with it, as it was written last.
+        self._changed: tuple[Obj, Obj] | None = None
+        for fault in faults:
+            self._schedule(fault, enumerate(fault.times()))
+
+    def _schedule(self, fault: ScheduledFault, times: Iterator[tuple[int, Duration]]) -> None:
+        """Have the next of its times come."""
+        for number, at in times:
+            self._call_at(self._begin + at, partial(self._occur, fault, number, times))
+            return
+
+    def _call_at(self, when: Instant, work: Callable[[], None]) -> None:
+        self._scheduled += 1
+        self._scene.kernel.call_at(when, partial(self._work, work))
+
+    def _work(self, work: Callable[[], None]) -> None:
+        self._scheduled -= 1
+        work()
+
+    def _occur(self, fault: ScheduledFault, number: int, times: Iterator[tuple[int, Duration]]) -> None:
+        """Do it; then comes the next time, if there is still somebody to be troubled."""
+        repeats = fault.at is None
+        if repeats and self._is_over():
+            return
+        self._do(fault, number if repeats else None)
+        self._schedule(fault, times)
+
+    def _is_over(self) -> bool:
+        """Whether nothing but faults is left to happen: all work is done, or what is left waits for ever."""
+        kernel, client = self._scene.kernel, self._scene.client
+        if kernel.now() < self._calm:
+            return False
+        if kernel.pending() <= self._scheduled:
+            return not any(phase(pod) == RUNNING for pod in client.list(scheme.POD))
+        return not has_unfinished_work(client)
+
+    def _do(self, fault: ScheduledFault, number: int | None) -> None:
+        match fault.action:
+            case Fail() as action:
+                self._fail(action, _Order(fault, number))
+            case ReclaimSpot() as action:
+                self._reclaim(action, _Order(fault, number))
+            case Drain() as action:
+                self._drain(action)
+            case Stockout() as action:
+                self._last(self._stockouts, action, action.lasts, self._change_cluster)
+                model = {"provisioning": action.provisioning} if action.provisioning else {}
+                self._tell("stockout", machine=action.machine, zone=action.zone, **model, seconds=seconds(action.lasts))
+            case SlowBoot() as action:
+                self._last(self._slow_boots, action, action.lasts, self._change_cluster)
+                self._tell("slowBoot", machine=action.machine, times=action.times, seconds=seconds(action.lasts))
+            case Conflicts() as action:
+                self._last(self._conflicts, action, action.lasts, self._change_conflicts)
+                self._tell("conflicts", percent=action.percent, seconds=seconds(action.lasts))
+            case Restart():
+                self._tell("restart")
+                self._scene.crash()
+
+    def _tell(self, fault: str, **fields: Any) -> None:
+        self._scene.log.fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
+
+    # Machines.
+
+    def _fail(self, action: Fail, order: "_Order") -> None:
+        """Machines are lost where they stand."""
+        now = self._scene.kernel.now()
+        lost = order.first(_targets(action, self._scene.client))
+        if not action.slice:
+            lost = lost[: action.count]
+        for instance in lost:
+            self._scene.submit(UpdateStatus(instances.in_phase(instance, instances.CRASHED, now)))
+        self._tell("fail", nodes=_names(lost))
+
+    def _reclaim(self, action: ReclaimSpot, order: "_Order") -> None:
+        """Spot machines get notice."""
+        now = self._scene.kernel.now()
+        stop = format_time(now + instances.NOTICE)
+        found = [obj for obj in _of_pool(action.pool, self._scene.client) if _is_spot(obj)]
+        told = order.first(found)[: action.count]
+        for instance in told:
+            self._scene.submit(UpdateStatus(instances.in_phase(instance, instances.STOPPING, now, stopAt=stop)))
+        self._tell("reclaimSpot", nodes=_names(told))
+
+    def _drain(self, action: Drain) -> None:
+        """A node is cordoned and its pods are evicted; it is opened again in time, if it is still the same one."""
+        client, submit = self._scene.client, self._scene.submit
+        node = client.get(Key(scheme.NODE, "", action.node))
+        if node is None:
+            self._tell("drain", nodes=[])
+            return
+        submit(Update(cordoned(node)))
+        there = [pod for pod in client.list(scheme.POD) if node_of(pod) == action.node and not is_terminating(pod)]
+        for pod in drain(there, _DRAIN).evicted:
+            submit(UpdateStatus(disrupted(pod, BY_EVICTION, self._scene.kernel.now())))
+            submit(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
+        self._tell("drain", nodes=[action.node])
+        if action.lasts is not None:
+            uncordon = partial(self._uncordon, action.node, node["metadata"]["uid"])
+            self._call_at(self._scene.kernel.now() + action.lasts, uncordon)
+
+    def _uncordon(self, name: str, uid: str) -> None:
+        node = self._scene.client.get(Key(scheme.NODE, "", name))
+        if node is not None and node["metadata"]["uid"] == uid:
+            self._scene.submit(Update(cordoned(node, False)))
+
+    # What lasts for a while.
+
+    def _last(self, lasting: list[Any], action: Any, lasts: Duration, change: Callable[[], None]) -> None:
+        """Have something begin, and end after a while."""
+
+        def end() -> None:
+            lasting.remove(action)
+            change()
+
+        lasting.append(action)
+        change()
+        self._call_at(self._scene.kernel.now() + lasts, end)
+
+    def _change_cluster(self) -> None:
+        """The Cluster is what it was, but for what lasts."""
+        stored = next(iter(self._scene.client.list(scheme.CLUSTER)), None)
+        if stored is None:
+            return
+        calm = stored if self._changed is None else without_shortages(stored, *self._changed)
+        changed = with_shortages(calm, self._stockouts, self._slow_boots)
+        self._changed = (calm, changed)
+        self._scene.submit(Update(changed))
+
+    def _change_conflicts(self) -> None:
+        """So many writes meet a conflict as the worst of what lasts says."""
+        if self._trouble is not None:
+            self._trouble.conflicts = max((action.percent for action in self._conflicts), default=0) / 100
+
+
+class _Order:
+    """Whom a fault meets first: the first by name, or for one that comes again whom chance meets."""
+
+    def __init__(self, fault: ScheduledFault, number: int | None) -> None:
+        self._fault = fault
+        self._number = number
+
+    def first(self, found: Iterable[Obj]) -> list[Obj]:
+        """The machines in that order."""
+        return sorted(found, key=self._rank)
+
+    def _rank(self, instance: Obj) -> tuple[int, str]:
+        name = instance["metadata"]["name"]
+        if self._number is None:
+            return 0, name
+        return draw(self._fault.seed, "victim", repr(self._fault.action), str(self._number), name), name
+
+
+def has_unfinished_work(reader: Reader) -> bool:
+    """Whether some Job, JobSet, Workload or pod is not at its end."""
+    return (
+        any(not is_finished(workload) for workload in reader.list(scheme.WORKLOAD))
+        or any(not _has_ended(job, _JOB_ENDS) for job in reader.list(scheme.JOB))
+        or any(not _has_ended(job_set, _JOB_SET_ENDS) for job_set in reader.list(scheme.JOB_SET))
+        or any(not is_terminal(pod) for pod in reader.list(scheme.POD))
+    )
+
+
+def _has_ended(job: Obj, ends: Iterable[str]) -> bool:
+    status: Mapping[str, Any] = job.get("status") or {}
+    return any(is_true(status, end) for end in ends)
+
+
+def _targets(action: Fail, reader: Reader) -> Iterator[Obj]:
+    """The machines that a failure may meet."""
+    if action.pool or action.slice:
+        return _of_pool(action.pool or action.slice, reader)
+    if action.node:
+        return _machines([action.node], reader)
+    namespace, _, name = (action.pod or action.job_set).rpartition("/")
+    pods = [pod for pod in reader.list(scheme.POD, namespace or "default") if not is_terminal(pod)]
+    if action.pod:
+        met = [pod for pod in pods if pod["metadata"]["name"] == name]
+    else:
+        met = [pod for pod in pods if label(pod, well_known.JOB_SET_NAME) == name]
+    return _machines(dict.fromkeys(node_of(pod) for pod in met), reader)
+
+
+def _of_pool(pool: str, reader: Reader) -> Iterator[Obj]:
+    found = reader.list(scheme.INSTANCE)
+    return (obj for obj in found if obj["spec"]["pool"] == pool and _is_up(obj))
+
+
+def _machines(nodes: Iterable[str], reader: Reader) -> Iterator[Obj]:
+    """The machines of nodes, as far as they are up."""
+    found = (reader.get(Key(scheme.INSTANCE, "", name)) for name in nodes)
+    return (obj for obj in found if obj is not None and _is_up(obj))
+
+
+def _is_up(instance: Obj) -> bool:
+    up = instances.phase_of(instance) in {instances.RUNNING, instances.STOPPING}
+    return up and not instances.is_leaving(instance)
+
+
+def _is_spot(instance: Obj) -> bool:
+    is_told = instances.phase_of(instance) == instances.STOPPING
+    return instance["spec"].get("provisioning") == "spot" and not is_told
+
+
+def _names(found: Iterable[Obj]) -> list[str]:
+    return [obj["metadata"]["name"] for obj in found]

@@ -1,0 +1,180 @@
+"""Faults in a world: what each does to machines, nodes, the cloud and the platform, and when they end."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import HOUR, MINUTE, SECOND
+from batchyard.core.machines.instances import phase_of
+from batchyard.sim.injection import has_unfinished_work
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import World
+
+CLUSTER = """
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: c}
+spec:
+  region: r
+  zones: [r-a]
+  nodePools:
+  - {name: cpu, machineType: e2-standard-4, nodeCount: 2}
+  - {name: spot, machineType: e2-standard-4, provisioning: spot, nodeCount: 2}
+  - {name: tpu, machineType: ct5lp-hightpu-4t, tpuTopology: 2x4, nodeCount: 2}
+  capacity: [{machineType: n2-standard-2, zone: r-a, count: 5}]
+  times: {repair: 5m}
+---
+"""
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: j, namespace: team}
+spec:
+  completions: %d
+  template:
+    spec:
+      restartPolicy: Never
+      nodeSelector: {cloud.google.com/gke-nodepool: cpu}
+      containers: [{name: c, image: i, command: [sleep, "%d"]}]
+---
+"""
+
+
+def world_of(*faults: str, job: str = "") -> tuple[World, list[dict[str, Any]]]:
+    """A world with these faults, and its event log."""
+    head = "apiVersion: sim.batchyard.dev/v1alpha1\nkind: Scenario\nmetadata: {name: s}\nspec: {faults: ["
+    text = f"{head}{', '.join(faults)}]}}\n---\n{CLUSTER}{job}"
+    log: list[Any] = []
+    return World(make_scenario(read_manifests([("world.yaml", text)])), sink=log.append), log
+
+
+def phases(world: World, pool: str) -> list[str]:
+    """The phases of a pool's machines."""
+    return [phase_of(obj) for obj in world.objects(scheme.INSTANCE) if obj["spec"]["pool"] == pool]
+
+
+def told(log: list[dict[str, Any]]) -> list[tuple[float, str]]:
+    """The faults in the log."""
+    return [(record["time"], record["fault"]) for record in log if record["event"] == "Fault"]
+
+
+def cluster_of(world: World) -> Obj:
+    """The Cluster as it is."""
+    return world.objects(scheme.CLUSTER)[0]
+
+
+def test_machines_of_a_pool_crash_and_are_repaired() -> None:
+    world, log = world_of("{at: 1m, fail: {pool: cpu, count: 1}}")
+    world.run_until(MINUTE)
+    assert sorted(phases(world, "cpu")) == ["Crashed", "Running"]
+    assert (told(log), len(log[0]["nodes"])) == ([(60, "fail")], 1)
+    world.run_until(HOUR)
+    assert phases(world, "cpu") == ["Running", "Running"]
+
+
+def test_a_node_that_fails_is_the_one_named() -> None:
+    name = world_of()[0]
+    name.run_until(MINUTE)
+    node = name.objects(scheme.NODE)[1]["metadata"]["name"]
+    world, log = world_of(f"{{at: 1m, fail: {{node: {node}}}}}")
+    world.run_until(MINUTE)
+    assert log[0]["nodes"] == [node]
+    assert [phase_of(obj) for obj in world.objects(scheme.INSTANCE) if obj["metadata"]["name"] == node] == ["Crashed"]
+
+
+def test_a_slice_is_lost_as_a_whole() -> None:
+    world, _ = world_of("{at: 1m, fail: {slice: tpu}}")
+    world.run_until(MINUTE)
+    assert phases(world, "tpu") == ["Crashed", "Crashed"]
+
+
+def test_the_machine_under_a_pod_fails() -> None:
+    world, log = world_of("{at: 1m, fail: {pod: team/j-0}}", job=JOB % (1, 600))
+    world.run_until(MINUTE - SECOND)
+    (pod,) = world.objects(scheme.POD)
+    assert pod["metadata"]["name"] != "j-0"
+    world, log = world_of(f"{{at: 1m, fail: {{pod: team/{pod['metadata']['name']}}}}}", job=JOB % (1, 600))
+    world.run_until(MINUTE)
+    assert log[-1]["nodes"] == [pod["spec"]["nodeName"]]
+
+
+def test_what_finds_nothing_does_nothing() -> None:
+    world, log = world_of("{at: 1m, fail: {jobSet: team/none}}", "{at: 2m, drain: {node: none}}")
+    world.run_until(None)
+    assert [record["nodes"] for record in log if record["event"] == "Fault"] == [[], []]
+    assert world.refused == []
+
+
+def test_spot_machines_get_notice_and_stop_after_half_a_minute() -> None:
+    world, _ = world_of("{at: 1m, reclaimSpot: {pool: spot}}", "{at: 1m, reclaimSpot: {pool: cpu}}")
+    world.run_until(MINUTE)
+    assert sorted(phases(world, "spot")) == ["Running", "Stopping"]
+    assert phases(world, "cpu") == ["Running", "Running"]
+    before = {obj["metadata"]["name"] for obj in world.objects(scheme.INSTANCE) if phase_of(obj) == "Stopping"}
+    world.run_until(HOUR)
+    assert not before & {obj["metadata"]["name"] for obj in world.objects(scheme.INSTANCE)}
+
+
+def test_stock_outs_that_overlap_leave_the_cluster_as_it_was() -> None:
+    outs = [f"{{at: {at}m, stockout: {{machine: n2-standard-2, zone: r-a, for: 4m}}}}" for at in (1, 3)]
+    world, _ = world_of(*outs)
+    counts = {}
+    for minute in (0, 1, 3, 5, 7):
+        world.run_until(minute * MINUTE)
+        counts[minute] = [row["count"] for row in cluster_of(world)["spec"]["capacity"]]
+    assert counts == {0: [5], 1: [5, 0], 3: [5, 0, 0], 5: [5, 0], 7: [5]}
+
+
+def test_slow_boots_that_overlap_multiply_and_end() -> None:
+    given = "slowBoot: {machine: e2-standard-4, times: 2, for: 4m}"
+    world, _ = world_of(f"{{at: 1m, {given}}}", f"{{at: 3m, {given}}}")
+    seen = {}
+    for minute in (0, 1, 3, 5, 7):
+        world.run_until(minute * MINUTE)
+        rows = cluster_of(world)["spec"]["times"].get("byMachine") or {}
+        seen[minute] = rows.get("e2-standard-4", {}).get("boot", {}).get("min")
+    assert seen == {0: None, 1: "50000000us", 3: "100000000us", 5: "50000000us", 7: None}
+
+
+def test_a_drained_node_is_emptied_and_opened_again() -> None:
+    calm, _ = world_of(job=JOB % (1, 600))
+    calm.run_until(MINUTE)
+    node = calm.objects(scheme.POD)[0]["spec"]["nodeName"]
+    world, log = world_of(f"{{at: 1m, drain: {{node: {node}, for: 10m}}}}", job=JOB % (1, 600))
+    world.run_until(2 * MINUTE)
+    assert world.objects(scheme.NODE)
+    obj = world.client.get(Key(scheme.NODE, "", node))
+    assert obj is not None
+    assert obj["spec"]["unschedulable"]
+    assert [pod["spec"]["nodeName"] for pod in world.objects(scheme.POD)] != [node]
+    world.run_until(11 * MINUTE)
+    obj = world.client.get(Key(scheme.NODE, "", node))
+    assert obj is not None
+    assert "unschedulable" not in obj["spec"]
+    assert told(log) == [(60, "drain")]
+
+
+@pytest.mark.parametrize("fault", ["conflicts: {percent: 30, for: 5m}", "restart: true"])
+def test_trouble_changes_no_end(fault: str) -> None:
+    world, log = world_of(f"{{at: 1s, {fault}}}", f"{{at: 3s, {fault}}}", job=JOB % (3, 30))
+    world.run_until(None)
+    assert [job["status"]["succeeded"] for job in world.objects(scheme.JOB)] == [3]
+    assert len(told(log)) == 2
+
+
+def test_faults_that_repeat_end_with_the_work() -> None:
+    world, log = world_of("{every: {mean: 1m, seed: 3}, fail: {pool: cpu}}", job=JOB % (2, 300))
+    world.run_until(None)
+    assert not has_unfinished_work(world.client)
+    assert len(told(log)) > 2
+    assert len({node for record in log if record["event"] == "Fault" for node in record["nodes"]}) > 1
+
+
+def test_faults_that_repeat_end_with_their_time() -> None:
+    world, log = world_of("{every: {mean: 1m, until: 10m}, fail: {pool: spot}}", job=JOB % (1, 3600))
+    world.run_until(None)
+    assert told(log)
+    assert all(at <= 600 for at, _ in told(log))
