@@ -120,6 +120,10 @@ DELETION_CANDIDATE: Final = "DeletionCandidateOfClusterAutoscaler"
 GPU: Final = "nvidia.com/gpu"
 TPU: Final = "google.com/tpu"
 
+# GPUs in thousandths, as pods that share one ask for them, and on such pods: the numbers of the GPUs they have.
+GPU_MILLI: Final = "batchyard.dev/gpu-milli"
+GPU_INDEX: Final = "batchyard.dev/gpu-index"
+
 # What the autoscaler is told: pods on which ProvisioningRequest they count, pods and nodes that they are to stay.
 CONSUME_PROVISIONING_REQUEST: Final = "autoscaling.x-k8s.io/consume-provisioning-request"
 PROVISIONING_CLASS: Final = "autoscaling.x-k8s.io/provisioning-class-name"

@@ -8,6 +8,7 @@ schedule_one.go, framework/preemption/executor.go.
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
+from batchyard.api import well_known
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.views.pods import PodShape, PodView
 from batchyard.base.instant import Instant
@@ -141,7 +142,7 @@ class _Pass:
             return
         self._nodes.withdraw(pod.uid)
         self._index.assume(pod, node_name)
-        self.outcome.writes.append(Update(with_path(obj, ("spec", "nodeName"), node_name)))
+        self.outcome.writes.append(Update(_bound(obj, node_name, self._nodes.devices_of(pod.uid))))
         self._record(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
 
     def _reserve(self, pod: PodView, node_name: str, message: str) -> None:
@@ -193,6 +194,14 @@ class _Pass:
         """The pod's object; None if it is gone."""
         obj = self._reader.get(pod_key(pod))
         return obj if obj is not None and obj["metadata"].get("uid", "") == pod.uid else None
+
+
+def _bound(pod: Obj, node_name: str, gpus: Sequence[int]) -> Obj:
+    """A pod on a node; shares of GPUs are told as annotations of bindings are, in the same write."""
+    bound = with_path(pod, ("spec", "nodeName"), node_name)
+    if not gpus:
+        return bound
+    return with_path(bound, ("metadata", "annotations", well_known.GPU_INDEX), ",".join(map(str, gpus)))
 
 
 def _told(why: Unplaceable, preemption: Futile) -> str:

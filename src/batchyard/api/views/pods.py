@@ -115,6 +115,8 @@ class PodShape:
     requests: Requests
     cpu: int
     memory: int
+    #: Of GPUs that are shared, in thousandths.
+    gpu_milli: int
     #: cpu (thousandths) and memory as scores count them: containers without requests count for a little.
     scored_cpu: int
     scored_memory: int
@@ -140,6 +142,8 @@ class PodView:
     requests: Requests
     #: Where it is bound to; '' if nowhere.
     node_name: str
+    #: The numbers of the GPUs it has there, if it asked for thousandths.
+    gpus: tuple[int, ...]
     #: Where it is to go once others have left; '' if nowhere.
     nominated: str
     phase: str
@@ -171,6 +175,7 @@ class PodView:
             self._copy_spec(before)
         self.requests = self.shape.requests
         self.node_name = spec.get("nodeName") or ""
+        self.gpus = _gpus(metadata) if self.shape.gpu_milli else ()
         self.gated = bool(spec.get("schedulingGates"))
         self.gang = _gang(metadata, self.namespace, self.labels)
         self.deleting = "deletionTimestamp" in metadata
@@ -257,6 +262,12 @@ def _gang(metadata: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
     return labels.get(well_known.JOB_SET_UID) or labels.get(well_known.CONTROLLER_UID) or f"{namespace}/{workload}"
 
 
+def _gpus(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    """What the annotation says; nothing if it is none of ours."""
+    parts = (metadata.get("annotations") or _LABELS_NONE).get(well_known.GPU_INDEX, "").split(",")
+    return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
+
+
 def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
     """The reason of PodScheduled=False, and the message if that reason is Unschedulable."""
     condition = find_condition(status, "PodScheduled")
@@ -320,6 +331,7 @@ def _read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, st
         requests=((PODS, 1), *[(resource, amounts[resource]) for resource in sorted(amounts) if amounts[resource]]),
         cpu=amounts.get("cpu", 0),
         memory=amounts.get("memory", 0),
+        gpu_milli=amounts.get(well_known.GPU_MILLI, 0),
         scored_cpu=scored.get("cpu", 0),
         scored_memory=scored.get("memory", 0),
         rules=_rules_of(spec, template.node_selector, template.tolerations),

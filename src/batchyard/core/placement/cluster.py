@@ -4,7 +4,7 @@ What is undone by `what_if` is undone exactly, so plans are tried on the cluster
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 
@@ -107,7 +107,7 @@ class Nodes:
 
     # --- pods ---
 
-    def add_pod(self, pod: PodView, node_name: str) -> None:
+    def add_pod(self, pod: PodView, node_name: str, devices: Sequence[int] = ()) -> None:
         """A pod is bound to a node, or is to be taken for it. A pod that was added before moves or changes."""
         self.remove_pod(pod.uid)
         self._places[pod.uid] = node_name
@@ -115,7 +115,7 @@ class Nodes:
         if node is None:
             self._strays.setdefault(node_name, {})[pod.uid] = pod
         else:
-            node.take(pod)
+            node.take(pod, devices)
         self.neighbours.add(pod, node_name)
         self._priorities[pod.priority] = self._priorities.get(pod.priority, 0) + 1
         self._note(partial(self.remove_pod, pod.uid))
@@ -127,19 +127,25 @@ class Nodes:
         if node_name is None:
             return
         node = self._nodes.get(node_name)
+        devices: Sequence[int] = ()
         if node is None:
             pod = self._strays[node_name].pop(uid)
             if not self._strays[node_name]:
                 del self._strays[node_name]
         else:
             pod = node.pods[uid]
-            node.release(uid)
+            devices = node.release(uid)
         self.neighbours.remove(pod, node_name)
         self._priorities[pod.priority] -= 1
         if not self._priorities[pod.priority]:
             del self._priorities[pod.priority]
-        self._note(partial(self.add_pod, pod, node_name))
+        self._note(partial(self.add_pod, pod, node_name, devices))
         self._changed(node_name)
+
+    def devices_of(self, uid: str) -> Sequence[int]:
+        """The numbers of the GPUs of which a pod has shares on its node."""
+        node = self._nodes.get(self.place_of(uid))
+        return () if node is None else node.devices.held_by(uid)
 
     def update_pod(self, pod: PodView) -> None:
         """A pod that was added is another revision now, which takes the same and has the same labels."""

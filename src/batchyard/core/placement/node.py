@@ -1,7 +1,11 @@
 """One node as placement sees it: what it is, what runs there, what is left."""
 
+from collections.abc import Sequence
+
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import HostPort, PodView
+from batchyard.api.well_known import GPU_MILLI
+from batchyard.core.placement.devices import Devices
 
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - what Kubernetes takes a missing hostIP for
 
@@ -9,7 +13,7 @@ _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - what Kubernetes takes a missing hostI
 class Node:
     """See the module. Only Nodes changes it."""
 
-    __slots__ = ("left", "name", "pods", "ports", "scored_cpu", "scored_memory", "view")
+    __slots__ = ("devices", "left", "name", "pods", "ports", "scored_cpu", "scored_memory", "view")
 
     def __init__(self, view: NodeView) -> None:
         self.name = view.name
@@ -23,26 +27,31 @@ class Node:
         self.scored_memory = 0
         self.ports: dict[HostPort, int] = {}
         """How many pods hold a port."""
+        self.devices = Devices(view.allocatable.get(GPU_MILLI, 0))
 
     def set_view(self, view: NodeView) -> None:
         """It changed; its pods stay."""
+        if view.allocatable.get(GPU_MILLI) != self.view.allocatable.get(GPU_MILLI):
+            self.devices = self.devices.resized(view.allocatable.get(GPU_MILLI, 0))
         taken = {r: self.view.allocatable.get(r, 0) - n for r, n in self.left.items()}
         self.view = view
         self.left = {r: view.allocatable.get(r, 0) - taken.get(r, 0) for r in {**view.allocatable, **taken}}
 
-    def take(self, pod: PodView) -> None:
-        """A pod comes."""
+    def take(self, pod: PodView, devices: Sequence[int] = ()) -> None:
+        """A pod comes; with the devices it had here before, if it did."""
         self.pods[pod.uid] = pod
         left = self.left
         for resource, amount in pod.requests:
             left[resource] = left.get(resource, 0) - amount
         self.scored_cpu += pod.shape.scored_cpu
         self.scored_memory += pod.shape.scored_memory
+        if pod.shape.gpu_milli:
+            self.devices.take(pod.uid, pod.shape.gpu_milli, devices or pod.gpus)
         for port in pod.shape.host_ports:
             self.ports[port] = self.ports.get(port, 0) + 1
 
-    def release(self, uid: str) -> None:
-        """A pod that is there goes."""
+    def release(self, uid: str) -> Sequence[int]:
+        """A pod that is there goes; the devices it had."""
         pod = self.pods.pop(uid)
         for resource, amount in pod.requests:
             self.left[resource] += amount
@@ -52,6 +61,7 @@ class Node:
             self.ports[port] -= 1
             if not self.ports[port]:
                 del self.ports[port]
+        return self.devices.release(uid) if pod.shape.gpu_milli else ()
 
     def has_port(self, wanted: HostPort) -> bool:
         """Whether a port is free. The address of all takes the port at every address."""

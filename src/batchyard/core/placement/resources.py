@@ -13,6 +13,7 @@ from batchyard.core.placement.profile import Profile
 from batchyard.core.placement.rules import Obstacle
 
 _NOTHING: Final[Mapping[str, int]] = {}
+_SCATTERED: Final = "node(s) didn't have what is asked for free on single GPUs"
 _PORTS_TAKEN: Final = Obstacle(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
 
 
@@ -22,15 +23,22 @@ def has_room(shape: PodShape, node: Node) -> bool:
     for resource, amount in shape.requests:
         if left.get(resource, 0) < amount:
             return False
+    if shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
+        return False
     return not shape.host_ports or all(map(node.has_port, shape.host_ports))
 
 
 def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = _NOTHING) -> Obstacle | None:
-    """What a node is short of, with so much set free before; None if there is room."""
+    """What a node is short of, with so much set free before; None if there is room.
+
+    On which GPUs room would be set free is not looked at.
+    """
     if not all(map(node.has_port, shape.host_ports)):
         return _PORTS_TAKEN
     left, total = node.left, node.view.allocatable
     short = [(r, amount) for r, amount in shape.requests if left.get(r, 0) + freed.get(r, 0) < amount]
+    if not short and not freed and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
+        return Obstacle((_SCATTERED,), may_yield=node.devices.has_enough(shape.gpu_milli))
     if not short:
         return None
     reasons = tuple(["Too many pods" if r == PODS else f"Insufficient {r}" for r, _ in short])
