@@ -16,14 +16,16 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Duration, format_age
-from batchyard.core.placement.claims import Claim, domains_of, fit, in_turn, seat, withdraw
+from batchyard.core.placement.claims import Claim, domains_of, first_fit, fit, in_turn, seat, withdraw
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import pick_node
 from batchyard.core.placement.node import Node
+from batchyard.core.placement.preemption import Futile
 from batchyard.core.placement.profile import Profile
 
 #: The reason of the Preempted condition of Workloads that left so.
 HOTSWAP: Final = "Hotswap"
+FUTILE: Final = Futile("preemption: nobody of lower priority makes enough room by leaving.")
 #: How many places are compared for one claim, and how many are tried who might be enough alone.
 PLACES_MAX: Final = 100
 SINGLES_MAX: Final = 32
@@ -73,7 +75,7 @@ class _Rival(NamedTuple):
 
 
 def find_swap(claims: Sequence[Claim], nodes: Nodes, unit_of: UnitOf, profile: Profile) -> Swap | None:
-    """Who leaves for these claims, and where their pods go then; None if that does not make room for all of them."""
+    """Who leaves for claims that have no place, and where they go then; None if that does not make room for all."""
     search = _Search(claims, nodes, unit_of, profile)
     swap = search.run()
     if swap is None or len(swap.victims) < 2:
@@ -86,7 +88,7 @@ def find_swap(claims: Sequence[Claim], nodes: Nodes, unit_of: UnitOf, profile: P
 
 
 def message(preemptor: str, uid: str, job_uid: str, victim: Unit) -> str:
-    """What a Workload is told that leaves. It begins as all messages on preemption do, so that the preemptor is found."""
+    """What a Workload that leaves is told; it begins as all such messages do, so that the preemptor is found."""
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
         f" {preemptor} needs the nodes of {victim.name}, whose {len(victim.pods)} pods lose {format_age(victim.lost)}"
@@ -146,12 +148,17 @@ class _Search:
         seat(claim, place.seats, self._nodes)
 
     def _best_place(self, claim: Claim) -> _Place | None:
-        domains = domains_of(claim, self._nodes)
-        seats = self._free_seats(claim, domains)
-        if seats is not None:
-            return _Place(seats, ())
+        if claim.topology_key:
+            seats = first_fit(claim, self._nodes)
+        else:
+            name = pick_node(claim.leader, self._nodes, self._profile)
+            seats = {claim.leader.uid: name} if name else None
+        return self._cheapest_place(claim) if seats is None else _Place(seats, ())
+
+    def _cheapest_place(self, claim: Claim) -> _Place | None:
+        """The place where it costs least that others leave."""
         places: list[_Place] = []
-        for domain in domains:
+        for domain in domains_of(claim, self._nodes):
             place = self._cleared(claim, domain)
             if place is not None:
                 places.append(place)
@@ -159,13 +166,6 @@ class _Search:
             if len(places) == PLACES_MAX:
                 break
         return min(places, key=lambda place: cost(place.units), default=None)
-
-    def _free_seats(self, claim: Claim, domains: Sequence[Sequence[Node]]) -> Mapping[str, str] | None:
-        """Where the pods of a claim go without anybody leaving."""
-        if not claim.topology_key:
-            name = pick_node(claim.leader, self._nodes, self._profile)
-            return {claim.leader.uid: name} if name else None
-        return next((seats for domain in domains if (seats := fit(claim, domain, self._nodes))), None)
 
     def _cleared(self, claim: Claim, domain: Sequence[Node]) -> _Place | None:
         """A domain once those have left who must; None if that does not help."""

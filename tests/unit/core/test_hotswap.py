@@ -222,6 +222,8 @@ def test_if_nothing_is_found_not_even_the_leaving_of_all_lower_ones_helps(
     world: tuple[Nodes, list[Claim], dict[str, int]],
 ) -> None:
     nodes, claims, lost = world
+    if isinstance(place_claims(claims, nodes, FULL), GangPlaced):
+        return
     found = find_swap(claims, nodes, Losses(nodes, lost), FULL)
     with nodes.what_if():
         unit_of = Losses(nodes, lost)

@@ -78,6 +78,15 @@ def fit(claim: Claim, domain: Iterable[Node], nodes: Nodes) -> dict[str, str] | 
     return seats
 
 
+def first_fit(claim: Claim, nodes: Nodes) -> dict[str, str] | None:
+    """Where the pods of a claim go in the first domain in which they all fit; None if there is none."""
+    for domain in domains_of(claim, nodes):
+        seats = fit(claim, domain, nodes)
+        if seats is not None:
+            return seats
+    return None
+
+
 def seat(claim: Claim, seats: Mapping[str, str], nodes: Nodes) -> None:
     """Count the pods of a claim as placed."""
     for pod in claim.pods:
@@ -125,7 +134,7 @@ def _place_in_turn(claims: Sequence[Claim], nodes: Nodes, profile: Profile) -> G
     for claim in claims:
         if not claim.topology_key:
             continue
-        seats = next((s for domain in domains_of(claim, nodes) if (s := fit(claim, domain, nodes))), None)
+        seats = first_fit(claim, nodes)
         if seats is None:
             return GangStuck(claim.leader, _why_not(claim.leader, nodes))
         seat(claim, seats, nodes)
