@@ -43,7 +43,7 @@ def objects(folder: Path) -> dict[Place, Obj]:
     found = {}
     for path in sorted(folder.rglob("*.yaml")):
         where = path.parent.relative_to(folder).as_posix()
-        if path.name == "guide.yaml" or where == "platform/monitoring":
+        if path.name in ("guide.yaml", "cluster.yaml") or where == "platform/monitoring":
             continue
         for obj in filter(None, yaml.load_all(path.read_text("utf-8"), yaml.CSafeLoader)):
             metadata = obj["metadata"]

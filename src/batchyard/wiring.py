@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.admission.pods import admit_pod
 from batchyard.api.meta import Obj
+from batchyard.api.views.workload import view_by_creation, workload_view
 from batchyard.client.local import Prepare
 from batchyard.controllers.admission_index import AdmissionIndex
 from batchyard.controllers.autoscaler.controller import Autoscaler
@@ -37,12 +39,14 @@ from batchyard.controllers.workload import WorkloadLifecycle
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle.job.selector import with_selector
 from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod
-from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
+from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 from batchyard.core.placement.profile import Profile
 from batchyard.core.scaling.request_pods import admit_queued_pod
 from batchyard.ports.client import Client, Reader
 from batchyard.ports.controller import Controller
 from batchyard.ports.kernel import Kernel
+
+_CREATION: Final = RequeuingTimestamp.CREATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class Platform:
 
 def build_platform(ports: Ports, settings: Settings) -> Platform:
     """Wire the controllers to the ports."""
-    index = AdmissionIndex()
+    by_creation = settings.pods_ready is not None and settings.pods_ready.requeuing_timestamp is _CREATION
+    index = AdmissionIndex(view_by_creation if by_creation else workload_view)
     controllers: list[Controller] = [
         *_admission(index, ports, settings),
         JobPods(),
@@ -107,13 +112,14 @@ def preparations(settings: Settings) -> Mapping[str, Prepare]:
 
 def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[Controller]:
     """Kueue's part: who is admitted, and what their jobs are told."""
+    waits = settings.pods_ready is not None
     gate = PodsReadyGate() if settings.pods_ready is not None and settings.pods_ready.block_admission else None
     return (
         Scheduler(index, settings.policy, ports.on_loop, gate),  # first: it feeds the index that others read
         WorkloadLifecycle(settings.pods_ready),
         PriorityClassValues(),
-        JobController(JobIntegration()),
-        JobController(JobSetIntegration()),
+        JobController(JobIntegration(), wait_for_pods_ready=waits),
+        JobController(JobSetIntegration(), wait_for_pods_ready=waits),
         ProvisioningChecks(),
         ProvisioningController(),
     )

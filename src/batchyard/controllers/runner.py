@@ -10,14 +10,15 @@ that writes ends the drain; the delivery of its writes starts the next.
 
 An outcome has succeeded when all its writes have; only then are its events recorded. After a Conflict or NotFound the
 key is looked at again at once, a bounded number of times in a row; after that, and after any other error, later and
-later, from 1 ms to 30 s. An exception of a controller is a defect: it passes through, with a note of who and what.
+later, from 1 ms to 30 s. What is forbidden stays so until something changes: its key is looked at again when it is
+wanted again, not after a time. An exception of a controller is a defect: it passes through, with a note of who and what.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
-from batchyard.api.errors import ApiError, Conflict, NotFound
+from batchyard.api.errors import ApiError, Conflict, Forbidden, NotFound
 from batchyard.api.meta import Key
 from batchyard.base.check import invariant
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
@@ -194,10 +195,10 @@ class Runner:
         self._flights -= 1
         lane, key, events = flight.lane, flight.key, flight.outcome.events
         wanted = lane.land(key)
-        if flight.error is not None:
+        if flight.error is not None and not isinstance(flight.error, Forbidden):
             self._retry(lane, key, flight.error)
         else:
-            if events or lane.failures:
+            if flight.error is None and (events or lane.failures):
                 self._succeed(lane, key, events)
             if wanted:
                 lane.add(key)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.errors import ApiError, Conflict, InvalidObject, NotFound
+from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.check import InvariantError
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
@@ -348,6 +348,17 @@ def test_other_errors_are_retried_later_and_later() -> None:
     waits = [0, 1, 3, 7, 15, 15]
     assert controller.looks == [("a", wait * MILLISECOND) for wait in waits]
     assert yard.runner.failing() == []
+
+
+def test_what_is_forbidden_is_tried_again_only_when_something_changes() -> None:
+    controller = Scripted(look=always(Create(job("b")), events=[record_of("Made")]))
+    yard = Yard(controller, errors=[Forbidden("not yet")])
+    yard.run(Create(job()))
+    assert len(controller.looks) == 1
+    assert yard.recorded == []
+    yard.run(Update(job(parallelism=2)))
+    assert len(controller.looks) > 1
+    assert yard.client.get(key("b")) is not None
 
 
 def test_backoff_doubles_from_a_millisecond_to_half_a_minute() -> None:

@@ -16,7 +16,7 @@ from batchyard.core.lifecycle.job.plan import Plan, plan
 from batchyard.core.lifecycle.job.pods import is_tracked, job_pods, untracked
 from batchyard.core.lifecycle.job.spec import is_finished, is_ours
 from batchyard.core.lifecycle.pod import is_terminating
-from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent
+from batchyard.ports.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
 
 
@@ -25,15 +25,20 @@ class JobPods:
 
     name = "job-pods"
     rank = 0
-    kinds = (scheme.JOB, scheme.POD)
+    kinds = (scheme.JOB, scheme.POD, scheme.PRIORITY_CLASS)
 
     def __init__(self) -> None:
         self._index = PodIndex()
+        #: Jobs by the PriorityClass of their pods: without it none can be made.
+        self._by_class: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The Job, or that of the pod; a pod that is deleted itself too, for its Job may be gone."""
+        if event.key.kind == scheme.PRIORITY_CLASS:
+            return list(self._by_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
         if event.key.kind == scheme.JOB:
             self._index.observe_job(event, now)
+            self._note_class(event)
             return (event.key,)
         owner = _job_of(event.obj)
         if owner is None or not self._index.observe_pod(event, owner["uid"], now):
@@ -61,6 +66,15 @@ class JobPods:
         known.looked(obj, todo)
         names = (pod.obj["metadata"]["name"] for pod in pods)
         return _outcome(key, obj, todo, new_pods(obj, todo.change.create, names, known.came, now))
+
+    def _note_class(self, event: WatchEvent) -> None:
+        name = event.obj["spec"]["template"]["spec"].get("priorityClassName")
+        if not name:
+            return
+        if event.type is EventType.DELETED:
+            self._by_class[name].pop(event.key, None)
+        else:
+            self._by_class.setdefault(name, {})[event.key] = None
 
 
 def _job_of(pod: Obj) -> Mapping[str, Any] | None:
