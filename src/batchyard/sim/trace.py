@@ -6,14 +6,14 @@ nodes  sn, cpu_milli, memory_mib, gpu, model
 pods   name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, pod_phase, creation_time, deletion_time,
        scheduled_time
 
-Times are seconds. A pod that was scheduled runs from its placement as long as it did in the trace; one that never was
-is deleted when it was deleted there. GPUs are counted in thousandths (`batchyard.dev/gpu-milli`): a pod may share one
-GPU, and then all of its share lies on one.
+Times are seconds. A pod that was scheduled runs from its placement as long as it did in the trace. Of one that never
+was nobody knows how long it would have run: it is deleted when it was deleted there, and keeps its place until then.
+GPUs are counted in thousandths (`batchyard.dev/gpu-milli`): a pod may share one GPU, and then its share lies on one.
 """
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -21,13 +21,15 @@ from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND, Duration
+from batchyard.core.placement.devices import WHOLE
+from batchyard.sim.fragmentation import Shape
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, Step
 
-GPU: Final = "batchyard.dev/gpu-milli"
-GPU_WHOLE: Final = 1000
+GPU: Final = well_known.GPU_MILLI
 MODEL: Final = "batchyard.dev/gpu-model"
 NAMESPACE: Final = "trace"
 PODS_PER_NODE: Final = 110
+_MIB: Final = 1 << 20
 
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = (
@@ -46,7 +48,7 @@ class TracedPod:
     deleted: Duration
     #: None: it never was.
     scheduled: Duration | None
-    gpu_milli: int
+    shape: Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,6 @@ class Trace:
     """What a trace holds, and the scenario made of it."""
 
     pods: Sequence[TracedPod]
-    nodes: int
-    #: All GPUs of the nodes, in thousandths.
-    gpu_milli: int
     scenario: Scenario
 
 
@@ -64,11 +63,13 @@ def read_trace(folder: Path) -> Trace:
     """The trace of a folder; InvalidScenario with every fault at once."""
     faults: list[FileFault] = []
     nodes, pods = _read_tables(folder, faults)
+    _find_twins(nodes, "sn", faults)
+    _find_twins(pods, "name", faults)
     made_nodes = [_made(_node, *row, faults) for row in nodes]
     made_pods = [_made(_pod, *row, faults) for row in pods]
     if faults:
         raise InvalidScenario(faults)
-    traced = [pod for made in made_pods if made is not None for pod in [made[0]]]
+    traced = [made[0] for made in made_pods if made is not None]
     objects = [made for made in made_nodes if made is not None]
     applied: dict[Duration, list[Obj]] = {0: [_namespace(), *objects]}
     for made in made_pods:
@@ -76,10 +77,20 @@ def read_trace(folder: Path) -> Trace:
             applied.setdefault(made[0].created, []).append(made[1])
     return Trace(
         traced,
-        len(objects),
-        sum(int(node["status"]["capacity"][GPU]) for node in objects),
         Scenario(_steps(applied, traced), name=folder.name, counts={"Node": len(objects), "Pod": len(traced)}),
     )
+
+
+def with_manifests(trace: Trace, scenario: Scenario) -> Scenario:
+    """What a scenario says, on the nodes of a trace and beside its pods."""
+    steps: dict[Duration, Step] = {}
+    for step in (*trace.scenario.steps, *scenario.steps):
+        known = steps.get(step.at, Step(step.at, (), ()))
+        steps[step.at] = Step(step.at, (*known.apply, *step.apply), (*known.delete, *step.delete))
+    counts = dict(trace.scenario.counts)
+    for kind, count in scenario.counts.items():
+        counts[kind] = counts.get(kind, 0) + count
+    return replace(scenario, steps=[steps[at] for at in sorted(steps)], counts=counts)
 
 
 def _steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod]) -> list[Step]:
@@ -112,7 +123,7 @@ def _read_tables(folder: Path, faults: list[FileFault]) -> tuple[list[tuple[str,
 
 
 def _read_table(path: Path, tables: dict[Sequence[str], list[tuple[str, Row]]], faults: list[FileFault]) -> None:
-    with path.open(newline="", encoding="utf-8") as text:
+    with path.open(newline="", encoding="utf-8-sig") as text:
         reader = csv.DictReader(text)
         found = reader.fieldnames or ()
         columns = next((columns for columns in (_POD_COLUMNS, _NODE_COLUMNS) if set(columns) <= set(found)), None)
@@ -123,6 +134,15 @@ def _read_table(path: Path, tables: dict[Sequence[str], list[tuple[str, Row]]], 
         tables.setdefault(columns, []).extend((f"{path}:{reader.line_num}", row) for row in reader)
 
 
+def _find_twins(rows: Sequence[tuple[str, Row]], column: str, faults: list[FileFault]) -> None:
+    """Names that are given twice."""
+    first: dict[str, str] = {}
+    for place, row in rows:
+        known = first.setdefault(row[column], place)
+        if known != place:
+            faults.append(FileFault(place, FieldError("", f"{row[column]!r} is in {known} already", "keep one of them")))
+
+
 MadeT = TypeVar("MadeT")
 
 
@@ -131,7 +151,8 @@ def _made(make: Callable[[Row], MadeT], place: str, row: Row, faults: list[FileF
     try:
         return make(row)
     except (ValueError, TypeError) as wrong:
-        faults.append(FileFault(place, FieldError("", f"not a row of a trace: {wrong}", "write whole numbers")))
+        remedy = "write whole numbers from 0 on, times in seconds"
+        faults.append(FileFault(place, FieldError("", f"not a row of a trace: {wrong}", remedy)))
         return None
 
 
@@ -144,12 +165,11 @@ def _namespace() -> Obj:
 
 def _node(row: Row) -> dict[str, Any]:
     """A node as it stands ready, with all it has free for pods."""
-    gpus = int(row["gpu"])
     capacity = {
-        "cpu": f"{int(row['cpu_milli'])}m",
-        "memory": f"{int(row['memory_mib'])}Mi",
+        "cpu": f"{_number(row, 'cpu_milli')}m",
+        "memory": f"{_number(row, 'memory_mib')}Mi",
         "pods": str(PODS_PER_NODE),
-        GPU: str(gpus * GPU_WHOLE),
+        GPU: str(_number(row, "gpu") * WHOLE),
     }
     return {
         "apiVersion": "v1",
@@ -165,26 +185,36 @@ def _node(row: Row) -> dict[str, Any]:
 
 
 def _pod(row: Row) -> tuple[TracedPod, dict[str, Any]]:
-    created, deleted = int(row["creation_time"]) * SECOND, int(row["deletion_time"]) * SECOND
-    scheduled = int(row["scheduled_time"]) * SECOND if row["scheduled_time"] else None
-    gpus = int(row["num_gpu"]) * (int(row["gpu_milli"]) if row["num_gpu"] == "1" else GPU_WHOLE)
-    requests = {"cpu": f"{int(row['cpu_milli'])}m", "memory": f"{int(row['memory_mib'])}Mi"}
+    created, deleted = _number(row, "creation_time") * SECOND, _number(row, "deletion_time") * SECOND
+    scheduled = _number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
+    began = created if scheduled is None else scheduled
+    if not created <= began <= deleted:
+        raise ValueError("its times are not in the order created, scheduled, deleted")
+    gpus = _number(row, "num_gpu") * (_number(row, "gpu_milli") if row["num_gpu"] == "1" else WHOLE)
+    models = tuple(filter(None, (row["gpu_spec"] or "").split("|")))
+    shape = Shape(_number(row, "cpu_milli"), _number(row, "memory_mib") * _MIB, gpus, models)
+    requests = {"cpu": f"{shape.cpu}m", "memory": f"{shape.memory // _MIB}Mi"}
     if gpus:
         requests[GPU] = str(gpus)
-    annotations = {}
-    if scheduled is not None:
-        annotations[well_known.RUNTIME] = f"{(deleted - scheduled) // SECOND}s"
+    annotations = {well_known.RUNTIME: f"{(deleted - began) // SECOND}s"}
     if row["pod_phase"] == "Failed":
         annotations[well_known.EXIT_CODE] = "1"
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "containers": [{"name": "main", "image": "traced", "resources": {"requests": requests}}],
     }
-    if row["gpu_spec"]:
-        spec["affinity"] = _on_models(row["gpu_spec"].split("|"))
+    if models:
+        spec["affinity"] = _on_models(models)
     metadata = {"name": row["name"], "namespace": NAMESPACE, "annotations": annotations}
-    traced = TracedPod(row["name"], created, deleted, scheduled, gpus)
+    traced = TracedPod(row["name"], created, deleted, scheduled, shape)
     return traced, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _number(row: Row, column: str) -> int:
+    number = int(row[column] or "")
+    if number < 0:
+        raise ValueError(f"{column} is {number}")
+    return number
 
 
 def _on_models(models: Sequence[str]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Devices:
         """Whether there are GPUs for so much."""
         if amount <= WHOLE:  # at once, for almost all pods that use GPUs
             return max(self.left, default=0) >= amount
-        return bool(self._pick(amount))
+        return bool(pick_devices(amount, self.left))
 
     def has_enough(self, amount: int) -> bool:
         """Whether there would be, were all of them free."""
@@ -42,7 +42,7 @@ class Devices:
         """A pod comes that has these GPUs; it gets some if they cannot be its."""
         is_possible = len(chosen) == -(-amount // WHOLE) == len(dict.fromkeys(chosen))
         is_known = all(0 <= number < len(self.left) for number in chosen)
-        picked = tuple(chosen) if chosen and is_possible and is_known else self._pick(amount)
+        picked = tuple(chosen) if chosen and is_possible and is_known else pick_devices(amount, self.left)
         self._held[uid] = amount, picked
         self._count(amount, picked, -1)
 
@@ -59,21 +59,22 @@ class Devices:
             new.take(uid, amount, picked)
         return new
 
-    def _pick(self, amount: int) -> tuple[int, ...]:
-        """The GPUs for so much, whole ones first; none if there is no room."""
-        whole, share = divmod(amount, WHOLE)
-        free = [number for number, left in enumerate(self.left) if left == WHOLE]
-        if len(free) < whole:
-            return ()
-        taken = free[:whole]
-        if not share:
-            return tuple(taken)
-        rest = [(left, number) for number, left in enumerate(self.left) if left >= share and number not in taken]
-        return (*taken, min(rest)[1]) if rest else ()
-
     def _count(self, amount: int, picked: Sequence[int], sign: int) -> None:
         invariant(not picked or len(picked) == -(-amount // WHOLE), "a pod has as many GPUs as it asked for")
         for number in picked:
             part = min(amount, WHOLE)
             self.left[number] += sign * part
             amount -= part
+
+
+def pick_devices(amount: int, left: Sequence[int]) -> tuple[int, ...]:
+    """The GPUs for so much, by what is left of each; whole ones first; empty if there is no room."""
+    whole, share = divmod(amount, WHOLE)
+    free = [number for number, rest in enumerate(left) if rest == WHOLE] if whole else []
+    if len(free) < whole:
+        return ()
+    taken = free[:whole]
+    if not share:
+        return tuple(taken)
+    others = [(rest, number) for number, rest in enumerate(left) if rest >= share and number not in taken]
+    return (*taken, min(others)[1]) if others else ()
