@@ -1,0 +1,1 @@
+"""Whole clusters, from examples and from manifests that others wrote."""
