@@ -66,7 +66,7 @@ class QueuedRequest:
     def step(self) -> Outcome:
         """What is to be done now, and when to look again."""
         state, until = state_of(self._request), valid_until(self._request)
-        if state in {State.UNINITIALIZED, State.PENDING, State.ACCEPTED} and until is not None and until < self._now:
+        if state in {State.UNINITIALIZED, State.PENDING, State.ACCEPTED} and until is not None and until <= self._now:
             return self._tell(WAITED_TOO_LONG)
         match state:
             case State.UNINITIALIZED:
