@@ -101,9 +101,9 @@ class Chronicle:
         """How the conditions of an object in the default namespace came to be."""
         return self._told.get(Key(kind, "default", name), [])
 
-    def told(self, kind: str, name: str) -> list[str]:
-        """The conditions that came to hold, in order."""
-        return [told.type for told in self.conditions(kind, name) if told.status == "True"]
+    def names(self, kind: str) -> list[str]:
+        """The names that objects of a kind had."""
+        return [key.name for key in self._told if key.kind == kind]
 
     def sizes(self, pool: str) -> list[int]:
         """How many nodes a pool had, one after the other."""
