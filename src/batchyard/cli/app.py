@@ -47,11 +47,15 @@ def batchyard(
 
 
 @app.command()
-def simulate(
+def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     paths: Annotated[
         list[str],
         typer.Argument(metavar="PATH", help="Manifests: files, folders (*.yaml, *.yml, *.json below), - for stdin."),
     ],
+    cluster: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The nodes there are: pools, limits, capacity, prices."),
+    ] = None,
     until: Annotated[
         Duration | None,
         typer.Option(parser=_run_length, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."),
@@ -71,7 +75,7 @@ def simulate(
         raise typer.BadParameter("with --events - the event log takes standard output: leave out --output")
     from batchyard.cli.simulate import Request, run  # noqa: PLC0415 - loads the platform
 
-    run(Request(paths, until, seed, events, on_loop, output or Output.TABLE))
+    run(Request(paths, cluster, until, seed, events, on_loop, output or Output.TABLE))
 
 
 @app.command()

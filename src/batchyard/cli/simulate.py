@@ -12,6 +12,7 @@ from batchyard.api import scheme
 from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration
 from batchyard.cli import output
+from batchyard.cli.books import costs_tables, losses_table
 from batchyard.cli.options import OnLoop, Output
 from batchyard.cli.progress import watched
 from batchyard.cli.tables import NOTHING_FOUND, render
@@ -34,6 +35,7 @@ class Request:
     """The arguments of the command."""
 
     paths: Sequence[str]
+    cluster: Path | None
     until: Duration | None
     seed: int
     events: str | None
@@ -44,7 +46,9 @@ class Request:
 @rare_collections()
 def run(request: Request) -> None:
     """Do it; exits with 1 where it fails."""
-    scenario = read(request.paths)
+    scenario = read([*request.paths, *([str(request.cluster)] if request.cluster else ())])
+    if request.cluster is not None and scenario.cluster is None:
+        output.fail(f"{request.cluster}: there is no Cluster in this file; give one of cloud.batchyard.dev/v1alpha1")
     with _event_sink(request.events) as sink:
         options = Options(request.until, request.seed, WhenLooping(request.on_loop), sink)
         result = _simulated(scenario, options)
@@ -79,7 +83,11 @@ def shown(result: Result, form: Output) -> str:
         return render(result.objects, form, now=result.now)
     queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
     others = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
-    tables = render(queues, Output.WIDE, now=result.now), render(others, form, now=result.now)
+    tables = [render(queues, Output.WIDE, now=result.now), render(others, form, now=result.now)]
+    if result.losses:
+        tables.append(losses_table(result.losses, result.now))
+    if result.costs is not None:
+        tables.append(costs_tables(result.costs))
     return "\n".join(table for table in tables if table != NOTHING_FOUND) or NOTHING_FOUND
 
 

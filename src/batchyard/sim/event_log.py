@@ -1,4 +1,4 @@
-"""The event log: what happened to Workloads, as JSON lines, told from watch events alone.
+"""The event log: what happened to Workloads, nodes and pods, as JSON lines, told from watch events alone.
 
 Times are seconds from the start. Events of one instant are in the order in which they happened.
 """
@@ -15,12 +15,13 @@ from batchyard.controllers.preemption_loops import PreemptionLoop
 from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
 from batchyard.core.reasons import preemptor_uid_of
 from batchyard.ports.client import EventType, Reader, WatchEvent
+from batchyard.sim.cluster_log import cluster_records
 
 Record: TypeAlias = Mapping[str, Any]
 
 
 class EventLog:
-    """Turns changes of Workloads into records and hands them on."""
+    """Turns changes into records and hands them on."""
 
     def __init__(self, start: Instant, now: Callable[[], Instant], sink: Callable[[Record], None]) -> None:
         self._start = start
@@ -33,6 +34,9 @@ class EventLog:
         for event in events:
             if event.key.kind == scheme.WORKLOAD:
                 self._observe(event)
+            else:
+                for name, fields in cluster_records(event):
+                    self._emit(name, fields)
 
     def loop(self, loop: PreemptionLoop) -> None:
         """Workloads preempt each other for ever."""

@@ -19,7 +19,9 @@ from batchyard.controllers.preemption_loops import PreemptionLoop
 from batchyard.core.lifecycle.workload import Status
 from batchyard.core.lifecycle.workload import status as status_of
 from batchyard.ports.client import Delete, Write
+from batchyard.sim.accounts import Statement
 from batchyard.sim.events import Event
+from batchyard.sim.recovery import Loss
 from batchyard.sim.waits import Waits
 
 
@@ -131,6 +133,10 @@ class Result:
     #: The instant of the end; ages are counted to it.
     now: Instant
     waits: Waits
+    #: What the machines cost; None in a world without a cluster.
+    costs: Statement | None = None
+    #: The gangs that lost a machine, and how long each took to be whole again.
+    losses: Sequence[Loss] = ()
 
     @cached_property
     def cluster_queues(self) -> Sequence[ClusterQueueRow]:

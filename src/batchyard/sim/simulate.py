@@ -29,7 +29,10 @@ from batchyard.sim.scenario import VIRTUAL_TIME_MAX, FileFault, Scenario, make_s
 from batchyard.sim.waits import Waits
 from batchyard.sim.world import EPOCH, StoppedByLoop, World, ignore_record, let_time_pass
 
-KINDS_SHOWN: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.JOB_SET, scheme.JOB)
+KINDS_SHOWN: Final = (
+    *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),
+    *(scheme.JOB_SET, scheme.JOB),
+)
 
 
 class OnLoop(StrEnum):
@@ -147,6 +150,8 @@ class Simulation:
             objects={kind: world.objects(kind) for kind in KINDS_SHOWN},
             now=now,
             waits=world.waits,
+            costs=None if world.accounts is None else world.accounts.statement(now),
+            losses=() if world.recoveries is None else tuple(world.recoveries.losses),
         )
 
     def _why_ended(self) -> Ending:

@@ -1,0 +1,40 @@
+"""`batchyard simulate` with a cluster: its file, its nodes, and what it cost."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+REFARCH = Path(__file__).parents[3] / "examples" / "refarch"
+PARTS = (REFARCH / "platform", REFARCH / "low_priority")
+
+Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_the_nodes_and_their_costs_are_shown(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "cluster.yaml", "--until", "6m")
+    assert done.returncode == 0
+    assert sum(" Ready " in line for line in done.stdout.splitlines()) == 34
+    costs = done.stdout.partition("POOL ")[2]
+    assert "spot-np" in costs
+    assert "TEAM" in costs
+
+
+def test_a_file_without_a_cluster_is_no_cluster(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "platform" / "kueue" / "flavors.yaml")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "flavors.yaml: there is no Cluster in this file; give one of cloud.batchyard.dev/v1alpha1" in done.stderr
+
+
+def test_two_clusters_are_one_too_many(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", REFARCH, "--cluster", REFARCH / "cluster.yaml")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Cluster/gke-batch-refarch: there is a Cluster already; keep one of them" in done.stderr
+
+
+def test_a_machine_type_that_does_not_exist_is_told_with_its_place(batchyard: Batchyard, tmp_path: Path) -> None:
+    wrong = (REFARCH / "cluster.yaml").read_text("utf-8").replace("e2-medium", "e2-medum")
+    (tmp_path / "cluster.yaml").write_text(wrong, "utf-8")
+    done = batchyard("simulate", *PARTS, "--cluster", tmp_path / "cluster.yaml")
+    assert done.returncode == 1
+    told = "Cluster/gke-batch-refarch: spec.nodePools[0].machineType: unknown machine type 'e2-medum'; did you mean"
+    assert told in done.stderr

@@ -1,0 +1,65 @@
+"""What the event log tells of a cluster: nodes, pods, machines that fail, capacity on request."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from batchyard import simulate
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+FAILURE = """
+apiVersion: sim.batchyard.dev/v1alpha1
+kind: Scenario
+metadata: {name: s}
+spec: {horizon: 5m}
+---
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: c}
+spec:
+  region: us-central1
+  zones: [us-central1-a]
+  capacity: [{machineType: g2-standard-24, zone: us-central1-a, count: 0}]
+  nodePools:
+  - {name: gpus, machineType: g2-standard-24, autoscaling: {min: 0, max: 4}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: j, namespace: default}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]
+"""
+
+
+@cache
+def counted(*folders: str, until: str) -> dict[str, int]:
+    """How often each event happens."""
+    counts: dict[str, int] = {}
+    for event in simulate(*(EXAMPLES / "refarch" / folder for folder in folders), until=until).events:
+        name = getattr(event, "record", {}).get("event", type(event).__name__)
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def test_nodes_come_and_go_and_pods_are_bound_to_them() -> None:
+    counts = counted("cluster.yaml", "platform", "low_priority", until="1h")
+    assert (counts["NodeReady"], counts["NodeRemoved"]) == (34, 24)
+    assert (counts["PodBound"], counts["PodSucceeded"]) == (32, 32)
+
+
+def test_requested_capacity_comes_in_stages_and_pools_for_placement_groups_come_and_go() -> None:
+    counts = counted("", until="2h")
+    assert (counts["ProvisioningRequestAccepted"], counts["ProvisioningRequestProvisioned"]) == (2, 2)
+    assert (counts["NodePoolCreated"], counts["NodePoolRemoved"]) == (6 + 16, 16)
+
+
+def test_a_machine_that_cannot_be_had_is_told_with_the_code() -> None:
+    records: list[dict[str, Any]] = [dict(getattr(event, "record", {})) for event in simulate(FAILURE).events]
+    failed = [record for record in records if record.get("event") == "InstanceFailed"]
+    assert failed
+    assert (failed[0]["pool"], failed[0]["zone"]) == ("gpus", "us-central1-a")
+    assert failed[0]["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
