@@ -6,27 +6,25 @@ schedule_one.go, framework/preemption/executor.go.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from batchyard.api import well_known
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.api.views.pods import PodShape, PodView
+from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 from batchyard.controllers.placement_index import KINDS, PlacementIndex, pod_key
 from batchyard.core.placement.fit import NO_NODES, Placed, Unplaceable, find_node
-from batchyard.core.placement.gang import GangPlaced, GangPreemption, has_room_for_all, place_gang, preempt_for_gang
+from batchyard.core.placement.gang import GangPlaced, GangPreemption, may_have_room, place_gang, preempt_for_gang
+from batchyard.core.placement.parked import Asking
 from batchyard.core.placement.pod_status import set_gated, set_placed, set_preempted, set_unplaced
 from batchyard.core.placement.preemption import Futile, Preemption, find_preemption
 from batchyard.core.placement.profile import Profile
-from batchyard.core.placement.waking import minds_others
 from batchyard.ports.client import Delete, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
 
 PASS: Final = Key("Pass", "", "placement")
 #: As long as the note of an event may be.
 _NOTE_MAX: Final = 1024
-
-_Alike: TypeAlias = tuple[PodShape, int, bool, str]
 
 
 class PlacementController:
@@ -47,11 +45,10 @@ class PlacementController:
         """One pass."""
         self._index.recover(reader)
         this_pass = _Pass(self._index, reader, now)
-        for unit in self._index.waiting.units():
-            if len(unit) == 1:
-                this_pass.try_pod(unit[0])
-            else:
-                this_pass.try_gang(unit)
+        waiting = self._index.waiting
+        waiting.start()
+        while unit := waiting.next_unit():
+            this_pass.try_unit(unit)
         this_pass.tell_the_rest()
         return this_pass.outcome
 
@@ -64,56 +61,59 @@ class _Pass:
         self._nodes = index.nodes
         self._reader = reader
         self._now = now
-        #: Why pods that ask for the same fit nowhere: nothing in a pass makes room for those that come later.
-        self._failures: dict[_Alike, str] = {}
+        #: What units that fit nowhere were told, by what they ask for: nothing in a pass makes room for later ones.
+        self._failures: dict[Asking, Sequence[str]] = {}
         self._leaving: dict[str, None] = {}
         self.outcome = Outcome()
 
-    def try_pod(self, pod: PodView) -> None:
-        """Place a pod by itself, or make room for it."""
-        alike = pod.shape, pod.priority, pod.may_preempt, pod.scheduler
-        known = self._failures.get(alike)
-        if known is not None and not self._nodes.nomination_of(pod.uid):
-            self._park(pod, pod.unplaced or known)
+    def try_unit(self, unit: Sequence[PodView]) -> None:
+        """Place a pod by itself or a gang as a whole, or make room, or let them wait."""
+        line = self._index.waiting.line_for(unit)
+        known = self._failures.get(line)
+        if known is not None:
+            self._park(unit, [pod.unplaced or message for pod, message in zip(unit, known, strict=True)])
             return
+        messages = self._try_pod(unit[0]) if len(unit) == 1 else self._try_gang(unit)
+        if messages:
+            self._failures[line] = messages
+
+    def _try_pod(self, pod: PodView) -> Sequence[str]:
+        """Place a pod, or make room for it; else what it was told."""
         placement = find_node(pod, self._nodes, self._index.profile_of(pod))
         if isinstance(placement, Placed):
             self._bind(pod, placement.node)
-            return
+            return ()
         preemption = find_preemption(pod, self._nodes, placement.obstacles)
         if isinstance(preemption, Preemption):
             self._reserve(pod, preemption.node, placement.message())
+            self._index.waiting.park((pod,))
             for victim in preemption.victims:
                 self._evict(victim, pod, preemption.node)
-            return
-        message = _told(placement, preemption)
-        if not (minds_others(pod) or self._nodes.neighbours.repelling):
-            self._failures[alike] = message
-        self._park(pod, message, keeps_room=preemption.is_under_way)
+            return ()
+        return self._park((pod,), [_told(placement, preemption)], keeps_room=preemption.is_under_way)
 
-    def try_gang(self, pods: Sequence[PodView]) -> None:
-        """Place all the pods of a gang, or make room for all of them."""
+    def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
+        """Place all the pods of a gang, or make room for all of them; else what they were told."""
         profile = self._index.profile_of(pods[0])
-        if self._is_hopeless(pods, profile):
-            for pod in pods:
-                self._index.waiting.park(pod)
-            return
+        if self._is_hopeless(pods):
+            self._index.waiting.park(pods)
+            return [pod.unplaced for pod in pods]
         placement = place_gang(pods, self._nodes, profile)
         if isinstance(placement, GangPlaced):
             for pod in pods:
                 self._bind(pod, placement.nodes[pod.uid])
-            return
-        preemption = preempt_for_gang(pods, self._nodes, profile)
+            return ()
         stuck, why = placement
+        preemption = preempt_for_gang(pods, self._nodes, profile)
         if isinstance(preemption, GangPreemption):
             for pod in pods:
                 self._reserve(pod, preemption.nodes[pod.uid], _told_to(pod, stuck, why.message()))
+            self._index.waiting.park(pods)
             for victim, preemptor in preemption.victims:
                 self._evict(victim, preemptor, preemption.nodes[preemptor.uid])
-            return
+            return ()
         message = _told(why, preemption)
-        for pod in pods:
-            self._park(pod, _told_to(pod, stuck, message), keeps_room=preemption.is_under_way)
+        return self._park(pods, [_told_to(pod, stuck, message) for pod in pods], keeps_room=preemption.is_under_way)
 
     def tell_the_rest(self) -> None:
         """Write that pods are gated, or have a node, where their status says otherwise."""
@@ -127,13 +127,9 @@ class _Pass:
             else:
                 self.outcome.writes.append(UpdateStatus(told))
 
-    def _is_hopeless(self, pods: Sequence[PodView], profile: Profile) -> bool:
-        """Whether a gang that was tried before still lacks room at the first look, and may take nobody's."""
-        if not all(pod.unplaced for pod in pods):
-            return False
-        if any(pod.may_preempt and self._nodes.has_lower_priority(pod.priority) for pod in pods):
-            return False
-        return not has_room_for_all(pods, self._nodes, profile)
+    def _is_hopeless(self, pods: Sequence[PodView]) -> bool:
+        """Whether a gang that was told why it waits still lacks room at the first look."""
+        return all(pod.unplaced for pod in pods) and not may_have_room(pods, self._nodes)
 
     def _bind(self, pod: PodView, node_name: str) -> None:
         obj = self._current(pod)
@@ -152,7 +148,6 @@ class _Pass:
                 self._nodes.withdraw(other.uid)
                 self._index.waiting.activate(other.uid)
         self._index.nominate(pod, node_name)
-        self._index.waiting.park(pod)
         self._tell(pod, message, node_name)
 
     def _evict(self, victim: PodView, preemptor: PodView, node_name: str) -> None:
@@ -169,15 +164,17 @@ class _Pass:
         self.outcome.writes.append(Delete(pod_key(victim), uid=victim.uid))
         self._record(victim, "Normal", "Preempted", f"Preempted by pod {preemptor.uid} on node {node_name}")
 
-    def _park(self, pod: PodView, message: str, *, keeps_room: bool = False) -> None:
-        """It waits until something changes that can help it."""
-        if not keeps_room:
-            self._nodes.withdraw(pod.uid)
-        self._index.waiting.park(pod)
-        self._tell(pod, message, self._nodes.nomination_of(pod.uid))
+    def _park(self, pods: Sequence[PodView], messages: Sequence[str], *, keeps_room: bool = False) -> Sequence[str]:
+        """They wait until something changes that can help them; the messages."""
+        for pod, message in zip(pods, messages, strict=True):
+            if not keeps_room:
+                self._nodes.withdraw(pod.uid)
+            self._tell(pod, message, self._nodes.nomination_of(pod.uid))
+        self._index.waiting.park(pods)
+        return messages
 
     def _tell(self, pod: PodView, message: str, nominated: str) -> None:
-        obj = self._current(pod)
+        obj = None if (message, nominated) == (pod.unplaced, pod.nominated) else self._current(pod)
         if obj is None:
             return
         told = set_unplaced(obj, message, nominated, self._now)

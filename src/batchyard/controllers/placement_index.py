@@ -131,7 +131,7 @@ class PlacementIndex:
             self._on_waiting(pod)
 
     def _on_bound(self, pod: PodView) -> None:
-        if pod.uid in self.waiting:
+        if self.waiting.get(pod.uid) is not None:
             self.waiting.drop(pod.uid)
             self.nodes.withdraw(pod.uid)
         self._place(pod, pod.node_name)
@@ -167,16 +167,14 @@ class PlacementIndex:
                 return
         else:
             self.nodes.add_pod(pod, node_name)
-        self.waiting.note_moved(pod)
-        self.waiting.set_begun(pod, not pod.deleting)
+        self.waiting.note_moved(pod, not pod.deleting)
 
     def _remove(self, uid: str) -> None:
         """A pod is on no node."""
         known = self.nodes.pod(uid)
         if known is not None:
             self.nodes.remove_pod(uid)
-            self.waiting.note_moved(known)
-            self.waiting.set_begun(known, False)
+            self.waiting.note_moved(known, False)
 
 
 def pod_key(pod: PodView) -> Key:

@@ -15,15 +15,16 @@ ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"
 
 
-def node(name: str = "n", zone: str = "z", *, labels: Mapping[str, str] | None = None, **amounts: Any) -> make.Obj:
-    """A Node of 4 cpus and 16Gi; amounts by resource (`gpu` for short), `taints` and `unschedulable` as in the spec."""
+def node(name: str = "n", zone: str = "z", **amounts: Any) -> make.Obj:
+    """A Node of 4 cpus and 16Gi; amounts by resource (`gpu` for short), or `labels`, `taints` and `unschedulable`."""
     spec = {field: amounts.pop(field) for field in ("taints", "unschedulable") if field in amounts}
+    labels = {HOST: name, ZONE: zone, **amounts.pop("labels", {})}
     gpus = {"nvidia.com/gpu": amounts.pop("gpu")} if "gpu" in amounts else {}
     allocatable = {"cpu": "4", "memory": "16Gi", "pods": "110", **amounts, **gpus}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": make.metadata(name, None, labels={HOST: name, ZONE: zone, **(labels or {})}),
+        "metadata": make.metadata(name, None, labels=labels),
         "spec": spec,
         "status": {"allocatable": allocatable, "conditions": [make.condition("Ready")]},
     }

@@ -126,6 +126,8 @@ class PodShape:
     anti_affinity: tuple[PodTerm, ...]
     preferred: tuple[WeightedTerm, ...]
     spread: tuple[SpreadRule, ...]
+    #: Whether it matters for where it fits where other pods are, by its own terms.
+    minds_pods: bool
 
 
 @dataclass(slots=True, init=False, eq=False)
@@ -327,6 +329,8 @@ def _read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, st
     near, far = affinity.get("podAffinity") or _NOTHING, affinity.get("podAntiAffinity") or _NOTHING
     amounts = dict(template.requests)
     scored = dict(pod_template(_with_assumed_requests(spec)).requests)
+    anti_affinity = tuple(_pod_term(t, namespace, labels) for t in far.get(_REQUIRED) or ())
+    spread = tuple(_spread_rule(c, labels) for c in spec.get("topologySpreadConstraints") or ())
     return PodShape(
         requests=((PODS, 1), *[(resource, amounts[resource]) for resource in sorted(amounts) if amounts[resource]]),
         cpu=amounts.get("cpu", 0),
@@ -337,9 +341,10 @@ def _read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, st
         rules=_rules_of(spec, template.node_selector, template.tolerations),
         host_ports=tuple(_host_ports(spec)),
         affinity=tuple(_pod_term(t, namespace, labels) for t in near.get(_REQUIRED) or ()),
-        anti_affinity=tuple(_pod_term(t, namespace, labels) for t in far.get(_REQUIRED) or ()),
+        anti_affinity=anti_affinity,
         preferred=(*_weighted(near, 1, namespace, labels), *_weighted(far, -1, namespace, labels)),
-        spread=tuple(_spread_rule(c, labels) for c in spec.get("topologySpreadConstraints") or ()),
+        spread=spread,
+        minds_pods=bool(near.get(_REQUIRED) or anti_affinity or any(rule.is_hard for rule in spread)),
     )
 
 

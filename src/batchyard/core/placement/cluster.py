@@ -184,6 +184,13 @@ class Nodes:
         """The pods for which room is held on a node, by uid."""
         return self._nominations.get(node_name, _NO_PODS)
 
+    def held_against(self, pod: PodView, node_name: str) -> list[PodView]:
+        """The pods whose room on a node a pod may not take: all for whom it is held but those of lower priority."""
+        nominated = self._nominations.get(node_name)
+        if nominated is None:
+            return []
+        return [other for other in nominated.values() if other.priority >= pod.priority and other.uid != pod.uid]
+
     def nomination_of(self, uid: str) -> str:
         """The name of the node on which room is held for a pod; '' if on none."""
         return self._nominated.get(uid, "")

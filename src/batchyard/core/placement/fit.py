@@ -6,7 +6,7 @@ schedule_one.go (findNodesThatFitPod, prioritizeNodes), framework/runtime (RunFi
 framework/types.go (FitError).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.pods import PodView
@@ -14,7 +14,7 @@ from batchyard.core.placement.affinity import Affinity, attraction
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.node import Node
 from batchyard.core.placement.profile import Profile
-from batchyard.core.placement.resources import find_shortage
+from batchyard.core.placement.resources import find_shortage, freed
 from batchyard.core.placement.rules import Obstacle
 from batchyard.core.placement.scores import add_attraction, add_aversions, add_crowding, add_preferences
 from batchyard.core.placement.shortlist import Shortlist
@@ -65,15 +65,25 @@ def why_not(pod: PodView, node: Node, nodes: Nodes) -> tuple[str, ...]:
 
 def find_obstacle(pod: PodView, node: Node, nodes: Nodes) -> Obstacle | None:
     """What keeps a pod from a node; None if it fits, even once those have come for whom room is held there."""
-    held = [p for p in nodes.nominated_to(node.name).values() if p.priority >= pod.priority and p.uid != pod.uid]
-    if held:
-        with nodes.what_if():
-            for nominated in held:
-                nodes.add_pod(nominated, node.name)
-            obstacle = Filters(pod, nodes).find_obstacle(node)
-        if obstacle is not None:
-            return obstacle
-    return Filters(pod, nodes).find_obstacle(node)
+    held = nodes.held_against(pod, node.name)
+    if not held:
+        return Filters(pod, nodes).find_obstacle(node)
+    if is_about_room([pod, *held], nodes):
+        reach = nodes.shortlists.reach(pod.shape.rules)
+        return reach.obstacles[node.name] or find_shortage(pod.shape, node, freed((), held))
+    with nodes.what_if():
+        for nominated in held:
+            nodes.add_pod(nominated, node.name)
+        obstacle = Filters(pod, nodes).find_obstacle(node)
+    return obstacle or Filters(pod, nodes).find_obstacle(node)
+
+
+def is_about_room(pods: Iterable[PodView], nodes: Nodes) -> bool:
+    """Whether sums of resources alone decide whether these pods fit a node that their rules allow."""
+    if nodes.neighbours.repelling:
+        return False
+    shapes = [pod.shape for pod in pods]
+    return not any(shape.minds_pods or shape.host_ports or shape.gpu_milli for shape in shapes)
 
 
 def find_node(pod: PodView, nodes: Nodes, profile: Profile = Profile.BALANCED) -> Placement:

@@ -5,14 +5,16 @@ they find a place hardest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from batchyard.api.views.pods import PodShape, PodView
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import Unplaceable, find_obstacles, pick_node
-from batchyard.core.placement.node import Node
-from batchyard.core.placement.preemption import UNDER_WAY, Futile, awaits_victims, find_preemption
+from batchyard.core.placement.preemption import UNDER_WAY, Futile, awaits_victims, find_preemption, lower_pods
 from batchyard.core.placement.profile import Profile
+from batchyard.core.placement.resources import freed
+
+_NOTHING: Final[Mapping[str, int]] = {}
 
 
 class GangPlaced(NamedTuple):
@@ -74,28 +76,32 @@ def in_order(pods: Sequence[PodView]) -> list[PodView]:
     return sorted(pods, key=_by_need)
 
 
-def has_room_for_all(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> bool:
-    """Whether the nodes with room have enough of it for the pods of each shape, counted without the others.
+def may_have_room(pods: Sequence[PodView], nodes: Nodes) -> bool:
+    """Whether the nodes have room enough for the pods of each kind, counted without the others.
 
-    A cheap look that never says no to a gang that fits.
+    A cheap look that never says no to a gang that fits, or could make room for itself. Those who were asked to leave
+    for it are awaited before others are asked.
     """
-    wanted: dict[PodShape, int] = {}
+    may_preempt = not any(awaits_victims(pod, nodes) for pod in pods)
+    wanted: dict[tuple[PodShape, int, bool], list[PodView]] = {}
     for pod in pods:
-        wanted[pod.shape] = wanted.get(pod.shape, 0) + 1
-    return all(_has_room_for(shape, count, nodes, profile) for shape, count in wanted.items())
+        wanted.setdefault((pod.shape, pod.priority, pod.may_preempt and may_preempt), []).append(pod)
+    return all(_may_fit(alike[0], len(alike), nodes, kind[2]) for kind, alike in wanted.items())
 
 
-def _has_room_for(shape: PodShape, count: int, nodes: Nodes, profile: Profile) -> bool:
-    for name in nodes.shortlists.of(shape, profile).scores:
+def _may_fit(pod: PodView, count: int, nodes: Nodes, may_preempt: bool) -> bool:
+    """Whether so many pods like this one may fit."""
+    may_preempt = may_preempt and nodes.has_lower_priority(pod.priority)
+    for name, obstacle in nodes.shortlists.reach(pod.shape.rules).obstacles.items():
         node = nodes.get(name)
-        count -= 0 if node is None else _fitting(shape, node)
-        if count <= 0:
-            return True
+        if node is not None and obstacle is None:
+            lower = lower_pods(pod, node) if may_preempt else ()
+            held = [other for other in nodes.held_against(pod, name) if other.gang != pod.gang]
+            more = freed(lower, held) if lower or held else _NOTHING
+            count -= max(0, min([(node.left.get(r, 0) + more.get(r, 0)) // amount for r, amount in pod.requests]))
+            if count <= 0:
+                return True
     return False
-
-
-def _fitting(shape: PodShape, node: Node) -> int:
-    return min([node.left.get(resource, 0) // amount for resource, amount in shape.requests])
 
 
 def _place_in_turn(

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from batchyard.api.views.pods import PodView
 from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.fit import find_obstacle, tell
+from batchyard.core.placement.fit import find_obstacle, is_about_room, tell
 from batchyard.core.placement.node import Node
-from batchyard.core.placement.resources import find_shortage
+from batchyard.core.placement.resources import find_shortage, freed
 from batchyard.core.placement.rules import Obstacle
 
 #: How many nodes with victims are compared: a tenth of those that come into question, but so many at least.
@@ -85,30 +85,42 @@ def importance(pod: PodView) -> tuple[int, int, str]:
     return -pod.priority, _start(pod), pod.key
 
 
-def freed_by(pods: Sequence[PodView]) -> dict[str, int]:
-    """What pods have of a node, by resource."""
-    freed: dict[str, int] = {}
-    for pod in pods:
-        for resource, amount in pod.requests:
-            freed[resource] = freed.get(resource, 0) + amount
-    return freed
+def lower_pods(pod: PodView, node: Node) -> list[PodView]:
+    """The pods of a node that may be asked to leave for another."""
+    return [other for other in node.pods.values() if other.priority < pod.priority]
 
 
 def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption | Obstacle:
     """Who must leave a node; or what is still in the way when all of lower priority have left."""
-    lower = [] if node is None else [p for p in node.pods.values() if p.priority < pod.priority]
+    lower = [] if node is None else lower_pods(pod, node)
     if node is None or not lower:
         return _NO_VICTIMS
-    shortage = None if pod.shape.host_ports else find_shortage(pod.shape, node, freed_by(lower))
+    held = nodes.held_against(pod, node.name)
+    if not is_about_room([pod, *held], nodes):
+        return _find_by_trial(pod, node, lower, nodes)
+    spare = freed(lower, held)
+    shortage = find_shortage(pod.shape, node, spare)
     if shortage is not None:
         return shortage
+    victims = []
+    for other in sorted(lower, key=importance):
+        less = {resource: spare[resource] - amount for resource, amount in other.requests}
+        if find_shortage(pod.shape, node, {**spare, **less}) is None:
+            spare.update(less)
+        else:
+            victims.append(other)
+    return Preemption(node.name, tuple(victims))
+
+
+def _find_by_trial(pod: PodView, node: Node, lower: Sequence[PodView], nodes: Nodes) -> Preemption | Obstacle:
+    """The same by trying it out: all leave, then each comes back if the pod still fits."""
+    victims = []
     with nodes.what_if():
         for other in lower:
             nodes.remove_pod(other.uid)
         obstacle = find_obstacle(pod, node, nodes)
         if obstacle is not None:
             return obstacle
-        victims = []
         for other in sorted(lower, key=importance):
             nodes.add_pod(other, node.name)
             if find_obstacle(pod, node, nodes) is not None:

@@ -4,15 +4,16 @@ Sources: kube-scheduler's plugins noderesources (fit, least_allocated, most_allo
 nodeports. Scores are whole numbers from 0 to 100, cut off as there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from batchyard.api.views.pods import PODS, PodShape
+from batchyard.api.views.pods import PODS, PodShape, PodView
 from batchyard.core.placement.node import Node
 from batchyard.core.placement.profile import Profile
 from batchyard.core.placement.rules import Obstacle
 
 _NOTHING: Final[Mapping[str, int]] = {}
+_TOO_MANY: Final = "Too many pods"
 _SCATTERED: Final = "node(s) didn't have what is asked for free on single GPUs"
 _PORTS_TAKEN: Final = Obstacle(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
 
@@ -33,16 +34,29 @@ def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = _NOTHI
 
     On which GPUs room would be set free is not looked at.
     """
-    if not all(map(node.has_port, shape.host_ports)):
+    if shape.host_ports and not all(map(node.has_port, shape.host_ports)):
         return _PORTS_TAKEN
     left, total = node.left, node.view.allocatable
-    short = [(r, amount) for r, amount in shape.requests if left.get(r, 0) + freed.get(r, 0) < amount]
+    short, may_yield = [], True
+    for resource, amount in shape.requests:
+        if left.get(resource, 0) + freed.get(resource, 0) < amount:
+            short.append(_TOO_MANY if resource == PODS else f"Insufficient {resource}")
+            may_yield = may_yield and amount <= total.get(resource, 0)
     if not short and not freed and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
         return Obstacle((_SCATTERED,), may_yield=node.devices.has_enough(shape.gpu_milli))
-    if not short:
-        return None
-    reasons = tuple(["Too many pods" if r == PODS else f"Insufficient {r}" for r, _ in short])
-    return Obstacle(reasons, may_yield=all(amount <= total.get(r, 0) for r, amount in short))
+    return Obstacle(tuple(short), may_yield) if short else None
+
+
+def freed(leaving: Iterable[PodView], coming: Iterable[PodView] = ()) -> dict[str, int]:
+    """What some pods leave and others take of a node, by resource."""
+    amounts: dict[str, int] = {}
+    for pod in leaving:
+        for resource, amount in pod.requests:
+            amounts[resource] = amounts.get(resource, 0) + amount
+    for pod in coming:
+        for resource, amount in pod.requests:
+            amounts[resource] = amounts.get(resource, 0) - amount
+    return amounts
 
 
 def resource_score(shape: PodShape, node: Node, profile: Profile) -> int:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from batchyard.api.views.pods import PodView
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.node import Node
-from batchyard.core.placement.preemption import freed_by
-from batchyard.core.placement.resources import find_shortage, has_room
+from batchyard.core.placement.preemption import lower_pods
+from batchyard.core.placement.resources import find_shortage, freed, has_room
 
 
 def is_helped_by(pod: PodView, changed: Iterable[str], nodes: Nodes) -> bool:
@@ -18,15 +18,14 @@ def is_helped_by(pod: PodView, changed: Iterable[str], nodes: Nodes) -> bool:
     obstacles = nodes.shortlists.reach(pod.shape.rules).obstacles
     for name in changed:
         node = nodes.get(name)
-        if node is not None and obstacles[name] is None and _may_fit(pod, node):
+        if node is not None and obstacles[name] is None and _may_fit(pod, node, nodes):
             return True
     return False
 
 
 def minds_others(pod: PodView) -> bool:
-    """Whether pods elsewhere decide where the pod may go."""
-    shape = pod.shape
-    return bool(shape.affinity or shape.anti_affinity or any(rule.is_hard for rule in shape.spread))
+    """Whether it matters for where a pod fits where other pods are, by its own terms."""
+    return pod.shape.minds_pods
 
 
 def is_concerned_by(pod: PodView, other: PodView, nodes: Nodes) -> bool:
@@ -40,11 +39,12 @@ def is_concerned_by(pod: PodView, other: PodView, nodes: Nodes) -> bool:
     return any(term.selects(pod.namespace, pod.labels, nodes.namespaces) for term in other.shape.anti_affinity)
 
 
-def _may_fit(pod: PodView, node: Node) -> bool:
-    """Whether there is room, or would be if pods of lower priority left."""
-    if has_room(pod.shape, node):
+def _may_fit(pod: PodView, node: Node, nodes: Nodes) -> bool:
+    """Whether there is room that is held for nobody else, or would be if pods of lower priority left."""
+    held = nodes.held_against(pod, node.name)
+    if not held and has_room(pod.shape, node):
         return True
-    if not pod.may_preempt:
+    lower = lower_pods(pod, node) if pod.may_preempt and nodes.has_lower_priority(pod.priority) else []
+    if not lower and not held:
         return False
-    lower = [other for other in node.pods.values() if other.priority < pod.priority]
-    return bool(lower) and (bool(pod.shape.host_ports) or find_shortage(pod.shape, node, freed_by(lower)) is None)
+    return (bool(lower) and bool(pod.shape.host_ports)) or find_shortage(pod.shape, node, freed(lower, held)) is None
