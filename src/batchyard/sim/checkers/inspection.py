@@ -6,13 +6,24 @@ from typing import Final
 from batchyard.ports.client import WatchEvent
 from batchyard.sim.checkers.admitted_has_assignment import AdmittedHasAssignment
 from batchyard.sim.checkers.assumed_equals_confirmed import AssumedEqualsConfirmed
+from batchyard.sim.checkers.cloud_is_never_oversold import CloudIsNeverOversold
+from batchyard.sim.checkers.exclusive_domains import ExclusiveDomains
 from batchyard.sim.checkers.finished_holds_nothing import FinishedHoldsNothing
+from batchyard.sim.checkers.idle_nodes_are_released import IdleNodesAreReleased
+from batchyard.sim.checkers.jobs_count_right import JobsCountRight
 from batchyard.sim.checkers.law import Law, Scene, Violation
 from batchyard.sim.checkers.no_job_runs_without_admission import NoJobRunsWithoutAdmission
+from batchyard.sim.checkers.no_pod_without_admission import NoPodWithoutAdmission
+from batchyard.sim.checkers.nodes_are_never_overfull import NodesAreNeverOverfull
+from batchyard.sim.checkers.nothing_hangs import NothingHangs
+from batchyard.sim.checkers.nothing_is_orphaned import NothingIsOrphaned
 from batchyard.sim.checkers.nothing_is_stuck import NothingIsStuck
 from batchyard.sim.checkers.nothing_mutated import NothingMutated
+from batchyard.sim.checkers.pods_suit_their_nodes import PodsSuitTheirNodes
 from batchyard.sim.checkers.preemption_respects_priority import PreemptionRespectsPriority
 from batchyard.sim.checkers.quota_never_oversubscribed import QuotaNeverOversubscribed
+from batchyard.sim.checkers.requests_are_whole import RequestsAreWhole
+from batchyard.sim.checkers.slices_are_whole import SlicesAreWhole
 from batchyard.sim.checkers.usage_is_sum_of_admitted import UsageIsSumOfAdmitted
 from batchyard.sim.checkers.watch_has_no_gap import WatchHasNoGap
 from batchyard.sim.world import World
@@ -28,6 +39,18 @@ LAWS: Final[tuple[type[Law], ...]] = (
     WatchHasNoGap,
     NothingMutated,
     AssumedEqualsConfirmed,
+    # Where there are nodes.
+    NoPodWithoutAdmission,
+    PodsSuitTheirNodes,
+    NodesAreNeverOverfull,
+    ExclusiveDomains,
+    SlicesAreWhole,
+    RequestsAreWhole,
+    CloudIsNeverOversold,
+    JobsCountRight,
+    IdleNodesAreReleased,
+    NothingIsOrphaned,
+    NothingHangs,
 )
 
 

@@ -51,6 +51,11 @@ class Law:
         """What the objects say."""
         return self.scene.ledger
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is left to happen in the world."""
+        return not self.scene.world.kernel.pending()
+
     def begin(self, batch: Sequence[WatchEvent]) -> None:
         """Changes are about to be told; the ledger is as before all of them."""
 

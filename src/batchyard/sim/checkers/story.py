@@ -9,6 +9,8 @@ from batchyard.base.instant import Duration, seconds
 from batchyard.ports.client import WatchEvent
 
 _LINES_MAX: Final = 12
+#: What of a status is told beside its conditions.
+_FIELDS: Final = ("phase", "state", "active", "succeeded", "failed")
 
 
 class Stories:
@@ -34,12 +36,20 @@ def _changes(event: WatchEvent) -> Iterator[str]:
     if event.old is None or event.type == "DELETED":
         yield event.type.lower()
         return
+    if "deletionTimestamp" in event.obj["metadata"] and "deletionTimestamp" not in event.old["metadata"]:
+        yield "to be deleted"
     if event.old.get("spec") != event.obj.get("spec"):
-        yield "spec changed"
-    for condition in (event.obj.get("status") or {}).get("conditions") or ():
+        node = event.obj["spec"].get("nodeName")
+        yield f"bound to {node}" if node and not event.old["spec"].get("nodeName") else "spec changed"
+    old, new = event.old.get("status") or {}, event.obj.get("status") or {}
+    for field in _FIELDS:
+        if new.get(field) != old.get(field):
+            yield f"{field} {new.get(field)}"
+    for condition in new.get("conditions") or ():
         if _differs(find_condition(event.old, condition["type"]), condition):
-            yield f"{condition['type']}={condition['status']} ({condition['reason']}: {condition.get('message', '')})"
+            said = f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            yield f"{condition['type']}={condition['status']} ({said})"
 
 
 def _differs(old: Obj | None, new: Obj) -> bool:
-    return old is None or (old["status"], old["reason"]) != (new["status"], new["reason"])
+    return old is None or (old["status"], old.get("reason")) != (new["status"], new.get("reason"))
