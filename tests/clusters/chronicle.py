@@ -122,6 +122,11 @@ class Chronicle:
                 begun = None
         return spans
 
+    def pools(self, owner: str, at: float) -> list[str]:
+        """On which pools a Job or JobSet was at a moment."""
+        seats = [seats for since, seats in self.seats if since <= at][-1]
+        return sorted({seat.pool for seat in seats if seat.owner == owner})
+
     def jobs_by_pool(self) -> Iterator[dict[tuple[str, int], list[str]]]:
         """The Jobs on each pool, by their priority, after every change."""
         for _, seats in self.seats:
