@@ -9,10 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from batchyard.api import well_known
-from batchyard.api.meta import Key, Obj, with_path
+from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
+from batchyard.controllers.followers import HeldRoom
 from batchyard.controllers.placement_index import KINDS, PlacementIndex, pod_key
+from batchyard.controllers.swaps import Swaps
+from batchyard.core.hotswap import FUTILE, Unit, find_swap
+from batchyard.core.placement.claims import place_claims
 from batchyard.core.placement.fit import NO_NODES, Placed, Unplaceable, find_node
 from batchyard.core.placement.gang import GangPlaced, GangPreemption, may_have_room, place_gang, preempt_for_gang
 from batchyard.core.placement.parked import Asking
@@ -28,14 +32,19 @@ _NOTE_MAX: Final = 1024
 
 
 class PlacementController:
-    """See the module. `profile` is how nodes are preferred for pods that name no scheduler of their own."""
+    """See the module. `profile` is how nodes are preferred for pods that name no scheduler of their own.
+
+    With `hotswap` those who must leave do so whole, and exclusively placed Jobs go where all their pods have room.
+    """
 
     name = "placement"
     rank = 12
     kinds = KINDS
 
-    def __init__(self, profile: Profile = Profile.BALANCED) -> None:
+    def __init__(self, profile: Profile = Profile.BALANCED, *, hotswap: bool = False) -> None:
         self._index = PlacementIndex(profile)
+        #: The room that is held with Hotswap for pods to come.
+        self._held = HeldRoom(self._index.nodes) if hotswap else None
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The pass, if there is somebody to try."""
@@ -44,7 +53,8 @@ class PlacementController:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """One pass."""
         self._index.recover(reader)
-        this_pass = _Pass(self._index, reader, now)
+        swaps = None if self._held is None else Swaps(self._index.nodes, self._held, reader, now)
+        this_pass = _Pass(self._index, reader, now, swaps)
         waiting = self._index.waiting
         waiting.start()
         while unit := waiting.next_unit():
@@ -56,8 +66,9 @@ class PlacementController:
 class _Pass:
     """One pass: what was decided so far, as writes."""
 
-    def __init__(self, index: PlacementIndex, reader: Reader, now: Instant) -> None:
+    def __init__(self, index: PlacementIndex, reader: Reader, now: Instant, swaps: Swaps | None) -> None:
         self._index = index
+        self._swaps = swaps
         self._nodes = index.nodes
         self._reader = reader
         self._now = now
@@ -73,7 +84,10 @@ class _Pass:
         if known is not None:
             self._park(unit, [pod.unplaced or message for pod, message in zip(unit, known, strict=True)])
             return
-        messages = self._try_pod(unit[0]) if len(unit) == 1 else self._try_gang(unit)
+        if self._swaps is not None:
+            messages = self._try_whole(unit, self._swaps)
+        else:
+            messages = self._try_pod(unit[0]) if len(unit) == 1 else self._try_gang(unit)
         if messages:
             self._failures[line] = messages
 
@@ -115,6 +129,32 @@ class _Pass:
         message = _told(why, preemption)
         return self._park(pods, [_told_to(pod, stuck, message) for pod in pods], keeps_room=preemption.is_under_way)
 
+    def _try_whole(self, pods: Sequence[PodView], swaps: Swaps) -> Sequence[str]:
+        """With Hotswap: place pods, leaders with room for their followers, or let others leave whole for them."""
+        profile = self._index.profile_of(pods[0])
+        if len(pods) > 1 and self._is_hopeless(pods):
+            self._index.waiting.park(pods)
+            return [pod.unplaced for pod in pods]
+        claims = swaps.claims_of(pods)
+        placement = place_claims(claims, self._nodes, profile)
+        if isinstance(placement, GangPlaced):
+            for pod in pods:
+                self._bind(pod, placement.nodes[pod.uid])
+            swaps.hold(claims, placement.nodes)
+            return ()
+        stuck, why = placement
+        swap = find_swap(claims, self._nodes, swaps.unit_of, profile)
+        if swap is None:
+            swaps.hold(claims, {})
+            return self._park(pods, [_told_to(pod, stuck, _told(why, FUTILE)) for pod in pods])
+        for pod in pods:
+            self._reserve(pod, swap.nodes[pod.uid], _told_to(pod, stuck, why.message()))
+        swaps.hold(claims, swap.nodes)
+        self._index.waiting.park(pods)
+        for unit in swap.victims:
+            self._let_leave(unit, pods[0], swaps)
+        return ()
+
     def tell_the_rest(self) -> None:
         """Write that pods are gated, or have a node, where their status says otherwise."""
         for pod in list(self._index.untold.values()):
@@ -150,11 +190,20 @@ class _Pass:
         self._index.nominate(pod, node_name)
         self._tell(pod, message, node_name)
 
+    def _let_leave(self, unit: Unit, preemptor: PodView, swaps: Swaps) -> None:
+        """A Workload leaves, or a pod that belongs to none."""
+        workload = swaps.evict(unit, preemptor, self.outcome)
+        if workload is not None:
+            self._index.condemn(key_of(workload), workload["metadata"]["uid"], preemptor)
+            return
+        for pod in unit.pods:
+            self._evict(pod, preemptor, pod.node_name)
+
     def _evict(self, victim: PodView, preemptor: PodView, node_name: str) -> None:
         if victim.deleting or victim.uid in self._leaving:
             return
         self._leaving[victim.uid] = None
-        self._index.condemn(victim, preemptor)
+        self._index.condemn(pod_key(victim), victim.uid, preemptor)
         obj = self._current(victim)
         if obj is None or not obj["spec"].get("nodeName"):
             return  # bound in this very pass: the next one asks it to leave
@@ -179,6 +228,7 @@ class _Pass:
             return
         told = set_unplaced(obj, message, nominated, self._now)
         if told is not obj:
+            self._index.expect(pod)
             self.outcome.writes.append(UpdateStatus(told))
         if message != pod.unplaced:
             note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."

@@ -12,6 +12,8 @@ from batchyard.api.meta import Key
 from batchyard.api.views.namespace import namespace_labels
 from batchyard.api.views.node import node_view
 from batchyard.api.views.pods import PodView, pod_view
+from batchyard.core.lifecycle.pod import is_terminating
+from batchyard.core.lifecycle.workload import is_evicted
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.pod_status import GATED
 from batchyard.core.placement.profile import Profile
@@ -28,7 +30,7 @@ _DELETED: Final = EventType.DELETED
 
 
 class Victim(NamedTuple):
-    """A pod that was asked to leave, and the uid of the pod it leaves for."""
+    """A pod that was asked to leave, or a Workload that was evicted, and the uid of the pod it leaves for."""
 
     key: Key
     uid: str
@@ -75,9 +77,13 @@ class PlacementIndex:
         self.nodes.nominate(pod, node_name)
         self._unconfirmed[pod.uid] = pod_key(pod)
 
-    def condemn(self, victim: PodView, preemptor: PodView) -> None:
-        """A pod was asked to leave for another one."""
-        self._victims.append(Victim(pod_key(victim), victim.uid, preemptor.uid))
+    def expect(self, pod: PodView) -> None:
+        """Something was written about a pod that waits: if that fails, it is tried again."""
+        self._unconfirmed[pod.uid] = pod_key(pod)
+
+    def condemn(self, victim: Key, uid: str, preemptor: PodView) -> None:
+        """A pod or a Workload was asked to leave for a pod."""
+        self._victims.append(Victim(victim, uid, preemptor.uid))
 
     def recover(self, reader: Reader) -> None:
         """All that was written has landed: look again at that which did not come true."""
@@ -88,10 +94,13 @@ class PlacementIndex:
                 self._forget(uid)
             else:
                 self._sync(pod_view(obj))
+                self.waiting.activate(uid)
         victims, self._victims = self._victims, []
         for victim in victims:
             obj = reader.get(victim.key)
-            if obj is not None and obj["metadata"].get("uid") == victim.uid and not pod_view(obj).deleting:
+            if obj is None or obj["metadata"].get("uid") != victim.uid:
+                continue
+            if not (is_terminating(obj) or is_evicted(obj)):
                 self.waiting.activate(victim.preemptor)
 
     # --- events ---

@@ -4,14 +4,14 @@ Who leaves is decided in batchyard.core.hotswap. A Workload leaves as Kueue pree
 suspended, its pods stop, and it queues again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, controller_of, group_kind, key_of
-from batchyard.api.views.job import pods_at_once
+from batchyard.api.meta import Key, Obj, annotation, controller_of, key_of
 from batchyard.api.views.pods import PodView
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant
+from batchyard.controllers.followers import HeldRoom, missing_followers
 from batchyard.controllers.jobs.family import owner_key
 from batchyard.controllers.placement_index import pod_key
 from batchyard.core.checkpoints import checkpoint_interval, lost_work, running_since
@@ -19,7 +19,6 @@ from batchyard.core.hotswap import HOTSWAP, Unit, message
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.core.lifecycle.jobset.exclusive import is_leader
-from batchyard.core.lifecycle.pod import is_terminal, is_terminating
 from batchyard.core.placement.claims import Claim, stand_ins
 from batchyard.core.placement.cluster import Nodes
 from batchyard.ports.client import Reader, UpdateStatus
@@ -29,7 +28,9 @@ from batchyard.ports.controller import EventRecord, Outcome
 class Swaps:
     """One pass of placement. Nobody is looked up twice in it."""
 
-    def __init__(self, nodes: Nodes, reader: Reader, now: Instant) -> None:
+    def __init__(self, nodes: Nodes, held: HeldRoom, reader: Reader, now: Instant) -> None:
+        held.refresh(reader)
+        self._held = held
         self._nodes = nodes
         self._reader = reader
         self._now = now
@@ -40,6 +41,10 @@ class Swaps:
     def claims_of(self, pods: Iterable[PodView]) -> list[Claim]:
         """What waiting pods claim: a leader a whole domain, for all pods of its Job that are not there yet."""
         return [self._claim_of(pod) for pod in pods]
+
+    def hold(self, claims: Sequence[Claim], seats: Mapping[str, str]) -> None:
+        """Hold room for all who will follow the leaders of claims; without seats, for nobody."""
+        self._held.hold(claims, seats)
 
     def unit_of(self, pod: PodView) -> Unit | None:
         """With whom a pod leaves, and what that costs; None if it cannot be made to leave."""
@@ -75,17 +80,7 @@ class Swaps:
         topology_key = None if obj is None else annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
         if obj is None or not topology_key or not is_leader(obj) or annotation(obj, well_known.NODE_SELECTOR_STRATEGY):
             return Claim((pod,))
-        return Claim((pod, *stand_ins(obj, self._missing_followers(obj))), topology_key)
-
-    def _missing_followers(self, leader: Obj) -> int:
-        """How many pods of a leader's Job are still to come."""
-        owner = controller_of(leader)
-        job = None if owner is None else self._reader.get(owner_key(owner, leader["metadata"].get("namespace", "")))
-        if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
-            return 0
-        pods = [obj for obj in self._reader.owned_by(owner["uid"]) if group_kind(obj) == scheme.POD]
-        living = [obj for obj in pods if not (is_terminal(obj) or is_terminating(obj))]
-        return max(0, pods_at_once(job["spec"]) - len(living))
+        return Claim((pod, *stand_ins(obj, missing_followers(obj, self._reader))), topology_key)
 
     def _unit_of_gang(self, pod: PodView) -> Unit | None:
         workload = self._workload_of(pod)

@@ -20,8 +20,9 @@ from batchyard.core.placement.claims import Claim, domains_of, first_fit, fit, i
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import pick_node
 from batchyard.core.placement.node import Node
-from batchyard.core.placement.preemption import Futile
+from batchyard.core.placement.preemption import Futile, lower_pods
 from batchyard.core.placement.profile import Profile
+from batchyard.core.placement.resources import find_shortage, freed
 
 #: The reason of the Preempted condition of Workloads that left so.
 HOTSWAP: Final = "Hotswap"
@@ -76,6 +77,8 @@ class _Rival(NamedTuple):
 
 def find_swap(claims: Sequence[Claim], nodes: Nodes, unit_of: UnitOf, profile: Profile) -> Swap | None:
     """Who leaves for claims that have no place, and where they go then; None if that does not make room for all."""
+    if not nodes.stopping and not nodes.has_lower_priority(max(claim.leader.priority for claim in claims)):
+        return None
     search = _Search(claims, nodes, unit_of, profile)
     swap = search.run()
     if swap is None or len(swap.victims) < 2:
@@ -110,8 +113,6 @@ class _Search:
         self._nodes = nodes
         self._unit_of = unit_of
         self._profile = profile
-        #: Pods that stop make room by themselves.
-        self._stopping = [pod.uid for node in nodes for pod in node.pods.values() if pod.deleting]
         self._allowed: Mapping[str, None] | None = None
         #: Those who make room for a claim alone, by name.
         self.singles: dict[str, Unit] = {}
@@ -123,7 +124,7 @@ class _Search:
         victims: dict[str, Unit] = {}
         with self._nodes.what_if():
             withdraw(self._claims, self._nodes)
-            for uid in self._stopping:
+            for uid in list(self._nodes.stopping):
                 self._nodes.remove_pod(uid)
             left: Sequence[Claim] = self._claims
             while left:
@@ -169,6 +170,8 @@ class _Search:
 
     def _cleared(self, claim: Claim, domain: Sequence[Node]) -> _Place | None:
         """A domain once those have left who must; None if that does not help."""
+        if not any(_can_be_cleared(node, claim.leader) for node in domain):
+            return None
         rivals = sorted(self._rivals_in(domain, claim.leader), key=lambda r: _cost_of_one(r.unit), reverse=True)
         seats = self._fit_without(rivals, claim, domain) if rivals else None
         if seats is None:
@@ -204,6 +207,14 @@ class _Search:
                 for pod in rival.inside:
                     self._nodes.remove_pod(pod.uid)
             return fit(claim, domain, self._nodes)
+
+
+def _can_be_cleared(node: Node, claimant: PodView) -> bool:
+    """A quick look: whether there would be room for a pod if all of lower priority left the node."""
+    lower = lower_pods(claimant, node)
+    if not lower or claimant.shape.host_ports:
+        return bool(lower)
+    return find_shortage(claimant.shape, node, freed(lower)) is None
 
 
 def _without_unneeded(swap: Swap, search: _Search) -> Swap:

@@ -31,6 +31,8 @@ class Nodes:
         self._nominated: dict[str, str] = {}
         #: How many placed pods have a priority.
         self._priorities: dict[int, int] = {}
+        #: Placed pods that stop, by uid.
+        self.stopping: dict[str, None] = {}
         self._undo: list[Callable[[], None]] | None = None
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
@@ -118,6 +120,8 @@ class Nodes:
             node.take(pod, devices)
         self.neighbours.add(pod, node_name)
         self._priorities[pod.priority] = self._priorities.get(pod.priority, 0) + 1
+        if pod.deleting:
+            self.stopping[pod.uid] = None
         self._note(partial(self.remove_pod, pod.uid))
         self._changed(node_name)
 
@@ -136,6 +140,7 @@ class Nodes:
             pod = node.pods[uid]
             devices = node.release(uid)
         self.neighbours.remove(pod, node_name)
+        self.stopping.pop(uid, None)
         self._priorities[pod.priority] -= 1
         if not self._priorities[pod.priority]:
             del self._priorities[pod.priority]
@@ -153,6 +158,10 @@ class Nodes:
         node = self._nodes.get(node_name)
         before = self.neighbours.update(pod)
         (self._strays[node_name] if node is None else node.pods)[pod.uid] = pod
+        if pod.deleting:
+            self.stopping[pod.uid] = None
+        else:
+            self.stopping.pop(pod.uid, None)
         self._note(partial(self.update_pod, before))
 
     def has_lower_priority(self, priority: int) -> bool:
