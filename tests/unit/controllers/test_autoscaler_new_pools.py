@@ -41,7 +41,7 @@ def compact(group: str, number: int) -> Obj:
 def tpu(slice_: str, number: int) -> Obj:
     """A pod of a slice, which wants all the slice in one pool, and no other there: as JobSets do that own a pool."""
     key, topology = {"key": "job-key", "operator": "In", "values": [slice_]}, "cloud.google.com/gke-nodepool"
-    others = [{"key": "job-key", "operator": "Exists"}, {**key, "operator": "NotIn"}]
+    others: list[Obj] = [{"key": "job-key", "operator": "Exists"}, {**key, "operator": "NotIn"}]
 
     def term(*expressions: Obj) -> Obj:
         selector = {"matchExpressions": list(expressions)}

@@ -69,8 +69,8 @@ def unneeded() -> Story:
 
 def drained() -> Story:
     begin = cluster([pool(nodeCount=1), pool("big", "e2-standard-8", nodeCount=1)], autoscaling=HASTY)
-    only_small = {"nodeSelector": {"cloud.google.com/gke-nodepool": "pool"}}
-    only_big = {"nodeSelector": {"cloud.google.com/gke-nodepool": "big"}}
+    only_small: Any = {"nodeSelector": {"cloud.google.com/gke-nodepool": "pool"}}
+    only_big: Any = {"nodeSelector": {"cloud.google.com/gke-nodepool": "big"}}
     pods = [pod("p", cpu="2", **only_small), pod("r", cpu="1"), pod("q", cpu="4", **only_big)]
     pods.append(pod("s", cpu="3500m", **only_big))
     return Story(begin, [(30, put(*pods)), (60, end("p", "q")), (400, stop_moving)], 600)

@@ -14,8 +14,9 @@ from batchyard.api import quantity
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 from batchyard.core.placement.cluster import Nodes
-from batchyard.core.placement.fit import pick_node
+from batchyard.core.placement.fit import Filters
 from batchyard.core.placement.node import Node
+from batchyard.core.placement.profile import Profile
 from batchyard.core.scaling.drain import Drain
 from batchyard.core.scaling.fleet import Fleet
 from batchyard.core.scaling.groups import NodeGroup
@@ -110,31 +111,24 @@ class ScaleDown:
         )
 
     def _move(self, node: Node, pods: Sequence[PodView]) -> bool:
-        """Move all pods of a node elsewhere, if they find places; the node is not there any more then."""
-        with self._nodes.what_if():
-            self._empty(node, pods)
-            places = self._places_for(pods)
-        if places is None:
-            return False
-        self._empty(node, pods)
+        """Move pods of a node elsewhere, if all find places; the node is not there any more then."""
+        view, moved = node.view, list[PodView]()
+        self._nodes.remove_node(node.name)
         for pod in pods:
-            self._nodes.add_pod(pod, places[pod.uid])
+            place = self._place_for(pod)
+            if not place:
+                for back in moved:
+                    self._nodes.add_pod(back, node.name)
+                self._nodes.set_node(view)
+                return False
+            self._nodes.add_pod(pod, place)
+            moved.append(pod)
         return True
 
-    def _empty(self, node: Node, pods: Sequence[PodView]) -> None:
-        for pod in pods:
-            self._nodes.remove_pod(pod.uid)
-        self._nodes.remove_node(node.name)
-
-    def _places_for(self, pods: Sequence[PodView]) -> dict[str, str] | None:
-        """Where pods would go one after the other; None if one of them would go nowhere."""
-        places: dict[str, str] = {}
-        for pod in pods:
-            places[pod.uid] = pick_node(pod, self._nodes)
-            if not places[pod.uid]:
-                return None
-            self._nodes.add_pod(pod, places[pod.uid])
-        return places
+    def _place_for(self, pod: PodView) -> str:
+        """A node that a pod fits; '' if there is none. Which it would rather have is not asked."""
+        shortlist = self._nodes.shortlists.of(pod.shape, Profile.BALANCED)
+        return shortlist.best(Filters(pod, self._nodes).passes)
 
     # --- which go ---
 
