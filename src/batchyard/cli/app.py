@@ -49,12 +49,16 @@ def batchyard(
 @app.command()
 def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     paths: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="PATH", help="Manifests: files, folders (*.yaml, *.yml, *.json below), - for stdin."),
-    ],
+    ] = None,
     cluster: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The nodes there are: pools, limits, capacity, prices."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Replay a trace of a cluster, its nodes and pods as CSV; print a report."),
     ] = None,
     until: Annotated[
         Duration | None,
@@ -73,9 +77,16 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     """Run manifests in virtual time; print the queues, Workloads and Jobs as they stand at the end."""
     if events == "-" and output is not None:
         raise typer.BadParameter("with --events - the event log takes standard output: leave out --output")
-    from batchyard.cli.simulate import Request, run  # noqa: PLC0415 - loads the platform
+    if not paths and trace is None:
+        raise typer.BadParameter("Missing argument 'PATH...'; give manifests, a trace with --trace DIR, or both")
+    from batchyard.cli import simulate as command  # noqa: PLC0415 - loads the platform
+    from batchyard.cli import trace as replay  # noqa: PLC0415 - loads the platform
 
-    run(Request(paths, cluster, until, seed, events, on_loop, output or Output.TABLE))
+    request = command.Request(paths or [], cluster, until, seed, events, on_loop, output or Output.TABLE)
+    if trace is None:
+        command.run(request)
+    else:
+        replay.run(trace, request)
 
 
 @app.command()

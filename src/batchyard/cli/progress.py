@@ -1,6 +1,7 @@
 """How far a run is, shown on standard error while it takes long and somebody watches.
 
-The bar moves by whichever is further: virtual time on its way to the horizon, or Workloads that have got quota.
+The bar moves by whichever is further: virtual time on its way to the horizon, or to the last that is submitted if there
+is none, or Workloads that have got quota.
 """
 
 import sys
@@ -37,7 +38,8 @@ def fraction_done(simulation: Simulation) -> float:
     """How far the run is, between 0 and 1, as well as one can tell."""
     waits, known = simulation.world.waits, _known(simulation)
     by_workloads = (waits.admissions - waits.evictions) / known if known else 0.0
-    by_time = simulation.world.now() / simulation.horizon if simulation.horizon else 0.0
+    end = simulation.horizon or max((step.at for step in simulation.scenario.steps), default=0)
+    by_time = simulation.world.now() / end if end else 0.0
     return max(0.0, min(0.99, max(by_workloads, by_time)))
 
 

@@ -46,14 +46,31 @@ class Request:
 @rare_collections()
 def run(request: Request) -> None:
     """Do it; exits with 1 where it fails."""
+    scenario = asked_for(request)
+    with options_of(request) as options:
+        result = finished(Simulation(scenario, options))
+    if request.events != "-":
+        output.write(shown(result, request.output))
+    conclude(result)
+
+
+def asked_for(request: Request) -> Scenario:
+    """The scenario of the arguments."""
     scenario = read([*request.paths, *([str(request.cluster)] if request.cluster else ())])
     if request.cluster is not None and scenario.cluster is None:
         output.fail(f"{request.cluster}: there is no Cluster in this file; give one of cloud.batchyard.dev/v1alpha1")
+    return scenario
+
+
+@contextmanager
+def options_of(request: Request) -> Iterator[Options]:
+    """How to run it, while the event log is open."""
     with _event_sink(request.events) as sink:
-        options = Options(request.until, request.seed, WhenLooping(request.on_loop), sink)
-        result = _simulated(scenario, options)
-    if request.events != "-":
-        output.write(shown(result, request.output))
+        yield Options(request.until, request.seed, WhenLooping(request.on_loop), sink)
+
+
+def conclude(result: Result) -> None:
+    """Say what there is to say of a run; exits with 1 if a loop ended it."""
     for line in said_of(result):
         output.tell(line)
     if result.ending is Ending.LOOP:
@@ -119,8 +136,8 @@ def in_words(seconds: float) -> str:
     return "".join(parts) or "0s"
 
 
-def _simulated(scenario: Scenario, options: Options) -> Result:
-    simulation = Simulation(scenario, options)
+def finished(simulation: Simulation) -> Result:
+    """What came of a run that is watched to its end."""
     try:
         watched(simulation)
     except EndlessInstant as endless:

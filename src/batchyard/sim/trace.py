@@ -140,7 +140,9 @@ def _find_twins(rows: Sequence[tuple[str, Row]], column: str, faults: list[FileF
     for place, row in rows:
         known = first.setdefault(row[column], place)
         if known != place:
-            faults.append(FileFault(place, FieldError("", f"{row[column]!r} is in {known} already", "keep one of them")))
+            faults.append(
+                FileFault(place, FieldError("", f"{row[column]!r} is in {known} already", "keep one of them"))
+            )
 
 
 MadeT = TypeVar("MadeT")

@@ -13,8 +13,9 @@ from batchyard.sim.fragmentation import Mix, Room
 from batchyard.sim.gauge import Gauge
 from batchyard.sim.trace import GPU, MODEL, NAMESPACE
 
-#: cpu and GPUs in thousandths, memory in bytes.
-RESOURCES: Final = ("cpu", "memory", GPU)
+#: What they are called in nodes. cpu and GPUs are in thousandths, memory in bytes.
+RESOURCES: Final[Mapping[str, str]] = {"cpu": "cpu", "memory": "memory", "gpu": GPU}
+_NAMES: Final = {resource: name for name, resource in RESOURCES.items()}
 ALL: Final = ""
 """The name of the fleet of all nodes."""
 
@@ -84,6 +85,13 @@ class TraceWatch:
             self.points.append(Point(at, used, self.fragmentation.value, len(self.waiting)))
         self._at = now
 
+    def end(self, now: Instant) -> None:
+        """The run has ended: nothing changes any more."""
+        self.let_pass(now)
+        gauges = [gauge for fleet in self.fleets.values() for gauge in (*fleet.total.values(), *fleet.used.values())]
+        for gauge in (self.fragmentation, *gauges):
+            gauge.set(gauge.value, now)
+
     # --- nodes ---
 
     def _on_node(self, event: WatchEvent) -> None:
@@ -108,7 +116,7 @@ class TraceWatch:
         for fleet in self._fleets_of(view):
             fleet.nodes += sign
             for resource, gauge in fleet.total.items():
-                gauge.add(sign * view.allocatable.get(resource, 0), self._at)
+                gauge.add(sign * view.allocatable.get(RESOURCES[resource], 0), self._at)
 
     def _fleets_of(self, view: NodeView) -> list[Fleet]:
         model = view.labels.get(MODEL, ALL)
@@ -158,9 +166,8 @@ class TraceWatch:
         self._changed[node.name] = None
         for fleet in self._fleets_of(node.view):
             for resource, amount in pod.requests:
-                gauge = fleet.used.get(resource)
-                if gauge is not None:
-                    gauge.add(sign * amount, self._at)
+                if resource in _NAMES:
+                    fleet.used[_NAMES[resource]].add(sign * amount, self._at)
 
     # --- fragmentation ---
 

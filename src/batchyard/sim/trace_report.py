@@ -1,0 +1,311 @@
+"""What a run of a trace came to, beside what the trace says of itself: waits, utilisation, fragmentation.
+
+    trace = read_trace(Path("traces"))
+    run = TraceRun(trace, Options())
+    run.simulation.advance()
+    report = run.report()
+
+A wait is the time from a pod's creation to its node. The trace's own times are whole seconds.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from batchyard.base.instant import SECOND, Duration, seconds
+from batchyard.sim.fragmentation import Mix, Shape
+from batchyard.sim.gauge import Gauge
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.simulate import Options, Simulation
+from batchyard.sim.trace import NAMESPACE, Trace, TracedPod
+from batchyard.sim.trace_watch import ALL, RESOURCES, Fleet, TraceWatch
+from batchyard.sim.world import EPOCH
+
+#: How many points of time a report shows, at least.
+POINTS: Final = 100
+#: Waits that differ by no more agree; in seconds.
+AGREEMENTS: Final = (1, 10, 60)
+_DELETED_AT_ONCE: Final = "deleted before it was looked at"
+_PREEMPTION: Final = " preemption: "
+_AVAILABLE: Final = " nodes are available: "
+
+
+@dataclass(frozen=True, slots=True)
+class PodCounts:
+    """How many pods of the trace got a node, here and there."""
+
+    total: int
+    placed_here: int
+    placed_there: int
+    placed_in_both: int
+    #: They were created, and are without a node at the end of the run.
+    waiting: int
+    #: The run ended before they were created.
+    not_created: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How some amounts of seconds are spread; percentiles by the nearest rank."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The waits of the pods that were placed in both, in seconds."""
+
+    here: Spread
+    there: Spread
+    agree: Sequence["Agreement"]
+    #: Who waited for longer here, and who did in the trace, by more than the least of these; by how much.
+    longer_here: int
+    longer_there: int
+    excess_here: Spread
+    excess_there: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How many waits differ by so many seconds at most."""
+
+    within: int
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """Why pods were never placed, and how many."""
+
+    reason: str
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How much of a resource was in use: shares of what there is, over the run."""
+
+    #: The nodes with this model of GPU; '' stands for all nodes.
+    model: str
+    nodes: int
+    resource: str
+    total: float
+    mean: float
+    peak: float
+    #: Seconds from the start.
+    peak_at: float
+    #: The same by the trace's own times, of which nobody knows the nodes.
+    mean_there: float | None
+    peak_there: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """The share of the free GPUs that the mix of pods cannot use."""
+
+    mean: float
+    peak: float
+    peak_at: float
+    #: The share of pods that want no GPU, which is the least there can be.
+    least: float
+
+
+@dataclass(frozen=True, slots=True)
+class PointRow:
+    """How things stood at a moment: shares."""
+
+    at: float
+    cpu: float
+    memory: float
+    gpu: float
+    fragmentation: float
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """See the module."""
+
+    trace: str
+    #: Of virtual time, in seconds.
+    duration: float
+    pods: PodCounts
+    waits: Waits
+    unplaced: Sequence[Unplaced]
+    usage: Sequence[Usage]
+    fragmentation: Fragmentation
+    points: Sequence[PointRow]
+
+    def told(self) -> dict[str, Any]:
+        """As plain values, for JSON; fields are named as in the API."""
+        told: dict[str, Any] = _with_api_names(asdict(self))
+        return told
+
+
+class TraceRun:
+    """A run of a trace, watched; of a scenario on its nodes and beside its pods, if one is given."""
+
+    def __init__(self, trace: Trace, options: Options, scenario: Scenario | None = None) -> None:
+        self._trace = trace
+        self._mix = Mix(pod.shape for pod in trace.pods)
+        self.simulation = Simulation(scenario or trace.scenario, options)
+        kernel = self.simulation.world.kernel
+        end = max((pod.deleted for pod in trace.pods), default=0)
+        self._watch = TraceWatch(self._mix, kernel.now, max(SECOND, end // POINTS))
+        self.simulation.world.client.subscribe(self._watch.observe)
+
+    def report(self) -> TraceReport:
+        """What it came to, once it has ended."""
+        watch, length = self._watch, self.simulation.world.now()
+        watch.end(EPOCH + length)
+        usage = [row for name in sorted(watch.fleets) for row in _usage(name, watch.fleets[name], length)]
+        gauge = watch.fragmentation
+        return TraceReport(
+            trace=self._trace.scenario.name,
+            duration=seconds(length),
+            pods=_counts(self._trace.pods, watch, length),
+            waits=_waits(self._trace.pods, watch),
+            unplaced=_reasons(self._trace.pods, watch),
+            usage=[_beside_there(row, self._trace.pods, length) if row.model == ALL else row for row in usage],
+            fragmentation=Fragmentation(
+                gauge.mean(EPOCH + length), gauge.peak, seconds(gauge.peak_at - EPOCH), self._mix.without_gpu
+            ),
+            points=_points(watch),
+        )
+
+
+def _with_api_names(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_api_name(name): _with_api_names(field) for name, field in value.items()}
+    return [_with_api_names(item) for item in value] if isinstance(value, list) else value
+
+
+def _api_name(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+# --- waits ---
+
+
+def _counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) -> PodCounts:
+    known = [*watch.placed, *watch.unplaced]
+    waiting = sum(pod.namespace == NAMESPACE for pod in watch.waiting.values())
+    return PodCounts(
+        total=len(pods),
+        placed_here=len(watch.placed),
+        placed_there=sum(pod.scheduled is not None and pod.scheduled <= length for pod in pods),
+        placed_in_both=len(_in_both(pods, watch)),
+        waiting=waiting,
+        not_created=len(pods) - len(known) - waiting,
+    )
+
+
+def _waits(pods: Sequence[TracedPod], watch: TraceWatch) -> Waits:
+    both = _in_both(pods, watch)
+    excess = [here - there for here, there in both]
+    least = min(AGREEMENTS) * SECOND
+    here, there = [e for e in excess if e > least], [-e for e in excess if -e > least]
+    return Waits(
+        here=_spread([here for here, _ in both]),
+        there=_spread([there for _, there in both]),
+        agree=[Agreement(limit, sum(abs(e) <= limit * SECOND for e in excess)) for limit in AGREEMENTS],
+        longer_here=len(here),
+        longer_there=len(there),
+        excess_here=_spread(here),
+        excess_there=_spread(there),
+    )
+
+
+def _in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duration, Duration]]:
+    """The waits of the pods that got a node here and there."""
+    return [
+        (watch.placed[pod.name] - EPOCH - pod.created, pod.scheduled - pod.created)
+        for pod in pods
+        if pod.scheduled is not None and pod.name in watch.placed
+    ]
+
+
+def _spread(amounts: Iterable[Duration]) -> Spread:
+    ranked = sorted(amounts)
+    if not ranked:
+        return Spread(0, 0, 0, 0, 0)
+    at = [seconds(ranked[-(-len(ranked) * percent // 100) - 1]) for percent in (50, 90, 99, 100)]
+    return Spread(sum(ranked) / len(ranked) / SECOND, *at)
+
+
+def _reasons(pods: Sequence[TracedPod], watch: TraceWatch) -> list[Unplaced]:
+    """Why pods of the trace got no node: those that are gone, and those that wait."""
+    why = dict(watch.unplaced)
+    why |= {pod.name: pod.unplaced for pod in watch.waiting.values() if pod.namespace == NAMESPACE}
+    counts: dict[str, int] = {}
+    for pod in pods:
+        if pod.name in why:
+            reason = _reason(why[pod.name])
+            counts[reason] = counts.get(reason, 0) + 1
+    return [Unplaced(*item) for item in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def _reason(message: str) -> str:
+    """What is in the way on some node or other, without how many nodes that are."""
+    reasons = message.partition(_PREEMPTION)[0].partition(_AVAILABLE)[2].rstrip(".")
+    named = [reason.partition(" ")[2] for reason in reasons.split(", ")]
+    return ", ".join(sorted(named)) if reasons else message or _DELETED_AT_ONCE
+
+
+# --- utilisation ---
+
+
+def _usage(model: str, fleet: Fleet, length: Duration) -> list[Usage]:
+    now = EPOCH + length
+    return [
+        Usage(
+            model=model,
+            nodes=fleet.nodes,
+            resource=resource,
+            total=fleet.total[resource].peak,
+            mean=_share(fleet.used[resource].mean(now), fleet.total[resource].mean(now)),
+            peak=_share(fleet.used[resource].peak, fleet.total[resource].peak),
+            peak_at=seconds(fleet.used[resource].peak_at - EPOCH),
+            mean_there=None,
+            peak_there=None,
+        )
+        for resource in RESOURCES
+    ]
+
+
+def _beside_there(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
+    """The same, with what pods used by the trace's own times."""
+    changes: dict[Duration, int] = {}
+    for pod in pods:
+        if pod.scheduled is not None:
+            amount = _amount(pod.shape, row.resource)
+            changes[pod.scheduled] = changes.get(pod.scheduled, 0) + amount
+            changes[pod.deleted] = changes.get(pod.deleted, 0) - amount
+    gauge = Gauge(0)
+    for at in sorted(changes):
+        if at < length:
+            gauge.add(changes[at], at)
+    mean = _share(gauge.mean(length), row.total)
+    return replace(row, mean_there=mean, peak_there=_share(gauge.peak, row.total))
+
+
+def _amount(shape: Shape, resource: str) -> int:
+    return {"cpu": shape.cpu, "memory": shape.memory, "gpu": shape.gpu_milli}[resource]
+
+
+def _points(watch: TraceWatch) -> list[PointRow]:
+    total = watch.fleets[ALL].total
+    rows = []
+    for point in watch.points:
+        cpu, memory, gpu = [_share(point.used[resource], total[resource].peak) for resource in RESOURCES]
+        rows.append(PointRow(seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting))
+    return rows
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
