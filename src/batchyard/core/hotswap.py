@@ -4,11 +4,11 @@ Who leaves does so whole: all pods of a Workload, or a pod that belongs to none.
 priority. Those who leave already count as gone. What it costs that somebody leaves is the work it loses since its last
 checkpoint, then its size, then its name decides.
 
-The claims of the gang (batchyard.core.placement.claims) are settled one after the other, each where that costs least
-beside those who leave by then. Where that makes several leave, it is first tried whether one of those who make room
-for one claim is enough for all; and in the end whoever is not needed stays. So the answer with one is the cheapest,
-and one with several is good, though there may be a better one. Only so many places are compared for one claim, and so
-many of the single ones tried.
+If room is held for the gang that is free once they have left, it waits for that. Else its claims
+(batchyard.core.placement.claims) are settled one after the other, each where that costs least beside those who leave by
+then. Where that makes several leave, it is first tried whether one of those who make room for one claim is enough for
+all; and in the end whoever is not needed stays. So an answer with one is the cheapest; one with several is good, though
+there may be a better one. Only so many places are compared for a claim, and so many of the single ones tried.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,17 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Duration, format_age
-from batchyard.core.placement.claims import Claim, domains_of, first_fit, fit, in_turn, seat, withdraw
+from batchyard.core.placement.claims import (
+    Claim,
+    are_free,
+    domains_of,
+    first_fit,
+    fit,
+    held_for,
+    in_turn,
+    seat,
+    withdraw,
+)
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import pick_node
 from batchyard.core.placement.node import Node
@@ -110,6 +120,7 @@ class _Search:
 
     def __init__(self, claims: Sequence[Claim], nodes: Nodes, unit_of: UnitOf, profile: Profile) -> None:
         self._claims = in_turn(claims)
+        self._held = held_for(claims, nodes)
         self._nodes = nodes
         self._unit_of = unit_of
         self._profile = profile
@@ -120,26 +131,32 @@ class _Search:
     def run(self, allowed: Mapping[str, None] | None = None) -> Swap | None:
         """Settle all claims, with these allowed to leave; None: anybody."""
         self._allowed = allowed
-        seats: dict[str, str] = {}
-        victims: dict[str, Unit] = {}
         with self._nodes.what_if():
             withdraw(self._claims, self._nodes)
             for uid in list(self._nodes.stopping):
                 self._nodes.remove_pod(uid)
-            left: Sequence[Claim] = self._claims
-            while left:
-                late = []
-                for claim in left:
-                    place = self._best_place(claim)
-                    if place is None:
-                        late.append(claim)  # those it must be near may come yet
-                        continue
-                    self._take(claim, place)
-                    seats |= place.seats
-                    victims.update({unit.name: unit for unit in place.units if not unit.is_leaving})
-                if len(late) == len(left):
-                    return None
-                left = late
+            if are_free(self._held, self._claims, self._nodes):
+                return Swap(self._held, ())
+            return self._settle()
+
+    def _settle(self) -> Swap | None:
+        """Settle one claim after the other; those that must be near others of them may have to wait for these."""
+        seats: dict[str, str] = {}
+        victims: dict[str, Unit] = {}
+        left: Sequence[Claim] = self._claims
+        while left:
+            late = []
+            for claim in left:
+                place = self._best_place(claim)
+                if place is None:
+                    late.append(claim)
+                    continue
+                self._take(claim, place)
+                seats |= place.seats
+                victims.update({unit.name: unit for unit in place.units if not unit.is_leaving})
+            if len(late) == len(left):
+                return None
+            left = late
         return Swap(seats, sorted(victims.values(), key=_cost_of_one))
 
     def _take(self, claim: Claim, place: _Place) -> None:

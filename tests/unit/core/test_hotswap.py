@@ -117,6 +117,20 @@ def test_pods_that_stop_make_room_even_for_those_who_may_not_preempt() -> None:
     assert victims(nodes, claim(preemptionPolicy="Never")) == []
 
 
+def test_room_that_is_held_and_soon_free_is_waited_for() -> None:
+    stopping = [
+        {**p, "metadata": {**p["metadata"], "deletionTimestamp": make.stamp(9)}}
+        for p in [*running("x", 0, "a"), *running("x", 1, "b")]
+    ]
+    nodes = slices(stopping, pools="ab")
+    own = claim()
+    for number, each in enumerate(own.pods):
+        nodes.nominate(each, f"b-{number}")
+    found = swap(nodes, own)
+    assert found is not None
+    assert sorted(found.nodes.values()) == ["b-0", "b-1", "b-2", "b-3"]
+
+
 # --- several ---
 
 

@@ -109,20 +109,25 @@ def in_turn(claims: Sequence[Claim]) -> list[Claim]:
 
 def place_claims(claims: Sequence[Claim], nodes: Nodes, profile: Profile) -> GangPlaced | GangStuck:
     """Where all the pods of a gang go, stand-ins included. Room that is held for all of them is theirs."""
-    held = {pod.uid: nodes.nomination_of(pod.uid) for claim in claims for pod in claim.pods}
+    held = held_for(claims, nodes)
     with nodes.what_if():
         withdraw(claims, nodes)
-        if _are_free(held, claims, nodes):
+        if are_free(held, claims, nodes):
             return GangPlaced(held)
         return _place_in_turn(in_turn(claims), nodes, profile)
 
 
-def _are_free(held: Mapping[str, str], claims: Sequence[Claim], nodes: Nodes) -> bool:
-    """Whether all pods of a gang can go where room is held for them."""
+def held_for(claims: Sequence[Claim], nodes: Nodes) -> dict[str, str]:
+    """Where room is held for the pods of claims, by uid; '' where it is not."""
+    return {pod.uid: nodes.nomination_of(pod.uid) for claim in claims for pod in claim.pods}
+
+
+def are_free(seats: Mapping[str, str], claims: Sequence[Claim], nodes: Nodes) -> bool:
+    """Whether all the pods of claims can go there."""
     with nodes.what_if():
         for claim in claims:
             for pod in claim.pods:
-                node = nodes.get(held[pod.uid])
+                node = nodes.get(seats[pod.uid])
                 if node is None or find_obstacle(pod, node, nodes) is not None:
                     return False
                 nodes.add_pod(pod, node.name)
