@@ -109,7 +109,7 @@ class _Pass:
     def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
         """Place all the pods of a gang, or make room for all of them; else what they were told."""
         profile = self._index.profile_of(pods[0])
-        if self._is_hopeless(pods):
+        if self._is_hopeless(pods, profile):
             self._index.waiting.park(pods)
             return [pod.unplaced for pod in pods]
         placement = place_gang(pods, self._nodes, profile)
@@ -132,7 +132,7 @@ class _Pass:
     def _try_whole(self, pods: Sequence[PodView], swaps: Swaps) -> Sequence[str]:
         """With Hotswap: place pods, leaders with room for their followers, or let others leave whole for them."""
         profile = self._index.profile_of(pods[0])
-        if len(pods) > 1 and self._is_hopeless(pods):
+        if len(pods) > 1 and self._is_hopeless(pods, profile):
             self._index.waiting.park(pods)
             return [pod.unplaced for pod in pods]
         claims = swaps.claims_of(pods)
@@ -167,9 +167,9 @@ class _Pass:
             else:
                 self.outcome.writes.append(UpdateStatus(told))
 
-    def _is_hopeless(self, pods: Sequence[PodView]) -> bool:
+    def _is_hopeless(self, pods: Sequence[PodView], profile: Profile) -> bool:
         """Whether a gang that was told why it waits still lacks room at the first look."""
-        return all(pod.unplaced for pod in pods) and not may_have_room(pods, self._nodes)
+        return all(pod.unplaced for pod in pods) and not may_have_room(pods, self._nodes, profile)
 
     def _bind(self, pod: PodView, node_name: str) -> None:
         obj = self._current(pod)

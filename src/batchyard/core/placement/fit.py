@@ -14,7 +14,7 @@ from batchyard.core.placement.affinity import Affinity, attraction
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.node import Node
 from batchyard.core.placement.profile import Profile
-from batchyard.core.placement.resources import find_shortage, freed
+from batchyard.core.placement.resources import NOTHING, find_shortage, less_held
 from batchyard.core.placement.rules import Obstacle
 from batchyard.core.placement.scores import add_attraction, add_aversions, add_crowding, add_preferences
 from batchyard.core.placement.shortlist import Shortlist
@@ -70,7 +70,7 @@ def find_obstacle(pod: PodView, node: Node, nodes: Nodes) -> Obstacle | None:
         return Filters(pod, nodes).find_obstacle(node)
     if is_about_room([pod, *held], nodes):
         reach = nodes.shortlists.reach(pod.shape.rules)
-        return reach.obstacles[node.name] or find_shortage(pod.shape, node, freed((), held))
+        return reach.obstacles[node.name] or find_shortage(pod.shape, node, less_held(NOTHING, held))
     with nodes.what_if():
         for nominated in held:
             nodes.add_pod(nominated, node.name)

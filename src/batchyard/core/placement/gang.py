@@ -5,16 +5,14 @@ they find a place hardest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from batchyard.api.views.pods import PodShape, PodView
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import Unplaceable, find_obstacles, pick_node
-from batchyard.core.placement.preemption import UNDER_WAY, Futile, awaits_victims, find_preemption, lower_pods
+from batchyard.core.placement.preemption import UNDER_WAY, Futile, awaits_victims, find_preemption
 from batchyard.core.placement.profile import Profile
-from batchyard.core.placement.resources import freed
-
-_NOTHING: Final[Mapping[str, int]] = {}
+from batchyard.core.placement.resources import NOTHING, less_held
 
 
 class GangPlaced(NamedTuple):
@@ -76,7 +74,7 @@ def in_order(pods: Sequence[PodView]) -> list[PodView]:
     return sorted(pods, key=_by_need)
 
 
-def may_have_room(pods: Sequence[PodView], nodes: Nodes) -> bool:
+def may_have_room(pods: Sequence[PodView], nodes: Nodes, profile: Profile) -> bool:
     """Whether the nodes have room enough for the pods of each kind, counted without the others.
 
     A cheap look that never says no to a gang that fits, or could make room for itself. Those who were asked to leave
@@ -86,21 +84,25 @@ def may_have_room(pods: Sequence[PodView], nodes: Nodes) -> bool:
     wanted: dict[tuple[PodShape, int, bool], list[PodView]] = {}
     for pod in pods:
         wanted.setdefault((pod.shape, pod.priority, pod.may_preempt and may_preempt), []).append(pod)
-    return all(_may_fit(alike[0], len(alike), nodes, kind[2]) for kind, alike in wanted.items())
+    return all(_may_fit(alike, nodes, profile, kind[2]) for kind, alike in wanted.items())
 
 
-def _may_fit(pod: PodView, count: int, nodes: Nodes, may_preempt: bool) -> bool:
-    """Whether so many pods like this one may fit."""
-    may_preempt = may_preempt and nodes.has_lower_priority(pod.priority)
-    for name, obstacle in nodes.shortlists.reach(pod.shape.rules).obstacles.items():
+def _may_fit(alike: Sequence[PodView], nodes: Nodes, profile: Profile, may_preempt: bool) -> bool:
+    """Whether so many pods of a kind may fit, maybe in place of others of lower priority."""
+    pod, count = alike[0], len(alike)
+    may_ask = may_preempt and nodes.has_lower_priority(pod.priority)
+    obstacles = nodes.shortlists.reach(pod.shape.rules).obstacles
+    for name in obstacles if may_ask else nodes.shortlists.of(pod.shape, profile).scores:
         node = nodes.get(name)
-        if node is not None and obstacle is None:
-            lower = lower_pods(pod, node) if may_preempt else ()
-            held = [other for other in nodes.held_against(pod, name) if other.gang != pod.gang]
-            more = freed(lower, held) if lower or held else _NOTHING
-            count -= max(0, min([(node.left.get(r, 0) + more.get(r, 0)) // amount for r, amount in pod.requests]))
-            if count <= 0:
-                return True
+        if node is None or obstacles[name] is not None:
+            continue
+        left, more = node.left, node.taken_below(pod.priority) if may_ask else NOTHING
+        held = [other for other in nodes.held_against(pod, name) if other.gang != pod.gang]
+        if held:
+            more = less_held(more, held)
+        count -= max(0, min([(left.get(r, 0) + more.get(r, 0)) // amount for r, amount in pod.requests]))
+        if count <= 0:
+            return True
     return False
 
 

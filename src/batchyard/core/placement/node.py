@@ -1,6 +1,6 @@
 """One node as placement sees it: what it is, what runs there, what is left."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import HostPort, PodView
@@ -13,7 +13,7 @@ _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - what Kubernetes takes a missing hostI
 class Node:
     """See the module. Only Nodes changes it."""
 
-    __slots__ = ("devices", "left", "name", "pods", "ports", "scored_cpu", "scored_memory", "view")
+    __slots__ = ("_below", "devices", "left", "name", "pods", "ports", "scored_cpu", "scored_memory", "view")
 
     def __init__(self, view: NodeView) -> None:
         self.name = view.name
@@ -28,6 +28,7 @@ class Node:
         self.ports: dict[HostPort, int] = {}
         """How many pods hold a port."""
         self.devices = Devices(view.allocatable.get(GPU_MILLI, 0))
+        self._below: dict[int, dict[str, int]] = {}
 
     def set_view(self, view: NodeView) -> None:
         """It changed; its pods stay."""
@@ -40,6 +41,7 @@ class Node:
     def take(self, pod: PodView, devices: Sequence[int] = ()) -> None:
         """A pod comes; with the devices it had here before, if it did."""
         self.pods[pod.uid] = pod
+        self._below.clear()
         left = self.left
         for resource, amount in pod.requests:
             left[resource] = left.get(resource, 0) - amount
@@ -53,6 +55,7 @@ class Node:
     def release(self, uid: str) -> Sequence[int]:
         """A pod that is there goes; the devices it had."""
         pod = self.pods.pop(uid)
+        self._below.clear()
         for resource, amount in pod.requests:
             self.left[resource] += amount
         self.scored_cpu -= pod.shape.scored_cpu
@@ -62,6 +65,16 @@ class Node:
             if not self.ports[port]:
                 del self.ports[port]
         return self.devices.release(uid) if pod.shape.gpu_milli else ()
+
+    def taken_below(self, priority: int) -> Mapping[str, int]:
+        """What pods of lower priority have of it, by resource."""
+        known = self._below.get(priority)
+        if known is None:
+            known = self._below[priority] = {}
+            for pod in self.pods.values():
+                for resource, amount in pod.requests if pod.priority < priority else ():
+                    known[resource] = known.get(resource, 0) + amount
+        return known
 
     def has_port(self, wanted: HostPort) -> bool:
         """Whether a port is free. The address of all takes the port at every address."""

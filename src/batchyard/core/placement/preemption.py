@@ -12,7 +12,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import find_obstacle, is_about_room, tell
 from batchyard.core.placement.node import Node
-from batchyard.core.placement.resources import find_shortage, freed
+from batchyard.core.placement.resources import find_shortage, less_held
 from batchyard.core.placement.rules import Obstacle
 
 #: How many nodes with victims are compared: a tenth of those that come into question, but so many at least.
@@ -98,7 +98,7 @@ def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption |
     held = nodes.held_against(pod, node.name)
     if not is_about_room([pod, *held], nodes):
         return _find_by_trial(pod, node, lower, nodes)
-    spare = freed(lower, held)
+    spare = dict(less_held(node.taken_below(pod.priority), held))
     shortage = find_shortage(pod.shape, node, spare)
     if shortage is not None:
         return shortage

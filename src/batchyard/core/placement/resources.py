@@ -12,7 +12,7 @@ from batchyard.core.placement.node import Node
 from batchyard.core.placement.profile import Profile
 from batchyard.core.placement.rules import Obstacle
 
-_NOTHING: Final[Mapping[str, int]] = {}
+NOTHING: Final[Mapping[str, int]] = {}
 _TOO_MANY: Final = "Too many pods"
 _SCATTERED: Final = "node(s) didn't have what is asked for free on single GPUs"
 _PORTS_TAKEN: Final = Obstacle(("node(s) didn't have free ports for the requested pod ports",), may_yield=True)
@@ -29,7 +29,7 @@ def has_room(shape: PodShape, node: Node) -> bool:
     return not shape.host_ports or all(map(node.has_port, shape.host_ports))
 
 
-def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = _NOTHING) -> Obstacle | None:
+def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = NOTHING) -> Obstacle | None:
     """What a node is short of, with so much set free before; None if there is room.
 
     On which GPUs room would be set free is not looked at.
@@ -47,13 +47,19 @@ def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = _NOTHI
     return Obstacle(tuple(short), may_yield) if short else None
 
 
-def freed(leaving: Iterable[PodView], coming: Iterable[PodView] = ()) -> dict[str, int]:
-    """What some pods leave and others take of a node, by resource."""
+def freed(leaving: Iterable[PodView]) -> dict[str, int]:
+    """What pods that leave set free, by resource."""
     amounts: dict[str, int] = {}
     for pod in leaving:
         for resource, amount in pod.requests:
             amounts[resource] = amounts.get(resource, 0) + amount
-    for pod in coming:
+    return amounts
+
+
+def less_held(freed: Mapping[str, int], held: Iterable[PodView]) -> Mapping[str, int]:
+    """What is set free, less what others hold room for."""
+    amounts = dict(freed)
+    for pod in held:
         for resource, amount in pod.requests:
             amounts[resource] = amounts.get(resource, 0) - amount
     return amounts

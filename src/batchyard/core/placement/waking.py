@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from batchyard.api.views.pods import PodView
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.node import Node
-from batchyard.core.placement.preemption import lower_pods
-from batchyard.core.placement.resources import find_shortage, freed, has_room
+from batchyard.core.placement.resources import NOTHING, find_shortage, has_room, less_held
 
 
 def is_helped_by(pod: PodView, changed: Iterable[str], nodes: Nodes) -> bool:
@@ -44,7 +43,8 @@ def _may_fit(pod: PodView, node: Node, nodes: Nodes) -> bool:
     held = nodes.held_against(pod, node.name)
     if not held and has_room(pod.shape, node):
         return True
-    lower = lower_pods(pod, node) if pod.may_preempt and nodes.has_lower_priority(pod.priority) else []
-    if not lower and not held:
+    below = node.taken_below(pod.priority) if pod.may_preempt else NOTHING
+    if not below and not held:
         return False
-    return (bool(lower) and bool(pod.shape.host_ports)) or find_shortage(pod.shape, node, freed(lower, held)) is None
+    spare = less_held(below, held) if held else below
+    return (bool(below) and bool(pod.shape.host_ports)) or find_shortage(pod.shape, node, spare) is None
