@@ -15,7 +15,7 @@ from batchyard.sim.scenario import FileFault
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 STANDARD_INPUT: Final = "-"
-_AS_TEXT: Final = "manifests are text: save it as UTF-8, or leave it out"
+_AS_TEXT: Final = "save it as UTF-8, or leave it out"
 
 #: A path, the text of manifests, or one object.
 Source: TypeAlias = str | Path | Mapping[str, Any]
@@ -33,6 +33,16 @@ def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator
         else:
             for path in _files(Path(source), faults):
                 yield from _read(str(path), path, faults)
+
+
+def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tuple[str, str]]:
+    """The texts of all files of a folder with that suffix, each with its name, in order of the names."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == suffix and path.is_file())
+    except (OSError, ValueError) as wrong:
+        faults.append(_unreadable(str(folder), wrong))
+        return []
+    return [text for path in paths for text in _read(str(path), path, faults)]
 
 
 def is_text(source: str) -> bool:

@@ -22,6 +22,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND, Duration
 from batchyard.core.placement.devices import WHOLE
+from batchyard.sim.files import read_folder
 from batchyard.sim.fragmentation import Shape
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, Step
 
@@ -30,6 +31,8 @@ MODEL: Final = "batchyard.dev/gpu-model"
 NAMESPACE: Final = "trace"
 PODS_PER_NODE: Final = 110
 _MIB: Final = 1 << 20
+#: As spreadsheets begin their files.
+_BYTE_ORDER_MARK: Final = "\ufeff"
 
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = (
@@ -109,12 +112,11 @@ def _steps(applied: Mapping[Duration, Sequence[Obj]], pods: Sequence[TracedPod])
 def _read_tables(folder: Path, faults: list[FileFault]) -> tuple[list[tuple[str, Row]], list[tuple[str, Row]]]:
     """The rows of nodes and of pods, each with its place."""
     tables: dict[Sequence[str], list[tuple[str, Row]]] = {}
-    files = sorted(folder.glob("*.csv")) if folder.is_dir() else []
-    for path in files:
+    for name, text in read_folder(folder, ".csv", faults):
         try:
-            _read_table(path, tables, faults)
-        except (OSError, UnicodeDecodeError, csv.Error) as wrong:
-            faults.append(FileFault(str(path), FieldError("", f"cannot be read: {wrong}", "save it as CSV in UTF-8")))
+            _read_table(name, text, tables, faults)
+        except csv.Error as wrong:
+            faults.append(FileFault(name, FieldError("", f"no CSV: {wrong}", "save it as CSV")))
     for columns, what in ((_NODE_COLUMNS, "nodes"), (_POD_COLUMNS, "pods")):
         if columns not in tables and not faults:
             remedy = f"put a CSV file with the columns {', '.join(columns)} there"
@@ -122,16 +124,17 @@ def _read_tables(folder: Path, faults: list[FileFault]) -> tuple[list[tuple[str,
     return tables.get(_NODE_COLUMNS, []), tables.get(_POD_COLUMNS, [])
 
 
-def _read_table(path: Path, tables: dict[Sequence[str], list[tuple[str, Row]]], faults: list[FileFault]) -> None:
-    with path.open(newline="", encoding="utf-8-sig") as text:
-        reader = csv.DictReader(text)
-        found = reader.fieldnames or ()
-        columns = next((columns for columns in (_POD_COLUMNS, _NODE_COLUMNS) if set(columns) <= set(found)), None)
-        if columns is None:
-            remedy = f"nodes need {', '.join(_NODE_COLUMNS)}; pods need {', '.join(_POD_COLUMNS)}"
-            faults.append(FileFault(str(path), FieldError("", "its columns are of no trace that is known", remedy)))
-            return
-        tables.setdefault(columns, []).extend((f"{path}:{reader.line_num}", row) for row in reader)
+def _read_table(
+    name: str, text: str, tables: dict[Sequence[str], list[tuple[str, Row]]], faults: list[FileFault]
+) -> None:
+    reader = csv.DictReader(text.removeprefix(_BYTE_ORDER_MARK).splitlines())
+    found = reader.fieldnames or ()
+    columns = next((columns for columns in (_POD_COLUMNS, _NODE_COLUMNS) if set(columns) <= set(found)), None)
+    if columns is None:
+        remedy = f"nodes need {', '.join(_NODE_COLUMNS)}; pods need {', '.join(_POD_COLUMNS)}"
+        faults.append(FileFault(name, FieldError("", "its columns are of no trace that is known", remedy)))
+        return
+    tables.setdefault(columns, []).extend((f"{name}:{reader.line_num}", row) for row in reader)
 
 
 def _find_twins(rows: Sequence[tuple[str, Row]], column: str, faults: list[FileFault]) -> None:
@@ -213,10 +216,10 @@ def _pod(row: Row) -> tuple[TracedPod, dict[str, Any]]:
 
 
 def _number(row: Row, column: str) -> int:
-    number = int(row[column] or "")
-    if number < 0:
-        raise ValueError(f"{column} is {number}")
-    return number
+    text = row[column] or ""
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"{column} is {text!r}")
+    return int(text)
 
 
 def _on_models(models: Sequence[str]) -> dict[str, Any]:

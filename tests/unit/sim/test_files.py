@@ -48,7 +48,7 @@ def test_what_is_missing_or_no_text_is_a_fault_and_the_rest_is_read(tmp_path: Pa
     assert [text for _, text in texts] == ["# good.yaml"]
     assert [fault.partition(": ")[2] for fault in faults] == [
         "cannot be read: No such file or directory; check the name and who may read it",
-        "no text: byte 4 is not UTF-8; manifests are text: save it as UTF-8, or leave it out",
+        "no text: byte 4 is not UTF-8; save it as UTF-8, or leave it out",
     ]
 
 

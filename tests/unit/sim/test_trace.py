@@ -1,0 +1,91 @@
+"""Traces are read as scenarios, and say what is wrong with them."""
+
+from pathlib import Path
+
+import pytest
+
+from batchyard.base.instant import SECOND
+from batchyard.sim.fragmentation import Shape
+from batchyard.sim.scenario import InvalidScenario
+from batchyard.sim.simulate import read_scenario
+from batchyard.sim.trace import read_trace, with_manifests
+from unit.sim.trace_make import NODE_COLUMNS, NODES, POD_COLUMNS, PODS, write_trace
+
+JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j, annotations: {batchyard.dev/submit-at: 20s}}\nspec:\n"
+TEMPLATE = "  template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}\n"
+
+
+def faults(folder: Path) -> list[str]:
+    """What is wrong with a trace, without the name of the folder."""
+    with pytest.raises(InvalidScenario) as caught:
+        read_trace(folder)
+    return [str(fault).replace(str(folder), "") for fault in caught.value.faults]
+
+
+def test_pods_are_read_with_their_times_and_shapes(tmp_path: Path) -> None:
+    pods = {pod.name: pod for pod in read_trace(write_trace(tmp_path)).pods}
+    assert pods["b"].shape == Shape(1000, 1 << 30, 600, ("G2",))
+    assert (pods["b"].created, pods["b"].scheduled, pods["b"].deleted) == (10 * SECOND, 12 * SECOND, 60 * SECOND)
+    assert (pods["a"].shape.gpu_milli, pods["d"].scheduled) == (2000, None)
+
+
+def test_nodes_and_pods_become_objects(tmp_path: Path) -> None:
+    first, *others = read_trace(write_trace(tmp_path)).scenario.steps
+    _, node, _, pod = first.apply
+    assert node["status"]["allocatable"]["batchyard.dev/gpu-milli"] == "2000"
+    assert pod["metadata"]["annotations"] == {"batchyard.dev/runtime": "100s"}
+    (failing,) = others[0].apply
+    assert failing["metadata"]["annotations"] == {"batchyard.dev/runtime": "48s", "batchyard.dev/exit-code": "1"}
+    assert [key.name for step in others for key in step.delete] == ["d"]
+
+
+def test_a_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    write_trace(tmp_path)
+    path = tmp_path / "pods.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert len(read_trace(tmp_path).pods) == len(PODS)
+
+
+def test_all_rows_that_are_wrong_are_said_with_their_lines(tmp_path: Path) -> None:
+    early, cut = "c,1000,1024,1,600,,LS,Running,20,10,", "d,1000"
+    write_trace(tmp_path, (PODS[0], PODS[0], early, cut), (*NODES, "n,many,1,1,T4", "m,1,1,-1,T4"))
+    assert [fault.partition("; ")[0] for fault in faults(tmp_path)] == [
+        "/pods.csv:3: 'a' is in /pods.csv:2 already",
+        "/nodes.csv:4: not a row of a trace: cpu_milli is 'many'",
+        "/nodes.csv:5: not a row of a trace: gpu is '-1'",
+        "/pods.csv:4: not a row of a trace: its times are not in the order created, scheduled, deleted",
+        "/pods.csv:5: not a row of a trace: creation_time is ''",
+    ]
+
+
+def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path / "none")
+    assert fault == ": cannot be read: No such file or directory; check the name and who may read it"
+    (tmp_path / "nodes.csv").write_text(f"{NODE_COLUMNS}\n")
+    assert faults(tmp_path) == [
+        f": no file of pods is in this folder; put a CSV file with the columns {_needed()} there"
+    ]
+
+
+def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
+    (write_trace(tmp_path) / "more.csv").write_text("a,b\n1,2\n")
+    (fault,) = faults(tmp_path)
+    assert fault.startswith("/more.csv: its columns are of no trace that is known; nodes need sn, cpu_milli")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (write_trace(tmp_path) / "more.csv").write_bytes(b"\xff\xfe")
+    assert faults(tmp_path) == ["/more.csv: no text: byte 0 is not UTF-8; save it as UTF-8, or leave it out"]
+
+
+def test_manifests_run_beside_a_trace(tmp_path: Path) -> None:
+    trace = read_trace(write_trace(tmp_path))
+    scenario, _ = read_scenario([JOB + TEMPLATE])
+    both = with_manifests(trace, scenario)
+    assert [step.at // SECOND for step in both.steps] == [0, 10, 20, 30, 40, 90]
+    assert [obj["kind"] for obj in both.steps[2].apply] == ["Pod", "Job"]
+    assert both.counts == {"Node": 2, "Pod": 5, "Job": 1}
+
+
+def _needed() -> str:
+    return POD_COLUMNS.replace("qos,", "").replace(",", ", ")

@@ -1,0 +1,101 @@
+"""What the report of a trace says, on a trace small enough to be worked out by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from batchyard.base.instant import SECOND
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.simulate import Options
+from batchyard.sim.trace import Trace, read_trace
+from batchyard.sim.trace_report import Agreement, PodCounts, TraceReport, TraceRun, Unplaced
+from unit.sim.trace_make import NODES, write_trace
+
+REAL = Path(__file__).parents[4] / "shared" / "traces"
+
+
+def replayed(trace: Trace, until: int | None = None) -> TraceReport:
+    """The report of a run, to its end or for so many seconds."""
+    run = TraceRun(trace, Options(until=None if until is None else until * SECOND))
+    run.simulation.advance()
+    run.simulation.result()
+    return run.report()
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> TraceReport:
+    """The report of the small trace."""
+    return replayed(read_trace(write_trace(tmp_path)))
+
+
+def test_pods_are_counted_here_and_there(report: TraceReport) -> None:
+    assert report.pods == PodCounts(5, placed_here=4, placed_there=4, placed_in_both=3, waiting=1, not_created=0)
+
+
+def test_waits_are_compared_with_those_of_the_trace(report: TraceReport) -> None:
+    """At once are a and b, who took 2 s in the trace; c comes at 20 s and waits until b has run for 48 s."""
+    waits = report.waits
+    assert (waits.here.max, waits.there.max) == (38, 2)
+    assert (waits.longer_here, waits.excess_here.max) == (1, 38)
+    assert (waits.longer_there, waits.excess_there.max) == (1, 2)
+    assert waits.agree == [Agreement(1, 1), Agreement(10, 2), Agreement(60, 3)]
+
+
+def test_reasons_are_those_of_placement(report: TraceReport) -> None:
+    affinity = "node(s) didn't match Pod's node affinity/selector"
+    assert report.unplaced == [Unplaced(affinity, 1)]
+
+
+def test_usage_is_weighted_with_time(report: TraceReport) -> None:
+    """Of 3 GPUs: a has 2 for 100 s, b 0.6 for 48 s, c 0.6 for the 180 s after."""
+    gpu = next(row for row in report.usage if (row.model, row.resource) == ("", "gpu"))
+    assert report.duration == 238
+    assert gpu.total == 3000
+    assert gpu.mean == pytest.approx((2000 * 100 + 600 * 48 + 600 * 180) / 3000 / 238)
+    assert (gpu.peak, gpu.peak_at) == (2600 / 3000, 10)
+    assert gpu.peak_there == pytest.approx((2000 + 600 + 600 + 500) / 3000)
+
+
+def test_usage_is_told_by_model(report: TraceReport) -> None:
+    rows = {row.model: row for row in report.usage if row.resource == "gpu"}
+    assert list(rows) == ["", "G2", "T4"]
+    assert (rows["T4"].peak, rows["G2"].peak, rows["G2"].nodes) == (1.0, 0.6, 1)
+    assert rows["T4"].mean_there is None
+
+
+def test_points_are_at_equal_distances(report: TraceReport) -> None:
+    assert [point.at for point in report.points[:3]] == [0, 2, 4]
+    at_40 = next(point for point in report.points if point.at == 40)
+    assert (at_40.gpu, at_40.waiting) == (2600 / 3000, 2)
+
+
+def test_fragmentation_is_what_the_mix_cannot_use(tmp_path: Path) -> None:
+    """Alone on 2 GPUs: with 400 left of one, the pod finds them useless, but can use the other."""
+    trace = read_trace(write_trace(tmp_path, ("a,1000,1024,1,600,,LS,Succeeded,0,100,0",), NODES[:1]))
+    found = replayed(trace).fragmentation
+    assert (found.mean, found.peak, found.least) == (400 / 1400, 400 / 1400, 0)
+
+
+def test_a_run_may_end_early(tmp_path: Path) -> None:
+    report = replayed(read_trace(write_trace(tmp_path)), until=25)
+    assert report.pods == PodCounts(5, placed_here=2, placed_there=3, placed_in_both=2, waiting=1, not_created=2)
+    assert report.duration == 25
+
+
+def test_plain_values_are_named_as_in_the_api(report: TraceReport) -> None:
+    told = report.told()
+    assert told["pods"]["placedInBoth"] == 3
+    assert told["waits"]["agree"][0] == {"within": 1, "pods": 1}
+    assert told["waits"]["excessHere"]["p50"] == 38
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the trace is not beside the repository")
+def test_the_real_trace_is_placed_as_it_was() -> None:
+    whole = read_trace(REAL)
+    pods = whole.pods[:200]
+    steps = [step for step in whole.scenario.steps if step.at <= pods[-1].created]
+    report = replayed(Trace(pods, Scenario(steps, counts=whole.scenario.counts)))
+    assert report.pods.placed_in_both == report.pods.placed_there
+    assert report.waits.here.max == 0
+    for row in report.usage[:3]:
+        assert row.mean == pytest.approx(row.mean_there, rel=0.01)
