@@ -15,13 +15,13 @@ from batchyard.base.instant import Instant
 from batchyard.controllers.followers import HeldRoom
 from batchyard.controllers.placement_index import KINDS, PlacementIndex, pod_key
 from batchyard.controllers.swaps import Swaps
-from batchyard.core.hotswap import FUTILE, Unit, find_swap
+from batchyard.core.hotswap import Unit, find_swap
 from batchyard.core.placement.claims import place_claims
 from batchyard.core.placement.fit import NO_NODES, Placed, Unplaceable, find_node
 from batchyard.core.placement.gang import GangPlaced, GangPreemption, may_have_room, place_gang, preempt_for_gang
 from batchyard.core.placement.parked import Asking
 from batchyard.core.placement.pod_status import set_gated, set_placed, set_preempted, set_unplaced
-from batchyard.core.placement.preemption import Futile, Preemption, find_preemption
+from batchyard.core.placement.preemption import Futile, Preemption, find_preemption, nobody_leaves
 from batchyard.core.placement.profile import Profile
 from batchyard.ports.client import Delete, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
@@ -146,7 +146,8 @@ class _Pass:
         swap = find_swap(claims, self._nodes, swaps.unit_of, profile)
         if swap is None:
             swaps.hold(claims, {})
-            return self._park(pods, [_told_to(pod, stuck, _told(why, FUTILE)) for pod in pods])
+            futile = nobody_leaves(why.obstacles, len(self._nodes))
+            return self._park(pods, [_told_to(pod, stuck, _told(why, futile)) for pod in pods])
         for pod in pods:
             self._reserve(pod, swap.nodes[pod.uid], _told_to(pod, stuck, why.message()))
         swaps.hold(claims, swap.nodes)

@@ -11,7 +11,8 @@ that writes ends the drain; the delivery of its writes starts the next.
 An outcome has succeeded when all its writes have; only then are its events recorded. After a Conflict or NotFound the
 key is looked at again at once, a bounded number of times in a row; after that, and after any other error, later and
 later, from 1 ms to 30 s. What is forbidden stays so until something changes: its key is looked at again when it is
-wanted again, not after a time. An exception of a controller is a defect: it passes through, with a note of who and what.
+wanted again, not after a time. An exception of a controller is a defect: it passes through, with a note of who and
+what.
 """
 
 from collections.abc import Callable, Iterable, Sequence

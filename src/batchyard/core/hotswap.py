@@ -30,13 +30,12 @@ from batchyard.core.placement.claims import (
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import pick_node
 from batchyard.core.placement.node import Node
-from batchyard.core.placement.preemption import Futile, lower_pods
+from batchyard.core.placement.preemption import lower_pods
 from batchyard.core.placement.profile import Profile
 from batchyard.core.placement.resources import find_shortage, freed
 
 #: The reason of the Preempted condition of Workloads that left so.
 HOTSWAP: Final = "Hotswap"
-FUTILE: Final = Futile("preemption: nobody of lower priority makes enough room by leaving.")
 #: How many places are compared for one claim, and how many are tried who might be enough alone.
 PLACES_MAX: Final = 100
 SINGLES_MAX: Final = 32

@@ -174,7 +174,7 @@ def test_equals_are_not_preempted() -> None:
     assert evicted(stage) == []
     told = find_condition(stage.get(scheme.POD, "high-0-0"), "PodScheduled")
     assert told is not None
-    assert told["message"].endswith(" preemption: nobody of lower priority makes enough room by leaving.")
+    assert told["message"].endswith(" 8 No preemption victims found for incoming pod.")
 
 
 def test_a_workload_that_is_over_or_unknown_cannot_leave() -> None:

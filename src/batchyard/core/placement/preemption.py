@@ -74,6 +74,15 @@ def find_preemption(pod: PodView, nodes: Nodes, obstacles: Mapping[str, Obstacle
     return Futile(f"preemption: {tell(len(nodes), counts)}")
 
 
+def nobody_leaves(obstacles: Mapping[str, Obstacle], count: int) -> Futile:
+    """What a pod is told for which nobody on any of so many nodes may leave."""
+    potential = sum(obstacle.may_yield for obstacle in obstacles.values())
+    counts = {text: potential for text in _NO_VICTIMS.reasons if potential}
+    if potential < count:
+        counts[_NO_HELP] = count - potential
+    return Futile(f"preemption: {tell(count, counts)}")
+
+
 def awaits_victims(pod: PodView, nodes: Nodes) -> bool:
     """Whether those who leave for a pod are still on the node on which room is held for it."""
     node = nodes.get(nodes.nomination_of(pod.uid))
