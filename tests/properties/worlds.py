@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from batchyard.sim.checkers.inspection import attach
 from batchyard.sim.checkers.law import Violation
 from batchyard.sim.faulty_client import Trouble
-from batchyard.sim.generate import Bounds
+from batchyard.sim.generate import Bounds, SeededDraws
+from batchyard.sim.generate_cluster import random_cluster_scenario
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import World
 
@@ -54,6 +55,18 @@ def _broken(world: World) -> str:
     assert world.kernel.pending() == 0, f"the world still spins after {STEPS_MAX} steps, at {world.now()}"
     world.settle()
     return told(inspection.finish())
+
+
+def told_of_cluster(seed: int) -> str:
+    """What the random cluster of a seed broke, and how to see it again."""
+    world = World(random_cluster_scenario(SeededDraws(seed)))
+    inspection = attach(world)
+    world.kernel.run(steps_max=STEPS_MAX)
+    world.settle()
+    world.kernel.run(steps_max=STEPS_MAX)
+    assert world.kernel.pending() == 0, f"the cluster of seed {seed} still spins after {world.kernel.steps} steps"
+    broken = told(inspection.finish())
+    return f"{broken}\nagain: python tools/worlds.py {seed}" if broken else ""
 
 
 def told(violations: Sequence[Violation]) -> str:

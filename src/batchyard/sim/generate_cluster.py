@@ -81,7 +81,7 @@ def _make_pools(plan: Plan) -> None:
     """A pool of fixed size, and some of other kinds, each with a queue for its pods."""
     dice = plan.dice
     plan.pools.append({"name": "fixed", "machineType": "e2-standard-4", "nodeCount": dice.between(1, 2)})
-    _make_queue(plan, "fixed", {"cpu": dice.pick([8, 4, 2]), "memory": "64Gi"})
+    _make_queue(plan, "fixed", {"cpu": dice.pick([12, 6, 3]), "memory": "64Gi"})
     plan.targets.append(Target("fixed", {"cpu": "1"}, {well_known.NODE_POOL: "fixed"}))
     for make in (_make_elastic, _make_spot, _make_gpu, _make_slices, _make_queued):
         if dice.chance(50):
@@ -90,7 +90,7 @@ def _make_pools(plan: Plan) -> None:
 
 def _make_elastic(plan: Plan) -> None:
     dice = plan.dice
-    bounds = {"totalMin": dice.pick([0, 0, 1]), "totalMax": dice.between(1, 4), "locationPolicy": "ANY"}
+    bounds = {"totalMin": dice.pick([0, 0, 1]), "totalMax": dice.between(2, 6), "locationPolicy": "ANY"}
     plan.pools.append({"name": "elastic", "machineType": "n2-standard-4", "autoscaling": bounds})
     _make_queue(plan, "elastic", {"cpu": dice.pick([32, 8]), "memory": "256Gi"})
     pool = {well_known.NODE_POOL: "elastic"}
@@ -109,9 +109,9 @@ def _make_spot(plan: Plan) -> None:
 
 def _make_gpu(plan: Plan) -> None:
     dice = plan.dice
-    bounds = {"totalMin": 0, "totalMax": dice.between(1, 4), "locationPolicy": dice.pick(["ANY", "BALANCED"])}
+    bounds = {"totalMin": 0, "totalMax": dice.between(2, 6), "locationPolicy": dice.pick(["ANY", "BALANCED"])}
     plan.pools.append({"name": "gpu", "machineType": _L4, "autoscaling": bounds})
-    _make_queue(plan, "gpu", {"cpu": 96, "nvidia.com/gpu": dice.pick([8, 4, 2])})
+    _make_queue(plan, "gpu", {"cpu": 96, "nvidia.com/gpu": dice.pick([12, 12, 8, 4])})
     plan.targets += [
         Target("gpu", {"cpu": "4", "nvidia.com/gpu": count}, {well_known.NODE_POOL: "gpu"}, ("nvidia.com/gpu",))
         for count in (1, 2)
@@ -125,7 +125,7 @@ def _make_slices(plan: Plan) -> None:
     for number in range(dice.between(1, 3)):
         pool = {"name": f"slice{number}", "machineType": _TPU, "tpuTopology": "2x4", "zones": [ZONES[0]], **size}
         plan.pools.append(pool)
-    _make_queue(plan, "slices", {"cpu": 960, "google.com/tpu": dice.pick([24, 16, 8])})
+    _make_queue(plan, "slices", {"cpu": 960, "google.com/tpu": dice.pick([24, 24, 16, 8])})
     selector = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x4",
@@ -146,7 +146,7 @@ def _make_queued(plan: Plan) -> None:
         _object(KUEUE, "AdmissionCheck", "dws", spec=check),
         _object(KUEUE, "ProvisioningRequestConfig", "dws", spec=config),
     ]
-    _make_queue(plan, "queued", {"cpu": 64, "nvidia.com/gpu": dice.pick([4, 2])}, checks=["dws"])
+    _make_queue(plan, "queued", {"cpu": 64, "nvidia.com/gpu": dice.pick([6, 4, 2])}, checks=["dws"])
     requests = {"cpu": "1", "nvidia.com/gpu": 1}
     plan.targets.append(Target("queued", requests, {well_known.NODE_POOL: "queued"}, ("nvidia.com/gpu",)))
 
@@ -171,7 +171,7 @@ def _cluster(plan: Plan) -> Made:
     dice = plan.dice
     autoscaling: Made = {"profile": dice.pick(["balanced", "optimize-utilization"])}
     if dice.chance(40):
-        most = {"cpu": 64, "memory": 512, "nvidia-l4": 8}
+        most = {"cpu": 2000, "memory": 8000, "nvidia-l4": dice.pick([16, 8, 4])}
         limits = [{"resource": resource, "max": amount} for resource, amount in most.items()]
         autoscaling["autoProvisioning"] = {"limits": limits}
         requests = {"cpu": "4", "nvidia.com/gpu": 2}
@@ -181,7 +181,7 @@ def _cluster(plan: Plan) -> Made:
     spec: Made = {"region": "z", "zones": list(ZONES), "nodePools": plan.pools, "autoscaling": autoscaling}
     if dice.chance(40):
         types = dict.fromkeys(pool["machineType"] for pool in plan.pools)
-        spec["capacity"] = [{"machineType": name, "zone": ZONES[0], "count": dice.between(2, 6)} for name in types]
+        spec["capacity"] = [{"machineType": name, "zone": ZONES[0], "count": dice.between(2, 8)} for name in types]
     if dice.chance(25):
         spec["quotas"] = [{"name": "nvidia-l4", "limit": dice.between(2, 6)}, {"name": "cpus", "limit": 2000}]
     return _object("cloud.batchyard.dev/v1alpha1", "Cluster", "c", spec=spec)

@@ -1,12 +1,13 @@
 """When nothing is left to happen, whoever has not ended waits for something that is not there.
 
-No pod is on a node and never ends (so no gang is half placed), no Job or JobSet that may run is without pods that
-wait, and no pod waits that all nodes there are, and those their pools may still have, could take with its whole gang.
+No pod is on a node and never ends, so no gang is half placed. No Job or JobSet that may run is without pods that wait.
+No pod waits and is not told why, and none waits with its gang that the nodes there are could take, and those that a
+pool may still have.
 """
 
 from collections.abc import Iterator, Sequence
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.conditions import is_true
 from batchyard.api.meta import Key, Obj, controller_of, key_of
 from batchyard.api.views.node import NodeView, node_view
@@ -49,16 +50,32 @@ class NothingHangs(Law):
         for pod in pods:
             if pod.node_name:
                 self.violate(f"{pod.key} never ends on {pod.node_name}", _key(pod))
-            elif not pod.shape.minds_pods and not pod.gated:
+                continue
+            if not pod.unscheduled:
+                self.violate(f"{pod.key} waits for a node, and nobody says why", _key(pod))
+            if not pod.gated:
                 gangs.setdefault(pod.gang or pod.key, []).append(pod)
         nodes = _free_nodes(self.scene.world.objects(scheme.NODE), placed(pods))
         growth = self._nodes_to_come() if gangs else []
         for gang in gangs.values():
+            if any(pod.shape.minds_pods for pod in gang):
+                self._look_at_exclusive(gang, [*nodes, *(node for _, more in growth for node in more)])
+                continue
             if _find_room(gang, nodes):
                 self.violate(f"{len(gang)} pods wait though there is room", *map(_key, gang))
             for pool, more in growth:
                 if _find_room(gang, [*nodes, *more]):
                     self.violate(f"{len(gang)} pods wait though {pool} may grow", *map(_key, gang))
+
+    def _look_at_exclusive(self, gang: Sequence[PodView], nodes: Sequence["_Free"]) -> None:
+        """Jobs that each want a pool of their own wait for pools; each has a first pod that waits for the others."""
+        first = [pod for pod in gang if pod.shape.minds_pods]
+        pools: dict[str, list[_Free]] = {}
+        for node in nodes:
+            pools.setdefault(node.node.labels.get(well_known.NODE_POOL, ""), []).append(node)
+        fitting = [name for name, found in pools.items() if all(node.could_take(first[0]) for node in found)]
+        if len(first) == len(gang) <= len(fitting) and _wants_pools(first):
+            self.violate(f"{len(gang)} Jobs wait though they could have {', '.join(fitting)}", *map(_key, gang))
 
     def _nodes_to_come(self) -> list[tuple[str, list["_Free"]]]:
         """For each pool with an autoscaler, where nothing else bounds the nodes, those that it may still have."""
@@ -120,6 +137,11 @@ def _find_room(gang: Sequence[PodView], nodes: Sequence[_Free]) -> bool:
         for resource, amount in pod.requests:
             node.free[resource] -= amount
     return True
+
+
+def _wants_pools(pods: Sequence[PodView]) -> bool:
+    """Whether all that matters about other pods is whose pools they are in."""
+    return all(term.topology_key == well_known.NODE_POOL for pod in pods for term in pod.shape.anti_affinity)
 
 
 def _limits(cluster: Obj) -> object:
