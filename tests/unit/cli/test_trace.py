@@ -1,0 +1,59 @@
+"""`batchyard simulate --trace` as users run it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from batchyard.cli.trace import LINES_MAX
+from unit.cli.conftest import Batchyard
+from unit.sim.trace_make import PODS, write_trace
+
+
+def test_the_report_is_printed_as_tables(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("simulate", "--trace", write_trace(tmp_path))
+    assert done.returncode == 0
+    titles = [line.removeprefix("# ") for line in done.stdout.splitlines() if line.startswith("# ")]
+    assert titles == [
+        "pods",
+        "waits of those placed in both, from creation to binding",
+        "why pods were never placed",
+        "what was requested of what there is",
+        "GPU that is free but useless to a typical pod",
+        "over time",
+    ]
+    assert "longer here, by" in done.stdout
+    assert "1      node(s) didn't match Pod's node affinity/selector" in done.stdout
+
+
+def test_the_report_is_told_in_json_and_yaml(batchyard: Batchyard, tmp_path: Path) -> None:
+    write_trace(tmp_path)
+    report = json.loads(batchyard("simulate", "--trace", tmp_path, "-o", "json").stdout)
+    assert report["pods"]["placedHere"] == 4
+    assert sorted(report) == ["duration", "fragmentation", "pods", "points", "trace", "unplaced", "usage", "waits"]
+    assert "placedHere: 4" in batchyard("simulate", "--trace", tmp_path, "-o", "yaml").stdout
+
+
+def test_manifests_run_on_the_nodes_of_the_trace(batchyard: Batchyard, tmp_path: Path) -> None:
+    write_trace(tmp_path)
+    done = batchyard("simulate", "examples/first-steps", "--trace", tmp_path)
+    assert done.returncode == 0
+    assert "train-a" in done.stdout
+    assert "t4 " not in done.stdout
+    objects = json.loads(batchyard("simulate", "examples/first-steps", "--trace", tmp_path, "-o", "json").stdout)
+    assert len(objects["objects"]["Job.batch"]) == 3
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_the_event_log_takes_standard_output(batchyard: Batchyard, tmp_path: Path, form: str) -> None:
+    arguments = ("-o", "json") if form == "json" else ()
+    done = batchyard("simulate", "--trace", write_trace(tmp_path), "--events", "-", *arguments)
+    assert done.returncode == (2 if arguments else 0)
+    assert "# pods" not in done.stdout
+
+
+def test_a_broken_trace_ends_with_1(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("simulate", "--trace", write_trace(tmp_path, PODS[:1] * (LINES_MAX + 3)))
+    assert (done.returncode, done.stdout) == (1, "")
+    *_, more, last = done.stderr.splitlines()
+    assert (more, last) == ("and 2 more", f"batchyard: {LINES_MAX + 2} faults; nothing was run")
