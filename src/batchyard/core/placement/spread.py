@@ -59,11 +59,9 @@ def crowding(pod: PodView, feasible: Sequence[Node], nodes: Iterable[Node], neig
         key, by_node = rule.topology_key, _count(rule, pod, neighbours)
         domains = {node.view.labels[key]: 0 for node in scored}
         if key != well_known.HOSTNAME:
-            for node in nodes:
-                if node.name in by_node and _has_all_keys(node, rules) and _is_counted(rule, pod, node):
-                    value = node.view.labels[key]
-                    if value in domains:
-                        domains[value] += by_node[node.name]
+            counted = [n for n in nodes if n.name in by_node and _has_all_keys(n, rules) and _is_counted(rule, pod, n)]
+            for node in (node for node in counted if node.view.labels[key] in domains):
+                domains[node.view.labels[key]] += by_node[node.name]
         weight = math.log((len(scored) if key == well_known.HOSTNAME else len(domains)) + 2)
         for node in scored:
             count = by_node.get(node.name, 0) if key == well_known.HOSTNAME else domains[node.view.labels[key]]
