@@ -5,7 +5,7 @@ pass tries everybody who is to be tried, in order, each on the cluster as those 
 schedule_one.go, framework/preemption/executor.go.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from batchyard.api import well_known
@@ -114,8 +114,7 @@ class _Pass:
             return [pod.unplaced for pod in pods]
         placement = place_gang(pods, self._nodes, profile)
         if isinstance(placement, GangPlaced):
-            for pod in pods:
-                self._bind(pod, placement.nodes[pod.uid])
+            self._bind_all(pods, placement.nodes)
             return ()
         stuck, why = placement
         preemption = preempt_for_gang(pods, self._nodes, profile)
@@ -138,8 +137,7 @@ class _Pass:
         claims = swaps.claims_of(pods)
         placement = place_claims(claims, self._nodes, profile)
         if isinstance(placement, GangPlaced):
-            for pod in pods:
-                self._bind(pod, placement.nodes[pod.uid])
+            self._bind_all(pods, placement.nodes)
             swaps.hold(claims, placement.nodes)
             return ()
         stuck, why = placement
@@ -171,6 +169,13 @@ class _Pass:
     def _is_hopeless(self, pods: Sequence[PodView], profile: Profile) -> bool:
         """Whether a gang that was told why it waits still lacks room at the first look."""
         return all(pod.unplaced for pod in pods) and not may_have_room(pods, self._nodes, profile)
+
+    def _bind_all(self, pods: Sequence[PodView], places: Mapping[str, str]) -> None:
+        """Bind pods in the order in which their places were found, so that each gets what it found of its node."""
+        by_uid = {pod.uid: pod for pod in pods}
+        for uid, node_name in places.items():
+            if uid in by_uid:
+                self._bind(by_uid[uid], node_name)
 
     def _bind(self, pod: PodView, node_name: str) -> None:
         obj = self._current(pod)

@@ -1,8 +1,8 @@
 """A pod that shares a GPU is told which one at its binding; who places pods after a restart goes by that."""
 
-from batchyard.api.meta import Key, annotation
+from batchyard.api.meta import Key, annotation, with_path
 from batchyard.controllers.placement import PlacementController
-from batchyard.ports.client import Delete
+from batchyard.ports.client import Delete, Update
 from stage import Stage
 from unit.core.test_placement_devices import INDEX, gpu_node, sharer
 
@@ -49,3 +49,18 @@ def test_who_waits_for_one_gpu_is_placed_when_it_is_free() -> None:
     assert not stage.get("Pod", "c")["spec"].get("nodeName")
     remove(stage, "b")
     assert gpus(stage, "c") == ["1"]
+
+
+def test_the_pods_of_a_gang_are_bound_as_they_were_found_to_fit() -> None:
+    """Bound by name, a and b would both lie on the first GPU, and c and d would not fit any more."""
+    stage = Stage(PlacementController())
+    gang = {"annotations": {"kueue.x-k8s.io/workload": "w"}, "labels": {"batch.kubernetes.io/controller-uid": "g"}}
+    pods = [
+        sharer(name, milli, schedulingGates=[{"name": "g"}], **gang)
+        for name, milli in zip("abcd", (400, 400, 600, 600), strict=True)
+    ]
+    stage.put(gpu_node(gpus=2), *pods)
+    for pod in pods:
+        stage.client.submit(Update(with_path(pod, ("spec", "schedulingGates"), None)), lambda _: None)
+    stage.settle()
+    assert gpus(stage, "a", "b", "c", "d") == ["0", "1", "0", "1"]
