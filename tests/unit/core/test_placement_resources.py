@@ -9,7 +9,7 @@ from batchyard.core.placement.profile import Profile
 from batchyard.core.placement.resources import find_shortage, has_room, resource_score
 from unit.core.placement_make import cluster, node, pod, view
 
-EMPTY = {"containers": [{"name": "c"}]}
+EMPTY: Any = {"containers": [{"name": "c"}]}
 
 
 def only(*objects: Any) -> Node:
