@@ -129,7 +129,7 @@ def _nodes(settings: Settings) -> Sequence[Controller]:
     """What there is to do where there are nodes."""
     scaling = ScalingIndex()
     return (
-        PlacementController(settings.profile),
+        PlacementController(settings.profile, hotswap=settings.hotswap),
         ExclusivePlacement(),
         NodeHealth(),
         TaintEviction(),

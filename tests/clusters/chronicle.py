@@ -58,7 +58,6 @@ class Seat(NamedTuple):
     owner: str
     job: str
     pool: str
-    priority: int
     runs: bool
 
 
@@ -127,12 +126,12 @@ class Chronicle:
         seats = [seats for since, seats in self.seats if since <= at][-1]
         return sorted({seat.pool for seat in seats if seat.owner == owner})
 
-    def jobs_by_pool(self) -> Iterator[dict[tuple[str, int], list[str]]]:
-        """The Jobs on each pool, by their priority, after every change."""
+    def jobs_by_pool(self) -> Iterator[dict[str, list[str]]]:
+        """The Jobs on each pool, after every change."""
         for _, seats in self.seats:
-            pools: dict[tuple[str, int], list[str]] = {}
+            pools: dict[str, list[str]] = {}
             for seat in sorted(seats):
-                jobs = pools.setdefault((seat.pool, seat.priority), [])
+                jobs = pools.setdefault(seat.pool, [])
                 if seat.job not in jobs:
                     jobs.append(seat.job)
             yield pools
@@ -170,7 +169,7 @@ class Chronicle:
     def _seat(self, pod: Obj) -> Seat:
         job = label(pod, "job-name") or ""
         owner = label(pod, "jobset.sigs.k8s.io/jobset-name") or job
-        return Seat(owner, job, self._pools[node_of(pod)], pod["spec"]["priority"], phase(pod) == RUNNING)
+        return Seat(owner, job, self._pools[node_of(pod)], phase(pod) == RUNNING)
 
 
 def _owner(record: Record) -> str:

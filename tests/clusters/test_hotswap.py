@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Key
+from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import seconds
 from batchyard.sim.recovery import Loss
 from batchyard.sim.scenario import make_scenario
@@ -17,12 +17,19 @@ OURS = EXAMPLES / "hotswap"
 THEIRS = SHARED / "hotswap"
 HIGH, LOW = "high-jax-trillium", "low-jax-trillium"
 LOST_AT, REPAIR = 900, 600
+SLICES = [f"slice-{number}" for number in range(4)]
 
-#: What differs from one run to another: with Hotswap, with what Kubernetes does alone, and waiting for repair.
-MODES = {
+#: What differs from one run to another: with Hotswap, with what Kubernetes does alone, and waiting for repair; where
+#: they come one after the other, or at once.
+MODES: dict[str, dict[str, str]] = {
     "hotswap": {},
     "kubernetes": {"spec:\n  faults": "spec:\n  hotswap: false\n  faults"},
     "repair": {"value: 2000000": "value: 2000000\npreemptionPolicy: Never"},
+    "together": {"submit-at: 2s": "submit-at: 1s"},
+    "together, repair": {
+        "submit-at: 2s": "submit-at: 1s",
+        "value: 2000000": "value: 2000000\npreemptionPolicy: Never",
+    },
 }
 
 
@@ -69,6 +76,19 @@ def recovery(whose: str, mode: str) -> float:
     return seconds(loss.whole_at - loss.lost_at)
 
 
+def lost_slice(chronicle: Chronicle) -> str:
+    """The pool that lost its nodes."""
+    (name,) = [name for name in SLICES if 0 in chronicle.sizes(name)[1:]]
+    return name
+
+
+def job_set(chronicle: Chronicle, name: str) -> Obj:
+    """A JobSet at the end."""
+    found = chronicle.world.client.get(Key(scheme.JOB_SET, "default", name))
+    assert found is not None
+    return found
+
+
 @whoever
 def test_both_run_side_by_side_before_the_loss(whose: str) -> None:
     chronicle = played(whose, "hotswap")
@@ -94,18 +114,27 @@ def test_without_it_recovery_takes_until_the_repair_or_longer(whose: str) -> Non
 def test_nothing_of_either_is_lost(whose: str, mode: str) -> None:
     chronicle = played(whose, mode)
     for name in (HIGH, LOW):
-        job_set = chronicle.world.client.get(Key(scheme.JOB_SET, "default", name))
-        assert job_set is not None
-        assert job_set["status"]["terminalState"] == "Completed"
+        assert job_set(chronicle, name)["status"]["terminalState"] == "Completed"
         assert len(chronicle.happened("Finished", name)) == 1
 
 
 @whoever
 def test_the_high_one_runs_where_the_low_one_was(whose: str) -> None:
     chronicle = played(whose, "hotswap")
-    before, after = chronicle.pools(HIGH, LOST_AT - 1), chronicle.pools(HIGH, LOST_AT + 120)
-    (taken,) = set(after) - set(before)
-    assert taken in chronicle.pools(LOW, LOST_AT - 1)
+    after = chronicle.pools(HIGH, LOST_AT + 120)
+    assert set(after) & set(chronicle.pools(LOW, LOST_AT - 1))
+    assert lost_slice(chronicle) not in after
+
+
+@whoever
+def test_the_low_one_leaves_whole_and_queues_again(whose: str) -> None:
+    chronicle = played(whose, "hotswap")
+    (told,) = [record for record in chronicle.records if record["event"] == "Preempted"]
+    assert told["reason"] == "Hotswap"
+    (preempted,) = chronicle.happened("Preempted", LOW)
+    first, second = chronicle.happened("QuotaReserved", LOW)
+    assert first < preempted <= second < preempted + 10
+    assert job_set(chronicle, LOW)["status"]["restarts"] == 0
 
 
 @whoever
@@ -116,8 +145,7 @@ def test_the_low_one_is_back_as_soon_as_the_slice_is_repaired(whose: str) -> Non
     assert victim.whole_at is not None
     back_at = seconds(victim.whole_at - EPOCH)
     assert LOST_AT + REPAIR < back_at < LOST_AT + REPAIR + 300
-    (lost,) = set(chronicle.pools(HIGH, LOST_AT - 1)) - set(chronicle.pools(HIGH, LOST_AT + 120))
-    assert lost in chronicle.pools(LOW, back_at)
+    assert lost_slice(chronicle) in chronicle.pools(LOW, back_at)
     assert chronicle.together(LOW, 8)[-1][0] == back_at
 
 
@@ -132,15 +160,27 @@ def test_waiting_for_repair_costs_nobody_else(whose: str) -> None:
 @however
 def test_a_slice_is_lost_and_repaired_as_a_whole(whose: str, mode: str) -> None:
     chronicle = played(whose, mode)
-    sizes = [chronicle.sizes(f"slice-{number}") for number in range(4)]
-    assert sorted(map(tuple, sizes)) == [(0, 1, 2, 3, 4)] * 3 + [(0, 1, 2, 3, 4, 3, 2, 1, 0, 1, 2, 3, 4)]
+    assert sorted(tuple(chronicle.sizes(name)) for name in SLICES) == [(0, 1, 2, 3, 4)] * 3 + [
+        (0, 1, 2, 3, 4, 3, 2, 1, 0, 1, 2, 3, 4)
+    ]
 
 
 @whoever
-@however
-def test_no_slice_ever_has_two_jobs_of_one_priority(whose: str, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["hotswap", "repair", "together", "together, repair"])
+def test_no_slice_ever_has_two_jobs(whose: str, mode: str) -> None:
     seen = list(played(whose, mode).jobs_by_pool())
     assert [pools for pools in seen if any(len(jobs) > 1 for jobs in pools.values())] == []
+
+
+@whoever
+@pytest.mark.parametrize("mode", ["together", "together, repair"])
+def test_jobsets_that_come_at_once_do_not_get_in_each_others_way(whose: str, mode: str) -> None:
+    """Though JobSet keeps only those of the same priority apart: each is placed where it has room as a whole."""
+    chronicle = played(whose, mode)
+    starts = [chronicle.together(name, 8)[0][0] for name in (HIGH, LOW)]
+    assert max(starts) < 60
+    restarts = [job_set(chronicle, name)["status"]["restarts"] for name in (HIGH, LOW)]
+    assert restarts == [1, 0]
 
 
 @beside("hotswap")
