@@ -44,9 +44,9 @@ def fraction_done(simulation: Simulation) -> float:
 
 
 def _description(simulation: Simulation) -> str:
-    waits = simulation.world.waits
-    placed = waits.admissions - waits.evictions
-    return f"{format_age(simulation.world.now())} of virtual time, {placed:,} of {_known(simulation):,} placed"
+    waits, known = simulation.world.waits, _known(simulation)
+    so_far = f"{format_age(simulation.world.now())} of virtual time"
+    return f"{so_far}, {waits.admissions - waits.evictions:,} of {known:,} placed" if known else so_far
 
 
 def _known(simulation: Simulation) -> int:

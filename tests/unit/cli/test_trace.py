@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from batchyard.cli.progress import fraction_done
 from batchyard.cli.trace import LINES_MAX
+from batchyard.sim.simulate import Options
+from batchyard.sim.trace import read_trace
+from batchyard.sim.trace_report import TraceRun
 from unit.cli.conftest import Batchyard
 from unit.sim.trace_make import PODS, write_trace
 
@@ -57,3 +61,12 @@ def test_a_broken_trace_ends_with_1(batchyard: Batchyard, tmp_path: Path) -> Non
     assert (done.returncode, done.stdout) == (1, "")
     *_, more, last = done.stderr.splitlines()
     assert (more, last) == ("and 2 more", f"batchyard: {LINES_MAX + 2} faults; nothing was run")
+
+
+def test_progress_goes_by_time_where_nothing_wants_quota(tmp_path: Path) -> None:
+    simulation = TraceRun(read_trace(write_trace(tmp_path)), Options()).simulation
+    seen = [fraction_done(simulation)]
+    while simulation.advance(3):
+        seen.append(fraction_done(simulation))
+    assert seen == sorted(seen)
+    assert (seen[0], max(seen)) == (0, 0.99)

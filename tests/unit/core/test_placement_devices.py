@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from batchyard.api.views.node import node_view
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.devices import Devices
@@ -106,3 +109,19 @@ def test_of_pods_of_lower_priority_those_leave_that_free_one_gpu() -> None:
     preemption = find_preemption(pod, nodes, found.obstacles)
     assert isinstance(preemption, Preemption)
     assert [victim.name for victim in preemption.victims] == ["b"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3000)), max_size=20))
+def test_no_gpu_is_given_twice_and_all_come_back(steps: list[tuple[int, int]]) -> None:
+    devices, there = Devices(3000), dict[str, int]()
+    for number, amount in steps:
+        uid = str(number)
+        if uid in there:
+            devices.release(uid)
+            del there[uid]
+        elif devices.fits(amount):
+            devices.take(uid, amount, ())
+            there[uid] = amount
+            assert len(devices.held_by(uid)) == -(-amount // 1000)
+        assert all(0 <= left <= 1000 for left in devices.left)
+        assert sum(devices.left) == 3000 - sum(there.values())
