@@ -198,15 +198,14 @@ def _pod(row: Row) -> tuple[TracedPod, dict[str, Any]]:
     gpus = _number(row, "num_gpu") * (_number(row, "gpu_milli") if row["num_gpu"] == "1" else WHOLE)
     models = tuple(filter(None, (row["gpu_spec"] or "").split("|")))
     shape = Shape(_number(row, "cpu_milli"), _number(row, "memory_mib") * _MIB, gpus, models)
-    requests = {"cpu": f"{shape.cpu}m", "memory": f"{shape.memory // _MIB}Mi"}
-    if gpus:
-        requests[GPU] = str(gpus)
+    extended = {GPU: str(gpus)} if gpus else {}
+    requests = {"cpu": f"{shape.cpu}m", "memory": f"{shape.memory // _MIB}Mi", **extended}
     annotations = {well_known.RUNTIME: f"{(deleted - began) // SECOND}s"}
     if row["pod_phase"] == "Failed":
         annotations[well_known.EXIT_CODE] = "1"
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
-        "containers": [{"name": "main", "image": "traced", "resources": {"requests": requests}}],
+        "containers": [{"name": "main", "image": "traced", "resources": {"requests": requests, "limits": extended}}],
     }
     if models:
         spec["affinity"] = _on_models(models)
