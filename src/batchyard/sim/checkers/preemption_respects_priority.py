@@ -1,6 +1,7 @@
 """Nobody preempts an equal or higher priority unless a policy of its queue says so, nor more than was lent.
 
-Each preemption is held against the policies and the usage before the cycle that decided it.
+Each preemption is held against the policies and the usage before the cycle that decided it. Hotswap gives the nodes of
+others to whoever has quota and lacks nodes: those others are of lower priority.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key
 from batchyard.api.views.queues import ClusterQueueView, Preemption
 from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.core.hotswap import HOTSWAP
 from batchyard.core.reasons import PreemptionReason, preemptor_uid_of
 from batchyard.ports.client import WatchEvent
 from batchyard.sim.checkers.law import Law
@@ -37,6 +39,10 @@ class PreemptionRespectsPriority(Law):
             return
         queue = self.ledger.queue_of(preemptor)
         keys = event.key, Key(scheme.WORKLOAD, preemptor.namespace, preemptor.name)
+        if preempted["reason"] == HOTSWAP:
+            if not preemptor.quota_reserved or victim.priority >= preemptor.priority:
+                self.violate(f"{preemptor.key} of {preemptor.priority} got nodes of {victim.key}", *keys)
+            return
         if queue is None or preemptor.quota_reserved:
             self.violate(f"{preemptor.key} preempted {victim.key} and waits in no queue", *keys)
             return
