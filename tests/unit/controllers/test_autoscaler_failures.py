@@ -112,3 +112,12 @@ def test_a_reservation_that_has_not_begun_is_waited_for() -> None:
     assert len(world.told("TriggeredScaleUp")) == 1
     world.run(3 * 3600)
     assert world.place("p")
+
+
+def test_a_gang_that_failed_is_not_tried_again_where_zones_share_too_small_a_quota() -> None:
+    world = Scaled(cluster([pool(zones=[A, B])], quotas=[{"name": "cpus", "limit": 7}]))
+    world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
+    world.run(300)
+    asked = len(world.told("TriggeredScaleUp"))
+    world.run(24 * 3600)
+    assert (world.machines(), len(world.told("TriggeredScaleUp"))) == ([], asked)

@@ -110,6 +110,16 @@ class Fleet:
                 bounds.append((row["limit"] - self._sum(partial(_counted, row["name"]))) // each)
         return max(0, min(bounds, default=_MANY))
 
+    def is_known_to_have(self, groups: Sequence[NodeGroup], count: int, cluster: Obj) -> bool:
+        """Whether the cloud is known to have so many machines for groups together, which may share what there is."""
+        grown: dict[NodeGroup, int] = {}
+        for group in groups:
+            grown[group] = min(self.known_room(group, cluster), count - sum(grown.values()))
+            self.grow(group, grown[group])
+        for group, more in grown.items():
+            self.grow(group, -more)
+        return sum(grown.values()) == count
+
     def _sum(self, counted: Callable[[NodeGroup], int]) -> int:
         """What all machines count."""
         return sum(self.size(group) * counted(group) for group in self.groups.values())

@@ -177,8 +177,7 @@ class ScaleUp:
         """Whether all the new nodes may come. Groups that failed lately are tried if the cloud is known to have all."""
         if not any(self.fleet.has_failed(group, self.situation.now) for group in option.groups):
             return True
-        known = [self.fleet.known_room(group, self.situation.cluster) for group in option.groups]
-        return sum(known) >= len(option.nodes)
+        return self.fleet.is_known_to_have(option.groups, len(option.nodes), self.situation.cluster)
 
     def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[Option]:
         """What the groups of a pool could do; those that fit the same pods do it together."""
