@@ -92,7 +92,10 @@ def test_a_jobset_gets_its_policies_and_network() -> None:
 
 
 def test_jobs_of_a_jobset_are_indexed_and_restart_in_place() -> None:
-    (replicated,) = with_defaults(make.jobset())["spec"]["replicatedJobs"]
+    silent = make.pod_template()
+    del silent["spec"]["restartPolicy"]
+    jobset = make.jobset(replicated_jobs=[make.replicated_job(template=silent)])
+    (replicated,) = with_defaults(jobset)["spec"]["replicatedJobs"]
     job = replicated["template"]["spec"]
     assert (job["completionMode"], job["template"]["spec"]["restartPolicy"]) == ("Indexed", "OnFailure")
 
@@ -137,7 +140,7 @@ def test_what_a_jobset_says_is_completed(edits: dict[str, Any], path: str, expec
 
 
 def test_a_pod_that_says_nothing_restarts_and_stops_in_half_a_minute() -> None:
-    done = with_defaults(POD)
+    done = with_defaults(edited(POD, {"spec.restartPolicy": GONE}))
     assert {**done["spec"], "containers": None} == {
         "containers": None,
         "restartPolicy": "Always",

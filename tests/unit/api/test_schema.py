@@ -352,6 +352,7 @@ def test_scenarios_have_durations() -> None:
     assert with_defaults(info, {**scenario, "spec": {"horizon": "1h30m"}})["spec"] == {
         "horizon": "1h30m",
         "fairSharing": False,
+        "hotswap": True,
     }
     (fault,) = validate(info, {**scenario, "spec": {"horizon": "soon"}})
     assert str(fault) == "spec.horizon: Invalid value: 'soon' is not a duration; write it as 90s, 1h30m or 0.5s"

@@ -102,7 +102,7 @@ def test_all_that_is_wrong_is_told_at_once(batchyard: Batchyard, tmp_path: Path)
         (["simulate", FIRST_STEPS, "--output", "xml"], "'xml'"),
         (["simulate", FIRST_STEPS, "--seed", "x"], "valid integer"),
         (["simulate", FIRST_STEPS, "--events", "-", "-o", "json"], "leave out --output"),
-        (["simulate", FIRST_STEPS, "--cluster", "c.yaml"], "No such option"),
+        (["simulate", FIRST_STEPS, "--nodes", "c.yaml"], "No such option"),
         (["guide", "--step", "next"], "'next'"),
         (["fly"], "No such command 'fly'"),
         (["--fly"], "No such option"),
