@@ -15,7 +15,7 @@ from batchyard.base.instant import Instant
 from batchyard.controllers.followers import HeldRoom
 from batchyard.controllers.placement_index import KINDS, PlacementIndex, pod_key
 from batchyard.controllers.swaps import Swaps
-from batchyard.core.hotswap import Unit, find_swap
+from batchyard.core.hotswap import Occupant, find_swap
 from batchyard.core.placement.claims import place_claims
 from batchyard.core.placement.fit import NO_NODES, Placed, Unplaceable, find_node
 from batchyard.core.placement.gang import GangPlaced, GangPreemption, may_have_room, place_gang, preempt_for_gang
@@ -141,7 +141,7 @@ class _Pass:
             swaps.hold(claims, placement.nodes)
             return ()
         stuck, why = placement
-        swap = find_swap(claims, self._nodes, swaps.unit_of, profile)
+        swap = find_swap(claims, self._nodes, swaps.occupant_of, profile)
         if swap is None:
             swaps.hold(claims, {})
             futile = nobody_leaves(why.obstacles, len(self._nodes))
@@ -150,8 +150,8 @@ class _Pass:
             self._reserve(pod, swap.nodes[pod.uid], _told_to(pod, stuck, why.message()))
         swaps.hold(claims, swap.nodes)
         self._index.waiting.park(pods)
-        for unit in swap.victims:
-            self._let_leave(unit, pods[0], swaps)
+        for victim in swap.victims:
+            self._let_leave(victim, pods[0], swaps)
         return ()
 
     def tell_the_rest(self) -> None:
@@ -196,13 +196,13 @@ class _Pass:
         self._index.nominate(pod, node_name)
         self._tell(pod, message, node_name)
 
-    def _let_leave(self, unit: Unit, preemptor: PodView, swaps: Swaps) -> None:
+    def _let_leave(self, victim: Occupant, preemptor: PodView, swaps: Swaps) -> None:
         """A Workload leaves, or a pod that belongs to none."""
-        workload = swaps.evict(unit, preemptor, self.outcome)
+        workload = swaps.evict(victim, preemptor, self.outcome)
         if workload is not None:
             self._index.condemn(key_of(workload), workload["metadata"]["uid"], preemptor)
             return
-        for pod in unit.pods:
+        for pod in victim.pods:
             self._evict(pod, preemptor, pod.node_name)
 
     def _evict(self, victim: PodView, preemptor: PodView, node_name: str) -> None:

@@ -15,7 +15,7 @@ from batchyard.controllers.followers import HeldRoom, missing_followers
 from batchyard.controllers.jobs.family import owner_key
 from batchyard.controllers.placement_index import pod_key
 from batchyard.core.checkpoints import checkpoint_interval, lost_work, running_since
-from batchyard.core.hotswap import HOTSWAP, Unit, message
+from batchyard.core.hotswap import HOTSWAP, Occupant, message
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.core.lifecycle.jobset.exclusive import is_leader
@@ -35,7 +35,7 @@ class Swaps:
         self._reader = reader
         self._now = now
         #: By gang, or by the uid of a pod without one.
-        self._units: dict[str, Unit | None] = {}
+        self._occupants: dict[str, Occupant | None] = {}
         self._gangs: dict[str, list[PodView]] = {}
 
     def claims_of(self, pods: Iterable[PodView]) -> list[Claim]:
@@ -46,17 +46,17 @@ class Swaps:
         """Hold room for all who will follow the leaders of claims; without seats, for nobody."""
         self._held.hold(claims, seats)
 
-    def unit_of(self, pod: PodView) -> Unit | None:
+    def occupant_of(self, pod: PodView) -> Occupant | None:
         """With whom a pod leaves, and what that costs; None if it cannot be made to leave."""
         key = pod.gang or pod.uid
-        if key not in self._units:
-            self._units[key] = self._unit_of_gang(pod) if pod.gang else self._unit(pod.key, (pod,))
-        return self._units[key]
+        if key not in self._occupants:
+            self._occupants[key] = self._of_gang(pod) if pod.gang else self._occupant(pod.key, (pod,))
+        return self._occupants[key]
 
-    def evict(self, unit: Unit, preemptor: PodView, outcome: Outcome) -> Obj | None:
-        """Evict the Workload of a unit, which was told of here before; None if it is a pod without one."""
-        pod = unit.pods[0]
-        self._units[pod.gang or pod.uid] = unit._replace(is_leaving=True)
+    def evict(self, occupant: Occupant, preemptor: PodView, outcome: Outcome) -> Obj | None:
+        """Evict the Workload of an occupant; None if it is a pod without one, which is to be deleted instead."""
+        pod = occupant.pods[0]
+        self._occupants[pod.gang or pod.uid] = occupant._replace(is_leaving=True)
         victim = self._workload_of(pod) if pod.gang else None
         if victim is None:
             return None
@@ -65,7 +65,7 @@ class Swaps:
         if by is not None:
             view = workload_view(by)
             name, uid, job_uid = view.key, view.uid, view.job_uid
-        told = message(name, uid, job_uid, unit)
+        told = message(name, uid, job_uid, occupant)
         evicted = lifecycle.evict(
             victim, reason=r.EVICTED_BY_PREEMPTION, message=told, now=self._now, preempted=HOTSWAP
         )
@@ -82,7 +82,7 @@ class Swaps:
             return Claim((pod,))
         return Claim((pod, *stand_ins(obj, missing_followers(obj, self._reader))), topology_key)
 
-    def _unit_of_gang(self, pod: PodView) -> Unit | None:
+    def _of_gang(self, pod: PodView) -> Occupant | None:
         workload = self._workload_of(pod)
         if workload is None or lifecycle.is_finished(workload):
             return None
@@ -90,11 +90,11 @@ class Swaps:
             for node in self._nodes:
                 for other in node.pods.values():
                     self._gangs.setdefault(other.gang, []).append(other)
-        unit = self._unit(str(key_of(workload)), self._gangs[pod.gang])
-        return unit._replace(is_leaving=lifecycle.is_evicted(workload))
+        occupant = self._occupant(str(key_of(workload)), self._gangs[pod.gang])
+        return occupant._replace(is_leaving=lifecycle.is_evicted(workload))
 
-    def _unit(self, name: str, pods: Sequence[PodView]) -> Unit:
-        return Unit(name, pods, sum(map(self._lost_work, pods)))
+    def _occupant(self, name: str, pods: Sequence[PodView]) -> Occupant:
+        return Occupant(name, pods, sum(map(self._lost_work, pods)))
 
     def _lost_work(self, pod: PodView) -> Duration:
         obj = self._reader.get(pod_key(pod))

@@ -41,7 +41,7 @@ PLACES_MAX: Final = 100
 SINGLES_MAX: Final = 32
 
 
-class Unit(NamedTuple):
+class Occupant(NamedTuple):
     """Pods that leave together or not at all."""
 
     #: `namespace/name` of the Workload, or of the pod that belongs to none.
@@ -62,11 +62,11 @@ class Swap(NamedTuple):
     """Where the pods of a gang go, by uid and stand-ins included, once these have left, the cheapest first."""
 
     nodes: Mapping[str, str]
-    victims: Sequence[Unit]
+    victims: Sequence[Occupant]
 
 
-UnitOf: TypeAlias = Callable[[PodView], Unit | None]
-"""The unit of a pod that is on a node; None if it cannot be made to leave."""
+OccupantOf: TypeAlias = Callable[[PodView], Occupant | None]
+"""The occupant of a pod that is on a node; None if it cannot be made to leave."""
 Cost: TypeAlias = tuple[Duration, int, Sequence[str]]
 
 
@@ -74,32 +74,32 @@ class _Place(NamedTuple):
     """A place for a claim: where its pods go, and who leaves."""
 
     seats: Mapping[str, str]
-    units: Sequence[Unit]
+    occupants: Sequence[Occupant]
 
 
 class _Rival(NamedTuple):
-    """A unit, and those of its pods that are in a domain."""
+    """An occupant, and those of its pods that are in a domain."""
 
-    unit: Unit
+    occupant: Occupant
     inside: list[PodView]
 
 
-def find_swap(claims: Sequence[Claim], nodes: Nodes, unit_of: UnitOf, profile: Profile) -> Swap | None:
+def find_swap(claims: Sequence[Claim], nodes: Nodes, occupant_of: OccupantOf, profile: Profile) -> Swap | None:
     """Who leaves for claims that have no place, and where they go then; None if that does not make room for all."""
     if not nodes.stopping and not nodes.has_lower_priority(max(claim.leader.priority for claim in claims)):
         return None
-    search = _Search(claims, nodes, unit_of, profile)
+    search = _Search(claims, nodes, occupant_of, profile)
     swap = search.run()
     if swap is None or len(swap.victims) < 2:
         return swap
-    for unit in sorted(search.singles.values(), key=_cost_of_one)[:SINGLES_MAX]:
-        by_one = search.run({unit.name: None})
+    for occupant in sorted(search.singles.values(), key=_cost_of_one)[:SINGLES_MAX]:
+        by_one = search.run({occupant.name: None})
         if by_one is not None:
             return by_one
     return _without_unneeded(swap, search)
 
 
-def message(preemptor: str, uid: str, job_uid: str, victim: Unit) -> str:
+def message(preemptor: str, uid: str, job_uid: str, victim: Occupant) -> str:
     """What a Workload that leaves is told; it begins as all such messages do, so that the preemptor is found."""
     return (
         f"Preempted to accommodate a workload (UID: {uid or 'UNKNOWN'}, JobUID: {job_uid or 'UNKNOWN'}) due to Hotswap:"
@@ -108,24 +108,24 @@ def message(preemptor: str, uid: str, job_uid: str, victim: Unit) -> str:
     )
 
 
-def cost(units: Sequence[Unit]) -> Cost:
+def cost(occupants: Sequence[Occupant]) -> Cost:
     """What it costs that these leave."""
-    told = [unit for unit in units if not unit.is_leaving]
-    return sum([u.lost for u in told]), sum([len(u.pods) for u in told]), sorted([u.name for u in told])
+    told = [occupant for occupant in occupants if not occupant.is_leaving]
+    return sum([o.lost for o in told]), sum([len(o.pods) for o in told]), sorted([o.name for o in told])
 
 
 class _Search:
     """One question, asked once for all who may leave and again for some of them only."""
 
-    def __init__(self, claims: Sequence[Claim], nodes: Nodes, unit_of: UnitOf, profile: Profile) -> None:
+    def __init__(self, claims: Sequence[Claim], nodes: Nodes, occupant_of: OccupantOf, profile: Profile) -> None:
         self._claims = in_turn(claims)
         self._held = held_for(claims, nodes)
         self._nodes = nodes
-        self._unit_of = unit_of
+        self._occupant_of = occupant_of
         self._profile = profile
         self._allowed: Mapping[str, None] | None = None
         #: Those who make room for a claim alone, by name.
-        self.singles: dict[str, Unit] = {}
+        self.singles: dict[str, Occupant] = {}
 
     def run(self, allowed: Mapping[str, None] | None = None) -> Swap | None:
         """Settle all claims, with these allowed to leave; None: anybody."""
@@ -141,7 +141,7 @@ class _Search:
     def _settle(self) -> Swap | None:
         """Settle one claim after the other; those that must be near others of them may have to wait for these."""
         seats: dict[str, str] = {}
-        victims: dict[str, Unit] = {}
+        victims: dict[str, Occupant] = {}
         left: Sequence[Claim] = self._claims
         while left:
             late = []
@@ -152,15 +152,15 @@ class _Search:
                     continue
                 self._take(claim, place)
                 seats |= place.seats
-                victims.update({unit.name: unit for unit in place.units if not unit.is_leaving})
+                victims.update({occupant.name: occupant for occupant in place.occupants if not occupant.is_leaving})
             if len(late) == len(left):
                 return None
             left = late
         return Swap(seats, sorted(victims.values(), key=_cost_of_one))
 
     def _take(self, claim: Claim, place: _Place) -> None:
-        for unit in place.units:
-            for pod in unit.pods:
+        for occupant in place.occupants:
+            for pod in occupant.pods:
                 self._nodes.remove_pod(pod.uid)
         seat(claim, place.seats, self._nodes)
 
@@ -179,16 +179,18 @@ class _Search:
             place = self._cleared(claim, domain)
             if place is not None:
                 places.append(place)
-                self.singles.update({unit.name: unit for unit in place.units if len(place.units) == 1})
+                self.singles.update(
+                    {occupant.name: occupant for occupant in place.occupants if len(place.occupants) == 1}
+                )
             if len(places) == PLACES_MAX:
                 break
-        return min(places, key=lambda place: cost(place.units), default=None)
+        return min(places, key=lambda place: cost(place.occupants), default=None)
 
     def _cleared(self, claim: Claim, domain: Sequence[Node]) -> _Place | None:
         """A domain once those have left who must; None if that does not help."""
         if not any(_can_be_cleared(node, claim.leader) for node in domain):
             return None
-        rivals = sorted(self._rivals_in(domain, claim.leader), key=lambda r: _cost_of_one(r.unit), reverse=True)
+        rivals = sorted(self._rivals_in(domain, claim.leader), key=lambda r: _cost_of_one(r.occupant), reverse=True)
         seats = self._fit_without(rivals, claim, domain) if rivals else None
         if seats is None:
             return None
@@ -197,7 +199,7 @@ class _Search:
             spared = self._fit_without(rest, claim, domain)
             if spared is not None:
                 rivals, seats = rest, spared
-        return _Place(seats, [rival.unit for rival in rivals])
+        return _Place(seats, [rival.occupant for rival in rivals])
 
     def _rivals_in(self, domain: Sequence[Node], claimant: PodView) -> list[_Rival]:
         """Those in a domain who may be made to leave for a pod."""
@@ -205,16 +207,16 @@ class _Search:
         for node in domain:
             for pod in node.pods.values():
                 is_lower = pod.priority < claimant.priority and (not pod.gang or pod.gang != claimant.gang)
-                unit = self._unit_of(pod) if is_lower else None
-                if unit is not None and self._may_leave(unit, claimant):
-                    rivals.setdefault(unit.name, _Rival(unit, [])).inside.append(pod)
+                occupant = self._occupant_of(pod) if is_lower else None
+                if occupant is not None and self._may_leave(occupant, claimant):
+                    rivals.setdefault(occupant.name, _Rival(occupant, [])).inside.append(pod)
         return list(rivals.values())
 
-    def _may_leave(self, unit: Unit, claimant: PodView) -> bool:
-        if unit.is_leaving:
+    def _may_leave(self, occupant: Occupant, claimant: PodView) -> bool:
+        if occupant.is_leaving:
             return True
-        is_allowed = self._allowed is None or unit.name in self._allowed
-        return is_allowed and claimant.may_preempt and unit.priority < claimant.priority
+        is_allowed = self._allowed is None or occupant.name in self._allowed
+        return is_allowed and claimant.may_preempt and occupant.priority < claimant.priority
 
     def _fit_without(self, rivals: Sequence[_Rival], claim: Claim, domain: Sequence[Node]) -> Mapping[str, str] | None:
         """Where the pods of a claim go once these have left the domain."""
@@ -236,10 +238,10 @@ def _can_be_cleared(node: Node, claimant: PodView) -> bool:
 def _without_unneeded(swap: Swap, search: _Search) -> Swap:
     """The same with those spared, the dearest first, without whom it would do as well."""
     for victim in sorted(swap.victims, key=_cost_of_one, reverse=True):
-        allowed = {unit.name: None for unit in swap.victims if unit.name != victim.name}
+        allowed = {occupant.name: None for occupant in swap.victims if occupant.name != victim.name}
         swap = search.run(allowed) or swap
     return swap
 
 
-def _cost_of_one(unit: Unit) -> Cost:
-    return cost((unit,))
+def _cost_of_one(occupant: Occupant) -> Cost:
+    return cost((occupant,))

@@ -7,7 +7,7 @@ import make
 from batchyard.api import well_known
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.pods import PodView, pod_view
-from batchyard.core.hotswap import Unit
+from batchyard.core.hotswap import Occupant
 from batchyard.core.lifecycle.jobset.exclusive import mutate_pod
 from batchyard.core.placement.claims import Claim, stand_ins
 from batchyard.core.placement.cluster import Nodes
@@ -77,18 +77,18 @@ class Losses:
         self._leaving = leaving
         self._lost = lost
 
-    def __call__(self, pod: PodView) -> Unit | None:
+    def __call__(self, pod: PodView) -> Occupant | None:
         name = pod.gang.removeprefix("uid-") or pod.name
         lost = self._lost.get(name, 1)
         if lost < 0:
             return None
         pods = [p for n in self._nodes for p in n.pods.values() if p.gang == pod.gang] if pod.gang else [pod]
-        return Unit(name, pods, lost, name in self._leaving)
+        return Occupant(name, pods, lost, name in self._leaving)
 
 
-def names(of: Sequence[Unit]) -> list[str]:
-    """The names of units."""
-    return [unit.name for unit in of]
+def names(of: Sequence[Occupant]) -> list[str]:
+    """The names of occupants."""
+    return [occupant.name for occupant in of]
 
 
 def started(seconds_after: float) -> Any:

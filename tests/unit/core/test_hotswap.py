@@ -9,7 +9,7 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import MINUTE
-from batchyard.core.hotswap import Swap, Unit, find_swap, message
+from batchyard.core.hotswap import Occupant, Swap, find_swap, message
 from batchyard.core.placement.claims import Claim, place_claims
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.gang import GangPlaced
@@ -48,7 +48,7 @@ def test_a_whole_workload_leaves_for_one_domain() -> None:
     nodes = slices(running("low", 0, "a"), running("low", 1, "b"), pools="ab")
     found = swap(nodes, claim())
     assert found is not None
-    assert [len(unit.pods) for unit in found.victims] == [8]
+    assert [len(occupant.pods) for occupant in found.victims] == [8]
     assert sorted(found.nodes.values()) == ["a-0", "a-1", "a-2", "a-3"]
 
 
@@ -183,7 +183,7 @@ def test_pods_that_must_be_near_others_of_their_gang_wait_for_them_to_be_placed(
 
 
 def test_the_message_names_both_and_the_cost() -> None:
-    victim = Unit("team/low", [pod_view(each) for each in running("low", 0, "a")], 61 * MINUTE)
+    victim = Occupant("team/low", [pod_view(each) for each in running("low", 0, "a")], 61 * MINUTE)
     told = message("team/high", "u1", "", victim)
     assert told == (
         "Preempted to accommodate a workload (UID: u1, JobUID: UNKNOWN) due to Hotswap: team/high needs the nodes of"
@@ -224,9 +224,9 @@ def test_once_they_have_left_there_is_room_for_all_and_without_one_of_them_there
         return
     for spared in (None, *found.victims):
         with nodes.what_if():
-            for unit in found.victims:
-                assert unit.priority < HIGH
-                for each in () if unit is spared else unit.pods:
+            for occupant in found.victims:
+                assert occupant.priority < HIGH
+                for each in () if occupant is spared else occupant.pods:
                     nodes.remove_pod(each.uid)
             assert isinstance(place_claims(claims, nodes, FULL), GangPlaced) is (spared is None)
 
@@ -240,10 +240,10 @@ def test_if_nothing_is_found_not_even_the_leaving_of_all_lower_ones_helps(
         return
     found = find_swap(claims, nodes, Losses(nodes, lost), FULL)
     with nodes.what_if():
-        unit_of = Losses(nodes, lost)
-        units = [unit_of(p) for each in nodes for p in each.pods.values()]
-        for unit in units:
-            for each in unit.pods if unit is not None and unit.priority < HIGH else ():
+        occupant_of = Losses(nodes, lost)
+        occupants = [occupant_of(p) for each in nodes for p in each.pods.values()]
+        for occupant in occupants:
+            for each in occupant.pods if occupant is not None and occupant.priority < HIGH else ():
                 nodes.remove_pod(each.uid)
         placed = isinstance(place_claims(claims, nodes, FULL), GangPlaced)
     assert placed is (found is not None)

@@ -5,7 +5,7 @@ from typing import Any
 import make
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND
-from batchyard.core.hotswap import Unit, message
+from batchyard.core.hotswap import Occupant, message
 from batchyard.ports.client import EventType, WatchEvent
 from batchyard.sim.recovery import Loss, Recoveries
 
@@ -184,7 +184,7 @@ def test_a_gang_that_ends_before_it_is_whole_never_was() -> None:
 
 
 def preempted(by: str, victim: str, reason: str = "Hotswap") -> list[Obj]:
-    told = message(f"team/{by}", f"uid-{by}", "", Unit(f"team/{victim}", [], 0))
+    told = message(f"team/{by}", f"uid-{by}", "", Occupant(f"team/{victim}", [], 0))
     return [make.condition("Preempted", reason=reason, message=told)]
 
 
