@@ -90,8 +90,10 @@ class Swaps:
             for node in self._nodes:
                 for other in node.pods.values():
                     self._gangs.setdefault(other.gang, []).append(other)
-        occupant = self._occupant(str(key_of(workload)), self._gangs[pod.gang])
-        return occupant._replace(is_leaving=lifecycle.is_evicted(workload))
+        pods = self._gangs.get(pod.gang)
+        if pods is None:
+            return None  # bound in this very pass
+        return self._occupant(str(key_of(workload)), pods)._replace(is_leaving=lifecycle.is_evicted(workload))
 
     def _occupant(self, name: str, pods: Sequence[PodView]) -> Occupant:
         return Occupant(name, pods, sum(map(self._lost_work, pods)))

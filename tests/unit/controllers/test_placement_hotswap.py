@@ -11,7 +11,7 @@ from batchyard.core.lifecycle.workload import release_after_eviction
 from batchyard.ports.client import EventType, UpdateStatus, WatchEvent
 from stage import Stage, said
 from unit.core.hotswap_make import HIGH, LOW, leader, running, slice_of, started, worker
-from unit.core.placement_make import member, node, pod
+from unit.core.placement_make import HOST, member, node, pod
 
 HOLDING = [make.condition("QuotaReserved"), make.condition("Admitted")]
 
@@ -216,6 +216,17 @@ def test_gangs_of_jobs_are_preempted_whole_for_a_single_pod_too() -> None:
     stage.put(*slice_of("a", hosts=3))
     assert place(stage, "high") == "(a-0)"
     assert said(stage.workload("job-low"), "Preempted")[1] == "Hotswap"
+
+
+def test_a_gang_that_came_in_the_same_pass_stays() -> None:
+    victim = member("v", "v", cpu="4", nodeName="n0", priority=LOW)
+    first = member("a", "a", cpu="4", priority=HIGH + 20, nodeSelector={HOST: "n0"})
+    mixed = [member("m0", "m", priority=HIGH + 10), member("m1", "m", priority=LOW)]
+    last = member("c", "c", cpu="3", priority=HIGH)
+    workloads = [make.workload(f"job-{name}", conditions=HOLDING) for name in "vamc"]
+    stage = staged(node("n0"), node("n1"), *workloads, victim, first, *mixed, last, pools="")
+    assert [place(stage, name) for name in ("a", "m0", "m1", "c")] == ["(n0)", "n1", "n1", ""]
+    assert [obj["metadata"]["name"] for obj in stage.workloads() if is_true(obj, "Evicted")] == ["job-v"]
 
 
 def test_without_hotswap_pods_are_preempted_one_by_one() -> None:
