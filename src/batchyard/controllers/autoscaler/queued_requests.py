@@ -16,7 +16,6 @@ from batchyard.controllers.autoscaler.resize_requests import (
 )
 from batchyard.controllers.autoscaler.trial import Trial, requested_pods, template_keys
 from batchyard.core.scaling.expander import Option
-from batchyard.core.scaling.groups import NodeGroup
 from batchyard.core.scaling.new_pools import PoolMaker
 from batchyard.core.scaling.queued import choose_group
 from batchyard.core.scaling.request_states import (
@@ -91,7 +90,7 @@ class QueuedRequest:
     # --- pending ---
 
     def _queue(self) -> Outcome:
-        """Find a group for all of it, and ask the cloud."""
+        """Find a group for all of it, ask the cloud, and say so once that is done."""
         if since(self._request, ACCEPTED) == self._now:
             return Outcome(requeue_at=self._next_scan())
         missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
@@ -99,15 +98,13 @@ class QueuedRequest:
             said = missing_templates(self._request, missing, is_final=not self._may_retry())
             return self._retry(said)
         if self._resize_request is not None:
-            return self._adopt(self._resize_request)
+            return self._accept(self._resize_request)
         found = self._choose()
         if isinstance(found, Said):
             said = found._replace(type=ACCEPTED, status=False) if self._may_retry() else found
             return self._retry(said)
-        group = found.group
-        resize_request = new_resize_request(self._request, group, len(found.nodes))
-        pool: list[Write] = [Create(group.pool)] if found.is_new_pool else []
-        return Outcome([*pool, Create(resize_request), self._accepted(resize_request, group)])
+        pool: list[Write] = [Create(found.group.pool)] if found.is_new_pool else []
+        return Outcome([*pool, Create(new_resize_request(self._request, found.group, len(found.nodes)))])
 
     def _choose(self) -> Option | Said:
         situation = self._situation
@@ -121,18 +118,15 @@ class QueuedRequest:
             trial.prepare()
             return choose_group(pods, trial.scale_up, maker)
 
-    def _adopt(self, resize_request: Obj) -> Outcome:
-        """The ResizeRequest was made, and then something went wrong."""
+    def _accept(self, resize_request: Obj) -> Outcome:
+        """The ResizeRequest was made; without its pool it is of no use."""
         spec = resize_request["spec"]
         groups = self._index.groups.get(spec["pool"], ())
         group = next((group for group in groups if group.name.zone == spec["zone"]), None)
         if group is None:
             return Outcome([Delete(resize_request_key(self._key))])
-        return Outcome([self._accepted(resize_request, group)])
-
-    def _accepted(self, resize_request: Obj, group: NodeGroup) -> Write:
         detailed = with_details(self._request, details_of(self._request, resize_request, group))
-        return UpdateStatus(telling(detailed, QUEUED, self._now))
+        return Outcome([UpdateStatus(telling(detailed, QUEUED, self._now))])
 
     def _may_retry(self) -> bool:
         return self._now < created(self._request) + RETRY_TIME
