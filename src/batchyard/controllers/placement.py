@@ -21,7 +21,7 @@ from batchyard.core.placement.fit import NO_NODES, Placed, Unplaceable, find_nod
 from batchyard.core.placement.gang import GangPlaced, GangPreemption, may_have_room, place_gang, preempt_for_gang
 from batchyard.core.placement.parked import Asking
 from batchyard.core.placement.pod_status import set_gated, set_placed, set_preempted, set_unplaced
-from batchyard.core.placement.preemption import Futile, Preemption, find_preemption, nobody_leaves
+from batchyard.core.placement.preemption import Futile, Preemption, awaits_victims, find_preemption, nobody_leaves
 from batchyard.core.placement.profile import Profile
 from batchyard.ports.client import Delete, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
@@ -110,8 +110,8 @@ class _Pass:
         """Place all the pods of a gang, or make room for all of them; else what they were told."""
         profile = self._index.profile_of(pods[0])
         if self._is_hopeless(pods, profile):
-            self._index.waiting.park(pods)
-            return [pod.unplaced for pod in pods]
+            keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
+            return self._park(pods, [pod.unplaced for pod in pods], keeps_room=keeps_room)
         placement = place_gang(pods, self._nodes, profile)
         if isinstance(placement, GangPlaced):
             self._bind_all(pods, placement.nodes)

@@ -249,6 +249,13 @@ def test_who_is_nominated_gives_way_to_higher_priority() -> None:
     assert places(stage) == {"high": "", "higher": "n"}
 
 
+def test_others_are_asked_when_the_node_on_which_room_is_held_goes() -> None:
+    stage = staged(node("a"), node("b"), pod("x", cpu="4"), pod("y", cpu="4", priority=1), pod("high", priority=2))
+    assert (nominated(stage, "high"), leaving(stage)) == ("a", ["x"])
+    stage.delete(scheme.NODE, "a", "")
+    assert (nominated(stage, "high"), leaving(stage)) == ("b", ["x", "y"])
+
+
 def test_victims_leave_for_a_whole_gang_or_not_at_all() -> None:
     stage = staged(node("a"), node("b"), pod("x", cpu="4"), pod("y", cpu="4", priority=9))
     stage.put(member("m0", cpu="4", priority=5), member("m1", cpu="4", priority=5))
@@ -259,6 +266,16 @@ def test_victims_leave_for_a_whole_gang_or_not_at_all() -> None:
     assert places(stage)["quick"] == ""
     go(stage, "x")
     assert (places(stage)["m0"], places(stage)["m1"]) == ("a", "c")
+
+
+def test_a_gang_that_lost_the_node_it_waited_for_holds_no_room() -> None:
+    stage = staged(node("a"), node("b"), pod("x", cpu="4"))
+    stage.put(member("m0", cpu="4", priority=5), member("m1", cpu="4", priority=5))
+    assert (nominated(stage, "m0"), nominated(stage, "m1"), leaving(stage)) == ("b", "a", ["x"])
+    stage.delete(scheme.NODE, "a", "")
+    assert (nominated(stage, "m0"), nominated(stage, "m1")) == ("", "")
+    stage.put(pod("quick"))
+    assert places(stage)["quick"] == "b"
 
 
 def test_a_pod_that_must_not_preempt_waits() -> None:

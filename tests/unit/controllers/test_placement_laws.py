@@ -13,7 +13,7 @@ from batchyard.controllers.placement import PlacementController
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import Unplaceable, find_node
 from batchyard.core.placement.gang import GangPlaced, GangPreemption, place_gang, preempt_for_gang
-from batchyard.core.placement.preemption import Preemption, find_preemption
+from batchyard.core.placement.preemption import Preemption, awaits_victims, find_preemption
 from batchyard.core.placement.profile import Profile
 from batchyard.ports.client import Delete
 from stage import Stage
@@ -101,6 +101,8 @@ def units(cluster: Nodes, waiting: list[PodView]) -> list[list[PodView]]:
 def assert_waits_rightly(pods: list[PodView], cluster: Nodes) -> None:
     """Nothing could be done for the pods of a unit."""
     names = [pod.name for pod in pods]
+    if any(pod.nominated for pod in pods):
+        assert any(awaits_victims(pod, cluster) for pod in pods), names
     if len(pods) > 1:
         assert not isinstance(place_gang(pods, cluster, Profile.BALANCED), GangPlaced), names
         if not any(pod.nominated for pod in pods):

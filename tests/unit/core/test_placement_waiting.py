@@ -194,6 +194,15 @@ def test_who_is_spread_is_woken_by_those_it_is_spread_among() -> None:
     assert line.go() == [["a"]]
 
 
+def test_who_is_spread_is_woken_when_the_domains_are_others() -> None:
+    rule = {"maxSkew": 1, "topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "a"}}}
+    line = Line(node(), node("full", cpu="0"), pod("t", labels={"app": "a"}, nodeName="n"))
+    line.add(pod("a", labels={"app": "a"}, topologySpreadConstraints=[rule]))
+    line.go()
+    line.nodes.remove_node("full")
+    assert line.go() == [["a"]]
+
+
 def test_who_was_kept_away_is_woken_when_the_other_leaves() -> None:
     far = required("podAntiAffinity", pod_term(ZONE))
     line = Line(node(), node("m"), pod("t", affinity=far, nodeName="m"))

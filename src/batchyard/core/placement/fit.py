@@ -135,11 +135,8 @@ class Filters:
 
     def find_obstacle_at(self, node: Node) -> Obstacle | None:
         """The same, with those counted for whom room is held on the node."""
-        return (
-            find_obstacle(self._pod, node, self._nodes)
-            if self._nodes.nominated_to(node.name)
-            else (self.find_obstacle(node))
-        )
+        is_held = bool(self._nodes.nominated_to(node.name))
+        return find_obstacle(self._pod, node, self._nodes) if is_held else self.find_obstacle(node)
 
     def passes(self, name: str) -> bool:
         """Whether a node of the pod's shortlist passes the rest."""

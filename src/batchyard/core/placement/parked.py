@@ -29,6 +29,8 @@ class _Place(NamedTuple):
 
     line: Asking
     turn: Turn
+    #: The nodes on which room is held for it.
+    held: Sequence[str]
 
 
 class _Line(NamedTuple):
@@ -48,6 +50,8 @@ class Parked:
         self._places: dict[str, _Place] = {}
         #: Pods for which it matters where others are, by unit.
         self._minding: dict[str, Sequence[PodView]] = {}
+        #: Units for which room is held, by the nodes on which it is.
+        self._held: dict[str, dict[str, None]] = {}
         self._changed: Sequence[str] = ()
 
     def __len__(self) -> int:
@@ -71,7 +75,8 @@ class Parked:
     def add(self, unit: str, pods: Sequence[PodView], turn: Turn) -> None:
         """Park a unit."""
         line = self.line_for(unit, pods)
-        self._places[unit] = _Place(line, turn)
+        held = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nomination_of(pod.uid))))
+        self._places[unit] = _Place(line, turn, held)
         if line not in self._lines:
             asking = {(pod.shape, pod.priority): pod for pod in pods}
             self._lines[line] = _Line(list(asking.values()), [])
@@ -79,6 +84,8 @@ class Parked:
         minding = [pod for pod in pods if pod.shape.minds_pods]
         if minding:
             self._minding[unit] = minding
+        for node_name in held:
+            self._held.setdefault(node_name, {})[unit] = None
 
     def remove(self, unit: str) -> None:
         """A unit is not parked any more."""
@@ -86,6 +93,10 @@ class Parked:
         if place is None:
             return
         self._minding.pop(unit, None)
+        for node_name in place.held:
+            del self._held[node_name][unit]
+            if not self._held[node_name]:
+                del self._held[node_name]
         turns = self._lines[place.line].turns
         del turns[bisect_left(turns, (place.turn, unit))]
         if not turns:
@@ -96,17 +107,20 @@ class Parked:
         found = self._lines.get(line)
         return None if found is None else found.turns[0]
 
-    def stir(self, changed: Sequence[str], moved: Iterable[PodView]) -> list[tuple[Turn, str]]:
-        """Who may be helped by nodes that changed and pods that came or went: the first of each line."""
+    def stir(self, changed: Sequence[str], moved: Iterable[PodView], *, traits_changed: bool) -> list[tuple[Turn, str]]:
+        """Who may be helped by nodes that changed and pods that came or went: the first of each line.
+
+        Where nodes came, went or have other labels, domains are others too.
+        """
         found = [line.turns[0] for line in self._lines.values() if self._is_helped(line, changed)]
+        stirred = [unit for name in changed for unit in self._held.get(name, ())]
+        stirred += self._minding if traits_changed else ()
         for other in moved:
-            for unit, pods in self._minding.items():
-                if self._is_concerned(pods, other):
-                    found.append((self._places[unit].turn, unit))
+            stirred += [unit for unit, pods in self._minding.items() if self._is_concerned(pods, other)]
             if other.shape.anti_affinity:
                 found += [line.turns[0] for line in self._lines.values() if self._is_concerned(line.asking, other)]
         self._changed = changed
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys([*found, *[(self._places[unit].turn, unit) for unit in stirred]]))
 
     def is_worth_a_try(self, unit: str) -> bool:
         """Whether what stirred a parked unit is still so: the room may be gone to others by now."""

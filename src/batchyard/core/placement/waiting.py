@@ -19,7 +19,7 @@ class WaitingPods:
         self._active: dict[str, None] = {}
         #: Pods that came to a node or left one since the parked were last looked at, and up to when nodes were.
         self._moved: list[PodView] = []
-        self._moment = 0
+        self._moment = self._traits_moment = 0
         #: What is left of a pass, and the unit tried last with the line it stood in.
         self._heap: list[tuple[Turn, str]] = []
         self._tried: tuple[str, Asking | None] = ("", None)
@@ -96,10 +96,11 @@ class WaitingPods:
     def start(self) -> None:
         """Begin a pass: with those to be tried, and those whom the changes since the last one can help."""
         changed, moved = self._nodes.lasting.since(self._moment), self._moved
-        self._moment, self._moved = self._nodes.lasting.now, []
+        traits_changed = self._traits_moment != self._nodes.traits.now
+        self._moment, self._moved, self._traits_moment = self._nodes.lasting.now, [], self._nodes.traits.now
         self._heap = [(self._units.turn(self._units.pods(unit)), unit) for unit in self._active]
         if self._parked and (changed or moved):
-            self._heap += self._parked.stir(changed, moved)
+            self._heap += self._parked.stir(changed, moved, traits_changed=traits_changed)
         self._tried = "", None
         heapify(self._heap)
 
