@@ -1,7 +1,7 @@
 """Topology spread: how many pods of a kind each domain has, and how uneven one more may make them.
 
 Source: kube-scheduler's plugin podtopologyspread. Its default constraints, for pods that a Service selects, are left
-out: those are services' way to spread, and batch pods are better packed.
+out: they only weigh in scores.
 """
 
 import math
