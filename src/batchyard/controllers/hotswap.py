@@ -16,7 +16,7 @@ from batchyard.base.instant import Instant
 from batchyard.core.lifecycle import node as nodes
 from batchyard.core.lifecycle import pod as lifecycle
 from batchyard.core.lifecycle.pods_by_node import PodsByNode
-from batchyard.ports.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
+from batchyard.ports.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
 
 BY_HOTSWAP: Final = lifecycle.Disruption("DeletionByHotswap", "Hotswap: node is lost")
@@ -48,7 +48,7 @@ class Hotswap:
         return self._pods.on(key.name) if not was_lost and self._may_be_lost(key.name) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Fail and remove a pod of a gang, if its node is lost."""
+        """Fail a pod of a gang if its node is lost, and remove it when that is written."""
         pod = reader.get(key)
         name = "" if pod is None else lifecycle.node_of(pod)
         if pod is None or not name or not annotation(pod, well_known.WORKLOAD):
@@ -57,11 +57,10 @@ class Hotswap:
         if (node is not None and not is_lost(node)) or not _is_left_over(pod):
             return Outcome()
         failed = lifecycle.failed(pod, BY_HOTSWAP, now)
-        delete = Delete(key, grace=0, uid=pod["metadata"]["uid"])
         if failed is pod:
-            return Outcome([delete])
-        writes: list[Write] = [UpdateStatus(failed), delete]
-        return Outcome(writes, [EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")])
+            return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
+        event = EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")
+        return Outcome([UpdateStatus(failed)], [event])
 
     def _may_be_lost(self, node: str) -> bool:
         """Whether a node is lost, or not known."""
