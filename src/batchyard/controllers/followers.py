@@ -24,8 +24,11 @@ def missing_followers(leader: Obj, reader: Reader) -> int:
     job = None if owner is None else reader.get(owner_key(owner, leader["metadata"].get("namespace", "")))
     if owner is None or job is None or job["metadata"]["uid"] != owner["uid"]:
         return 0
+    wanted, completions = pods_at_once(job["spec"]), job["spec"].get("completions")
+    if completions is not None:
+        wanted = min(wanted, completions - (job.get("status") or {}).get("succeeded", 0))
     pods = [obj for obj in reader.owned_by(owner["uid"]) if group_kind(obj) == scheme.POD]
-    return max(0, pods_at_once(job["spec"]) - sum(map(_is_living, pods)))
+    return max(0, wanted - sum(map(_is_living, pods)))
 
 
 class HeldRoom:

@@ -195,6 +195,14 @@ def test_pods_that_are_there_need_no_stand_ins() -> None:
     assert place(stage, "high-0-0") == "b-2"
 
 
+def test_pods_that_are_done_do_not_come_again() -> None:
+    objects = waiting()
+    objects[1] = {**objects[1], "status": {"succeeded": 3}}
+    full = [pod(f"f{i}", nodeName=f"a-{i}", priority=HIGH, cpu="4") for i in range(3)]
+    stage = staged(*full, *objects, pools="a")
+    assert place(stage, "high-0-0") == "a-3"
+
+
 def test_pods_that_belong_to_no_workload_leave_one_by_one() -> None:
     small = [pod(f"s{i}", nodeName=f"a-{i}", priority=LOW) for i in range(2)]
     stage = staged(*small, *waiting(pods=3), pools="a")
