@@ -102,9 +102,7 @@ def _kueue(
 def _cloud(constant: str, *, has_status: bool = False) -> ServedKind:
     kind, _, group = constant.partition(".")
     singular = kind.lower()
-    return ServedKind(
-        constant, kind, group, ("v1alpha1",), "v1alpha1", f"{singular}s", singular, has_status=has_status
-    )
+    return ServedKind(constant, kind, group, ("v1alpha1",), "v1alpha1", f"{singular}s", singular, has_status=has_status)
 
 
 #: All kinds, in the order in which manifests that depend on each other are best applied.

@@ -351,14 +351,18 @@ def test_other_errors_are_retried_later_and_later() -> None:
 
 
 def test_what_is_forbidden_is_tried_again_only_when_something_changes() -> None:
-    controller = Scripted(look=always(Create(job("b")), events=[record_of("Made")]))
+    def make_b(key: Key, reader: Reader, now: Instant) -> Outcome:
+        is_there = reader.get(Key(A.kind, A.namespace, "b")) is not None
+        return Outcome() if is_there else Outcome([Create(job("b"))], [record_of("Made")])
+
+    controller = Scripted(look=make_b)
     yard = Yard(controller, errors=[Forbidden("not yet")])
     yard.run(Create(job()))
     assert len(controller.looks) == 1
     assert yard.recorded == []
     yard.run(Update(job(parallelism=2)))
-    assert len(controller.looks) > 1
-    assert yard.client.get(key("b")) is not None
+    assert yard.client.get(Key(A.kind, A.namespace, "b")) is not None
+    assert [reason for _, _, reason in yard.recorded] == ["Made"]
 
 
 def test_backoff_doubles_from_a_millisecond_to_half_a_minute() -> None:
