@@ -1,4 +1,7 @@
-"""When nothing is left to happen, nothing is there whose owner is gone: neither nodes nor pods nor leases."""
+"""When nothing is left to happen, nothing is there whose owner is gone: neither nodes nor pods nor leases.
+
+An owner that was never there is not gone: what is born with such a one is let be, as garbage collectors do.
+"""
 
 from collections.abc import Iterator
 
@@ -6,13 +9,24 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, controller_of, key_of, label
 from batchyard.core.machines.instances import FAILED, phase_of
 from batchyard.core.machines.pools import is_autoscaled
-from batchyard.sim.checkers.law import Law
+from batchyard.ports.client import EventType, WatchEvent
+from batchyard.sim.checkers.law import Law, Scene
 
 
 class NothingIsOrphaned(Law):
     """See the module."""
 
     name = "nothing_is_orphaned"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        #: The uids of all objects there ever were.
+        self._known: dict[str, None] = {}
+
+    def look(self, event: WatchEvent) -> None:
+        """Take note of an object."""
+        if event.type is EventType.ADDED:
+            self._known[event.obj["metadata"]["uid"]] = None
 
     def finish(self) -> None:
         """Look for owners."""
@@ -26,7 +40,7 @@ class NothingIsOrphaned(Law):
         uids = {obj["metadata"]["uid"]: None for obj in found}
         for obj in found:
             owner = controller_of(obj)
-            if owner is not None and owner["uid"] not in uids:
+            if owner is not None and owner["uid"] not in uids and owner["uid"] in self._known:
                 yield key_of(obj), f"is owned by {owner['name']}, which is gone"
             if "deletionTimestamp" in obj["metadata"]:
                 yield key_of(obj), "is being deleted for ever"
