@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.admission.pods import admit_pod
+from batchyard.api.admission.pods import admit_pod, default_class
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import view_by_creation, workload_view
 from batchyard.client.local import Prepare
@@ -141,9 +141,7 @@ def _nodes(settings: Settings) -> Sequence[Controller]:
 
 
 def _prepared_pod(pod: Obj, reader: Reader) -> Obj:
-    classes = [c for c in reader.list(scheme.PRIORITY_CLASS) if c.get("globalDefault")]
-    default = min(classes, key=lambda c: (c["value"], c["metadata"]["name"]), default=None)
-    return admit_pod(pod, reader.get, default)
+    return admit_pod(pod, reader.get, default_class(reader.list(scheme.PRIORITY_CLASS)))
 
 
 def _prepared_pod_of_nodes(pod: Obj, reader: Reader) -> Obj:

@@ -10,6 +10,7 @@ import msgspec
 
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, annotation
+from batchyard.base.instant import Duration, parse_duration
 
 _TRUE: Final = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
@@ -39,6 +40,20 @@ def boolean(text: str) -> bool | None:
     if text in _TRUE:
         return True
     return False if text in _FALSE else None
+
+
+def duration(obj: Obj, name: str) -> Duration | None:
+    """The duration that an annotation says; None if there is none, or it says no duration.
+
+    Who reads manifests tells the user of such; to those who act on the object it says nothing.
+    """
+    text = annotation(obj, name)
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return None
 
 
 def layers(text: str) -> list[Layer] | None:

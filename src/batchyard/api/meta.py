@@ -3,7 +3,7 @@
 An object is never changed once somebody else may hold it. `with_*` return a new object that shares all it can.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -73,6 +73,39 @@ def with_metadata(obj: Obj, **fields: Any) -> dict[str, Any]:
     """The object with metadata fields set; None removes one."""
     metadata = {k: v for k, v in {**obj["metadata"], **fields}.items() if v is not None}
     return {**obj, "metadata": metadata}
+
+
+def finalizers_of(obj: Obj) -> Sequence[str]:
+    """What holds an object up when it is deleted."""
+    finalizers: Sequence[str] = obj["metadata"].get("finalizers") or ()
+    return finalizers
+
+
+def with_finalizer(obj: Obj, name: str) -> Obj:
+    """The object with that finalizer; itself if it has it."""
+    finalizers = finalizers_of(obj)
+    return obj if name in finalizers else with_metadata(obj, finalizers=[*finalizers, name])
+
+
+def without_finalizer(obj: Obj, name: str) -> Obj:
+    """The object without that finalizer; itself if it has it not."""
+    finalizers = finalizers_of(obj)
+    if name not in finalizers:
+        return obj
+    return with_metadata(obj, finalizers=[other for other in finalizers if other != name] or None)
+
+
+def controller_reference(owner: Obj) -> dict[str, Any]:
+    """The owner reference of what an object controls."""
+    metadata = owner["metadata"]
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": metadata["name"],
+        "uid": metadata.get("uid", ""),
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
 
 
 def controller_of(obj: Obj) -> Mapping[str, Any] | None:

@@ -23,6 +23,9 @@ JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 
+# On ProvisioningRequests and their PodTemplates that Kueue made.
+MANAGED: Final = "kueue.x-k8s.io/managed"
+
 # On pods.
 WORKLOAD: Final = "kueue.x-k8s.io/workload"
 POD_SET: Final = "kueue.x-k8s.io/podset"
@@ -37,6 +40,8 @@ OLD_CONTROLLER_UID: Final = "controller-uid"
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
 INDEX_IGNORED_FAILURES: Final = "batch.kubernetes.io/job-index-ignored-failure-count"
+#: By these a Job finds its pods; the Job controller puts them into its template.
+POD_OWNER_LABELS: Final = (JOB_NAME, CONTROLLER_UID, OLD_JOB_NAME, OLD_CONTROLLER_UID)
 JOB_TRACKING: Final = "batch.kubernetes.io/job-tracking"
 
 # On the Jobs and pods of JobSets, most of them both as label and as annotation.
@@ -133,8 +138,11 @@ PROVISIONING_PREFIX: Final = "provreq.kueue.x-k8s.io/"
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 SCALE_DOWN_DISABLED: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 
-# On the instances of the simulated cloud: kept until the machine is off and its node is gone.
+# On the instances of the simulated cloud: kept until the machine is off and its node is gone; there from the start.
 INSTANCE_FINALIZER: Final = "cloud.batchyard.dev/instance"
+INITIAL_INSTANCE: Final = "cloud.batchyard.dev/initial"
+# On its node pools: kept until they have no machines.
+NODE_POOL_FINALIZER: Final = "cloud.batchyard.dev/node-pool"
 
 # On whatever is simulated: when it comes and goes, how long it runs, how it ends, how often it saves its work.
 SUBMIT_AT: Final = "batchyard.dev/submit-at"

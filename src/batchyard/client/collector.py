@@ -9,7 +9,7 @@ when nothing is left that holds it up (`blockOwnerDeletion`). Source: Kubernetes
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from batchyard.api.meta import Key, Obj, group_kind, with_metadata
+from batchyard.api.meta import Key, Obj, group_kind, with_metadata, without_finalizer
 from batchyard.client.index import OwnerIndex
 from batchyard.ports.client import Delete, EventType, Propagation, Update, WatchEvent, Write
 
@@ -89,8 +89,7 @@ class Collector:
                     owns = dependent["metadata"]["uid"] in self._owners
                     self._apply(Delete(blocker, propagation=Propagation.FOREGROUND if owns else Propagation.BACKGROUND))
             if not any(_blocks(dependent, uid) for _, dependent in self._dependents(uid)):
-                kept = [name for name in obj["metadata"].get("finalizers", ()) if name != FOREGROUND_FINALIZER]
-                self._apply(Update(with_metadata(obj, finalizers=kept)))
+                self._apply(Update(without_finalizer(obj, FOREGROUND_FINALIZER)))
 
     def _dependents(self, uid: str) -> list[tuple[Key, Obj]]:
         return [(key, obj) for key in self._owners.dependents(uid) if (obj := self._get(key)) is not None]

@@ -7,7 +7,6 @@ from typing import Any
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
-from batchyard.cloud.node_pools import POOL_FINALIZER
 from batchyard.core.machines.catalog import Catalog, catalog_of
 from batchyard.core.machines.pools import chips_in, has_its_accelerator, hosts_of_slice
 
@@ -27,7 +26,7 @@ def _node_pool(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": scheme.kind_info(scheme.NODE_POOL).api_version,
         "kind": "NodePool",
-        "metadata": {"name": row["name"], "finalizers": [POOL_FINALIZER]},
+        "metadata": {"name": row["name"], "finalizers": [well_known.NODE_POOL_FINALIZER]},
         "spec": {field: value for field, value in row.items() if field != "name"},
     }
 

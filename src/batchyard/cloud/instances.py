@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, label, with_metadata
+from batchyard.api.meta import Key, Obj, annotation, label, without_finalizer
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.chance import triangular
 from batchyard.base.instant import Duration, Instant, parse_duration
@@ -17,7 +17,6 @@ from batchyard.cloud.clusters import only_cluster
 from batchyard.core.machines.catalog import catalog_of
 from batchyard.core.machines.instances import (
     BOOTING,
-    INITIAL,
     NOTICE,
     PROVISIONING,
     RUNNING,
@@ -140,9 +139,8 @@ class _Machine:
         off = self._off_at()
         if off > now:
             return Outcome(requeue_at=off)
-        finalizers = self.instance["metadata"].get("finalizers") or ()
-        kept = [finalizer for finalizer in finalizers if finalizer != well_known.INSTANCE_FINALIZER]
-        return Outcome([*_removal(self.node), Update(with_metadata(self.instance, finalizers=kept or None))])
+        released = without_finalizer(self.instance, well_known.INSTANCE_FINALIZER)
+        return Outcome([*_removal(self.node), Update(released)])
 
     def _off_at(self) -> Instant:
         """When one that was given up is off: at once, unless its system runs and must be shut down."""
@@ -154,7 +152,7 @@ class _Machine:
 
     def _drawn(self, step: str) -> Duration:
         """How long a step takes it. What a world starts with takes no time to be there."""
-        if annotation(self.instance, INITIAL) is not None and step != "shutdown":
+        if annotation(self.instance, well_known.INITIAL_INSTANCE) is not None and step != "shutdown":
             return 0
         catalog = catalog_of(self.cluster)
         spread = spread_of(step, catalog.machine(self.instance["spec"]["machineType"]), self.cluster, catalog)

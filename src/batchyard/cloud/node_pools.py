@@ -1,10 +1,9 @@
 """The controller of node pools: a pool keeps its machines, and they go with it."""
 
 from collections.abc import Iterable
-from typing import Final
 
-from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, with_metadata, with_status
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, with_finalizer, with_status, without_finalizer
 from batchyard.base.instant import Instant
 from batchyard.cloud.clusters import only_cluster
 from batchyard.cloud.pool_members import PoolMembers
@@ -14,7 +13,6 @@ from batchyard.ports.client import Delete, Reader, Update, UpdateStatus, WatchEv
 from batchyard.ports.controller import Outcome
 
 #: On pools: kept until the last of their machines is gone.
-POOL_FINALIZER: Final = "cloud.batchyard.dev/node-pool"
 
 
 class NodePools:
@@ -43,9 +41,9 @@ class NodePools:
             return Outcome(writes if members else _released(pool))
         if cluster is None:
             return Outcome()
-        finalizers = pool["metadata"].get("finalizers") or ()
-        if POOL_FINALIZER not in finalizers:
-            return Outcome([Update(with_metadata(pool, finalizers=[*finalizers, POOL_FINALIZER]))])
+        held = with_finalizer(pool, well_known.NODE_POOL_FINALIZER)
+        if held is not pool:
+            return Outcome([Update(held)])
         plan = PoolPlan(pool, cluster, now)
         if plan.hosts > 1:
             plan_slice(plan, members, reader)
@@ -63,8 +61,7 @@ class NodePools:
 
 def _released(pool: Obj | None) -> list[Write]:
     """Nothing holds a pool that has no machines."""
-    finalizers = () if pool is None else pool["metadata"].get("finalizers") or ()
-    if pool is None or POOL_FINALIZER not in finalizers:
+    if pool is None:
         return []
-    kept = [finalizer for finalizer in finalizers if finalizer != POOL_FINALIZER]
-    return [Update(with_metadata(pool, finalizers=kept or None))]
+    released = without_finalizer(pool, well_known.NODE_POOL_FINALIZER)
+    return [] if released is pool else [Update(released)]

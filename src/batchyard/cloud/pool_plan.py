@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from batchyard.api import well_known
 from batchyard.api.conditions import Condition, is_true, with_condition
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.base.instant import Instant
 from batchyard.cloud.pool_members import Member
 from batchyard.core.machines.catalog import catalog_of
-from batchyard.core.machines.instances import FAILED, INITIAL, new_instance
+from batchyard.core.machines.instances import FAILED, new_instance
 from batchyard.core.machines.pools import hosts_of_slice, is_autoscaled, machine_of, zones_of
 from batchyard.core.machines.reservations import start_of
 from batchyard.core.machines.times import repair_time
@@ -59,7 +60,7 @@ class PoolPlan:
             return
         instance = new_instance(self.pool, zone, self.cluster)
         if self.now == start_of(self.cluster):
-            instance = with_metadata(instance, annotations={INITIAL: "true"})
+            instance = with_metadata(instance, annotations={well_known.INITIAL_INSTANCE: "true"})
         self.asked += [Create(instance)] * count
 
     def give_up(self, members: Iterable[Member]) -> None:

@@ -6,7 +6,7 @@ Source: Kueue's pkg/controller/core (clusterqueue_controller, resourceflavor_con
 from collections.abc import Iterable
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, with_metadata
+from batchyard.api.meta import Key, without_finalizer
 from batchyard.base.instant import Instant
 from batchyard.controllers.admission_index import AdmissionIndex
 from batchyard.ports.client import Reader, Update, WatchEvent
@@ -37,12 +37,8 @@ class InUse:
         if obj is None:
             self._leaving.pop(key, None)
             return Outcome()
-        finalizers = obj["metadata"].get("finalizers") or []
-        if well_known.RESOURCE_IN_USE not in finalizers or self._is_used(key):
-            return Outcome()
-        return Outcome(
-            [Update(with_metadata(obj, finalizers=[f for f in finalizers if f != well_known.RESOURCE_IN_USE]))]
-        )
+        released = without_finalizer(obj, well_known.RESOURCE_IN_USE)
+        return Outcome() if released is obj or self._is_used(key) else Outcome([Update(released)])
 
     def _is_used(self, key: Key) -> bool:
         queues = self._index.snapshot.queues

@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_status
+from batchyard.api.meta import (
+    Key,
+    Obj,
+    finalizers_of,
+    key_of,
+    with_finalizer,
+    with_status,
+    without_finalizer,
+)
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
@@ -69,12 +77,10 @@ class Namespaces:
         content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _NAMESPACED}
         deleted = {name: [obj for obj in found if _is_deleted(obj)] for name, found in content.items()}
         status = _status_of_leaving(namespace, deleted, now)
-        finalizers = _finalizers(namespace)
         if status != namespace.get("status"):
             writes: list[Write] = [UpdateStatus(with_status(namespace, status))]
-        elif FINALIZER in finalizers and not any(content.values()):
-            left = [name for name in finalizers if name != FINALIZER]
-            writes = [Update(with_metadata(namespace, finalizers=left))]
+        elif not any(content.values()) and (released := without_finalizer(namespace, FINALIZER)) is not namespace:
+            writes = [Update(released)]
         else:
             writes = []
         writes += [Delete(key_of(obj)) for found in content.values() for obj in found if not _is_deleted(obj)]
@@ -87,9 +93,9 @@ def _is_deleted(obj: Obj) -> bool:
 
 def _taken_up(namespace: Obj) -> Outcome:
     """A Namespace that is there to stay: it has the finalizer, and is active."""
-    finalizers = _finalizers(namespace)
-    if FINALIZER not in finalizers:
-        return Outcome([Update(with_metadata(namespace, finalizers=[*finalizers, FINALIZER]))])
+    held = with_finalizer(namespace, FINALIZER)
+    if held is not namespace:
+        return Outcome([Update(held)])
     status = namespace.get("status") or {}
     if status.get("phase") == "Active":
         return Outcome()
@@ -108,7 +114,7 @@ def _status_of_leaving(namespace: Obj, left: Mapping[str, Sequence[Obj]], now: I
 def _troubles(left: Mapping[str, Sequence[Obj]]) -> Mapping[str, tuple[str, str]]:
     """What keeps a Namespace: reason and message by type of condition."""
     counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in left.items() if objects)
-    finalizers = Counter(name for found in left.values() for obj in found for name in _finalizers(obj))
+    finalizers = Counter(name for found in left.values() for obj in found for name in finalizers_of(obj))
     holders = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
     troubles: dict[str, tuple[str, str]] = {}
     if counts:
@@ -118,11 +124,6 @@ def _troubles(left: Mapping[str, Sequence[Obj]]) -> Mapping[str, tuple[str, str]
         message = f"Some content in the namespace has finalizers remaining: {holders}"
         troubles["NamespaceFinalizersRemaining"] = ("SomeFinalizersRemain", message)
     return troubles
-
-
-def _finalizers(obj: Obj) -> Sequence[str]:
-    finalizers: Sequence[str] = obj["metadata"].get("finalizers") or ()
-    return finalizers
 
 
 def _condition(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, label, with_metadata
+from batchyard.api.meta import Key, Obj, label, without_finalizer
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Instant
 from batchyard.controllers.workload_index import QueueIndex
@@ -106,8 +106,5 @@ def _end(workload: Obj, now: Instant) -> Outcome:
     if "deletionTimestamp" not in metadata and not lifecycle.is_finished(workload):
         message = "The workload's owner no longer exists"
         return Outcome([UpdateStatus(lifecycle.finish(workload, r.OWNER_NOT_FOUND, message, now))])
-    finalizers = metadata.get("finalizers") or ()
-    if well_known.RESOURCE_IN_USE not in finalizers:
-        return Outcome()
-    kept = [name for name in finalizers if name != well_known.RESOURCE_IN_USE]
-    return Outcome([Update(with_metadata(workload, finalizers=kept or None))])
+    released = without_finalizer(workload, well_known.RESOURCE_IN_USE)
+    return Outcome() if released is workload else Outcome([Update(released)])

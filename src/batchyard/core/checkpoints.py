@@ -6,15 +6,16 @@ A job saves its work every so often, as its annotation `batchyard.dev/checkpoint
 from collections.abc import Iterable
 
 from batchyard.api import well_known
-from batchyard.api.meta import Obj, annotation
+from batchyard.api.annotations import duration
+from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
-from batchyard.base.instant import Duration, Instant, parse_duration
+from batchyard.base.instant import Duration, Instant
 from batchyard.core.lifecycle.pod import RUNNING, phase
 
 
 def checkpoint_interval(told: Iterable[Obj | None]) -> Duration | None:
     """How often a pod saves its work, as the first says that says it: the pod, its Job, the JobSet above."""
-    intervals = (_interval(obj) for obj in told if obj is not None)
+    intervals = (duration(obj, well_known.CHECKPOINT_EVERY) for obj in told if obj is not None)
     return next((interval for interval in intervals if interval), None)
 
 
@@ -33,13 +34,3 @@ def lost_work(started: Instant | None, interval: Duration | None, now: Instant) 
     """The work that is lost of a pod that runs since then: what it did since its last checkpoint, or all."""
     done = 0 if started is None else max(0, now - started)
     return done % interval if interval else done
-
-
-def _interval(obj: Obj) -> Duration | None:
-    text = annotation(obj, well_known.CHECKPOINT_EVERY)
-    if text is None:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError:
-        return None  # whoever reads manifests tells the user; a bad note must not stop the world

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
-from batchyard.api.annotations import whole_number
+from batchyard.api.annotations import duration, whole_number
 from batchyard.api.meta import Key, Obj, annotation, controller_of
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, parse_duration
 from batchyard.ports.client import Reader
@@ -56,13 +56,7 @@ def plan_of(pod: Obj, reader: Reader) -> Plan:
 
 def annotated_runtime(obj: Obj) -> Duration | None:
     """How long an object's work takes, from its annotation; None if it has none, or one that says nothing."""
-    text = annotation(obj, well_known.RUNTIME)
-    if text is None:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError:
-        return None  # whoever reads manifests tells the user; a bad note must not stop the world
+    return duration(obj, well_known.RUNTIME)
 
 
 @lru_cache(maxsize=4096)

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.views.node import node_view
-from batchyard.core.machines.instances import INITIAL
 from unit.cloud.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, resize_request
 
 SPREAD_OF_10 = {"min": "10s", "typical": "10s", "max": "10s"}
@@ -71,7 +70,7 @@ def test_a_machine_a_world_begins_with_is_there_at_once() -> None:
     world = Cloud(cluster(times=TIMES))
     pool = autoscaled()
     initial = instance("a", pool)
-    initial["metadata"]["annotations"] = {INITIAL: "true"}
+    initial["metadata"]["annotations"] = {well_known.INITIAL_INSTANCE: "true"}
     world.put(pool, initial)
     assert (phase(world), world.ready_nodes(), world.kernel.pending()) == ("Running", 1, 0)
 

@@ -5,7 +5,7 @@ plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetolerati
 pkg/kubeapiserver/options/plugins.go. Webhooks come after them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme, well_known
@@ -30,20 +30,26 @@ _STAYING: Final[Mapping[str, Toleration]] = {
 _PREEMPT: Final = "PreemptLowerPriority"
 
 
-def admit_pod(pod: Obj, find: Find, default_class: Obj | None) -> dict[str, Any]:
+def admit_pod(pod: Obj, find: Find, default: Obj | None) -> dict[str, Any]:
     """A new Pod with its defaults and what the plugins add; Forbidden where one of them refuses it.
 
-    `default_class` is the PriorityClass with globalDefault, that of the lowest value where there are several.
+    `default` is the PriorityClass of all that name none.
     """
-    done = priority(pod_defaults(pod), find, default_class)
+    done = priority(pod_defaults(pod), find, default)
     done = extended_resource_toleration(default_toleration_seconds(done))
     return done if isinstance(done, dict) else dict(done)
 
 
-def priority(pod: Obj, find: Find, default_class: Obj | None) -> Obj:
+def default_class(classes: Iterable[Obj]) -> Obj | None:
+    """The PriorityClass of all that name none: that of the lowest value of those with globalDefault."""
+    defaults = (found for found in classes if found.get("globalDefault"))
+    return min(defaults, key=lambda found: (found["value"], found["metadata"]["name"]), default=None)
+
+
+def priority(pod: Obj, find: Find, default: Obj | None) -> Obj:
     """The Pod with the priority and preemption policy of its class, or of the class of all that name none."""
     spec = pod["spec"]
-    name, value, policy = _class_of(pod, find, default_class)
+    name, value, policy = _class_of(pod, find, default)
     fields = {"priority": value, "preemptionPolicy": policy} | ({"priorityClassName": name} if name else {})
     if all(spec.get(field) == wanted for field, wanted in fields.items()):
         return pod
@@ -72,10 +78,10 @@ def extended_resource_toleration(pod: Obj) -> Obj:
     return _tolerating(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in devices])
 
 
-def _class_of(pod: Obj, find: Find, default_class: Obj | None) -> tuple[str, int, str]:
+def _class_of(pod: Obj, find: Find, default: Obj | None) -> tuple[str, int, str]:
     """The name, value and preemption policy of a Pod's class; no name where there is none and no default either."""
     name = pod["spec"].get("priorityClassName") or ""
-    found = find(Key(scheme.PRIORITY_CLASS, "", name)) if name else default_class
+    found = find(Key(scheme.PRIORITY_CLASS, "", name)) if name else default
     if found is not None:
         return found["metadata"]["name"], found.get("value", 0), found.get("preemptionPolicy") or _PREEMPT
     if not name:

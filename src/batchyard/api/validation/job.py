@@ -17,8 +17,6 @@ _INDEXES_MAX: Final = 100_000
 _PARALLELISM_OF_MANY_MAX: Final = 10_000
 _MODES: Final = ("NonIndexed", "Indexed")
 _RESTART_POLICIES: Final = ("OnFailure", "Never")
-#: The labels by which a Job finds its pods, made by Kubernetes from its name and uid.
-_GENERATED: Final = ("controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name")
 _KEPT: Final = (
     "selector",
     "completionMode",
@@ -94,7 +92,8 @@ def _selector_faults(spec: Obj) -> Iterator[FieldError]:
     selector = spec.get("selector")
     if not spec.get("manualSelector"):
         chosen = selector and (
-            selector.get("matchExpressions") or set(selector.get("matchLabels") or ()) - set(_GENERATED)
+            selector.get("matchExpressions")
+            or set(selector.get("matchLabels") or ()) - set(well_known.POD_OWNER_LABELS)
         )
         if chosen:
             remedy = "drop the selector, or set manualSelector: true"

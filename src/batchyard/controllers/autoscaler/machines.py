@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from batchyard.api import well_known
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant
 from batchyard.core.machines.instances import (
     BOOTING,
     FAILED,
-    INITIAL,
     PROVISIONING,
     RUNNING,
     is_leaving,
@@ -128,6 +128,6 @@ def _machine(instance: Obj) -> Machine:
         phase=phase_of(instance),
         is_leaving=is_leaving(instance),
         created=parse_time(metadata["creationTimestamp"]),
-        is_initial=annotation(instance, INITIAL) is not None,
+        is_initial=annotation(instance, well_known.INITIAL_INSTANCE) is not None,
         resize_request=spec.get("resizeRequest") or "",
     )

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Final
 
 from batchyard.api import well_known
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, controller_reference
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
 from batchyard.client.revise import generated_name
@@ -49,25 +49,12 @@ def _template(job: Obj, *, indexed: bool) -> dict[str, Any]:
     """What all these pods have in common."""
     template = with_selector(job)["spec"]["template"]
     metadata, spec = template.get("metadata") or {}, template["spec"]
-    finalizers = list(metadata.get("finalizers") or ())
-    if well_known.JOB_TRACKING not in finalizers:
-        finalizers.append(well_known.JOB_TRACKING)
+    finalizers = [*(metadata.get("finalizers") or ()), well_known.JOB_TRACKING]
     common = {field: metadata[field] for field in ("labels", "annotations") if metadata.get(field)}
-    common |= {"finalizers": finalizers, "ownerReferences": [_controller(job)]}
+    common |= {"finalizers": list(dict.fromkeys(finalizers)), "ownerReferences": [controller_reference(job)]}
     if job["metadata"].get("namespace"):
         common["namespace"] = job["metadata"]["namespace"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": common, "spec": _with_index_env(spec) if indexed else spec}
-
-
-def _controller(job: Obj) -> dict[str, Any]:
-    return {
-        "apiVersion": job["apiVersion"],
-        "kind": job["kind"],
-        "name": job["metadata"]["name"],
-        "uid": job["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
 
 
 def _with_index_env(spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj, annotation, key_of, label, with_metadata, with_path
+from batchyard.api.meta import Key, Obj, annotation, key_of, label, with_path, without_finalizer
 from batchyard.base.instant import Instant
 from batchyard.controllers.jobs import workloads
 from batchyard.controllers.jobs.family import MANAGED_KINDS, Family, ancestry
@@ -291,8 +291,5 @@ def _release(gone: Sequence[Obj]) -> Outcome:
 
 
 def _release_finalizer(workload: Obj) -> Outcome:
-    finalizers = workload["metadata"].get("finalizers") or ()
-    if well_known.RESOURCE_IN_USE not in finalizers:
-        return Outcome()
-    kept = [name for name in finalizers if name != well_known.RESOURCE_IN_USE]
-    return Outcome([Update(with_metadata(workload, finalizers=kept or None))])
+    released = without_finalizer(workload, well_known.RESOURCE_IN_USE)
+    return Outcome() if released is workload else Outcome([Update(released)])

@@ -11,13 +11,13 @@ from batchyard.api.views.job import pods_at_once
 from batchyard.controllers.jobs.integration import Ending, condition_true
 from batchyard.controllers.jobs.podsets import Injection, InvalidInjection, inject, restore, without_duplicate_env
 from batchyard.controllers.jobs.topology import topology_request
+from batchyard.core.lifecycle.job.indexes import parsed, total, union
 from batchyard.ports.client import Update, UpdateStatus, Write
 
 POD_SET: Final = "main"
 
-_JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
-#: The Job controller puts these into the template of a Job; they say nothing about its pods.
-_CONTROLLER_LABELS: Final = ("job-name", "controller-uid", _JOB_NAME_LABEL, "batch.kubernetes.io/controller-uid")
+#: What the Job controller puts into a template and is no part of what was asked for; the name stays, as in Kueue.
+_GENERATED: Final = {*well_known.POD_OWNER_LABELS} - {well_known.JOB_NAME}
 _TEMPLATE: Final = ("spec", "template")
 
 
@@ -92,7 +92,7 @@ class JobIntegration:
 
 def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]:
     labels = (template.get("metadata") or {}).get("labels") or {}
-    kept = {name: value for name, value in labels.items() if name not in _CONTROLLER_LABELS or name == _JOB_NAME_LABEL}
+    kept = {name: value for name, value in labels.items() if name not in _GENERATED}
     return template if len(kept) == len(labels) else with_path(template, ("metadata", "labels"), kept or None)
 
 
@@ -120,7 +120,7 @@ def _restored(job: Obj, originals: Sequence[Injection]) -> Obj:
         return job
     template, original = job["spec"]["template"], originals[0]
     labels = (template.get("metadata") or {}).get("labels") or {}
-    controller_labels = {name: labels[name] for name in _CONTROLLER_LABELS if name in labels}
+    controller_labels = {name: labels[name] for name in well_known.POD_OWNER_LABELS if name in labels}
     restored = restore(template, replace(original, labels={**original.labels, **controller_labels}))
     job = _with_parallelism(job, original.count)
     return job if restored == template else with_path(job, _TEMPLATE, restored)
@@ -132,21 +132,5 @@ def _ended_pods(job: Obj, completions: int) -> int:
     if job["spec"].get("completionMode") != "Indexed":
         ended: int = status.get("succeeded", 0)
         return ended
-    texts = (status.get("completedIndexes"), status.get("failedIndexes"))
-    spans = sorted(span for text in texts if text for span in _spans(text, completions))
-    count, last_counted = 0, -1
-    for first, last in spans:
-        count += max(0, last - max(first, last_counted + 1) + 1)
-        last_counted = max(last_counted, last)
-    return count
-
-
-def _spans(text: str, completions: int) -> list[tuple[int, int]]:
-    """The spans of `0-2,5`, less what lies beyond the completions."""
-    spans = []
-    for part in text.split(","):
-        start, dash, end = part.partition("-")
-        first, last = whole_number(start), whole_number(end if dash else start)
-        if first is not None and last is not None:
-            spans.append((first, min(last, completions - 1)))
-    return [span for span in spans if span[0] <= span[1]]
+    done, failed = (parsed(status.get(name), completions) for name in ("completedIndexes", "failedIndexes"))
+    return total(union(done, failed))

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, label
+from batchyard.api.admission.pods import default_class
+from batchyard.api.meta import Key, Obj, key_of, label
 from batchyard.ports.client import Reader
 
 
@@ -55,11 +56,8 @@ def follows_label(workload: Obj, reserved: bool) -> bool:
 
 
 def _default_priority(reader: Reader) -> Priority:
-    defaults = [c for c in reader.list(scheme.PRIORITY_CLASS) if c.get("globalDefault")]
-    if not defaults:
-        return Priority(0, None)
-    lowest = min(defaults, key=lambda c: (c["value"], c["metadata"]["name"]))
-    return _from_class(Key(scheme.PRIORITY_CLASS, "", lowest["metadata"]["name"]), lowest)
+    default = default_class(reader.list(scheme.PRIORITY_CLASS))
+    return Priority(0, None) if default is None else _from_class(key_of(default), default)
 
 
 def _from_class(key: Key, found: Obj) -> Priority:

@@ -5,7 +5,7 @@ from typing import Any
 
 from batchyard.api import well_known
 from batchyard.api.annotations import whole_number
-from batchyard.api.meta import Obj, annotation, controller_of, label
+from batchyard.api.meta import Obj, annotation, controller_of, controller_reference, label
 from batchyard.controllers.jobs.names import workload_name
 from batchyard.controllers.jobs.podsets import equivalent
 from batchyard.controllers.jobs.priority import Priority
@@ -28,7 +28,7 @@ def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels
             "labels": {**labels, well_known.JOB_UID: uid},
             **_annotations(job),
             "finalizers": [well_known.RESOURCE_IN_USE],
-            "ownerReferences": [_owner_reference(job)],
+            "ownerReferences": [controller_reference(job)],
         },
         "spec": workload_spec(job, pod_sets, priority),
     }
@@ -100,17 +100,6 @@ def _annotations(job: Obj) -> dict[str, Any]:
         if name.startswith(well_known.PROVISIONING_PREFIX) or (name == well_known.ADMISSION_GATED_BY and value)
     }
     return {"annotations": kept} if kept else {}
-
-
-def _owner_reference(job: Obj) -> dict[str, Any]:
-    return {
-        "apiVersion": job["apiVersion"],
-        "kind": job["kind"],
-        "name": job["metadata"]["name"],
-        "uid": job["metadata"].get("uid", ""),
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
 
 
 def _admitted_pod_sets(workload: Obj) -> list[Mapping[str, Any]]:

@@ -7,7 +7,7 @@ once that is gone, since names may be the same. Source: Kueue's pkg/controller/a
 
 from collections.abc import Iterable, Sequence
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.conditions import cut_message
 from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.base.instant import Instant
@@ -16,7 +16,6 @@ from batchyard.controllers.provisioning.config import Config, Missing, find_conf
 from batchyard.controllers.provisioning.names import attempt_of, request_name, template_name
 from batchyard.controllers.provisioning.pod_sets import Group, groups_needed
 from batchyard.controllers.provisioning.requests import (
-    MANAGED,
     follows,
     handed_over,
     is_controlled_by,
@@ -87,7 +86,7 @@ class ProvisioningController:
 def _is_ours(obj: Obj) -> bool:
     """A request, or a template whose request was never made."""
     kind, labels = group_kind(obj), obj["metadata"].get("labels") or {}
-    return kind == scheme.PROVISIONING_REQUEST or (kind == scheme.POD_TEMPLATE and MANAGED in labels)
+    return kind == scheme.PROVISIONING_REQUEST or (kind == scheme.POD_TEMPLATE and well_known.MANAGED in labels)
 
 
 def _deletions(objects: Sequence[Obj]) -> list[Write]:

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from batchyard.api import well_known
-from batchyard.api.meta import Obj, controller_of, with_metadata, with_path
+from batchyard.api.meta import Obj, controller_of, controller_reference, with_metadata, with_path
 from batchyard.controllers.jobs.podsets import Injection, inject
 from batchyard.controllers.provisioning.config import Config
 from batchyard.controllers.provisioning.names import template_name
 from batchyard.controllers.provisioning.pod_sets import Group
 
-MANAGED: Final = "kueue.x-k8s.io/managed"
-_LABELS: Final = {MANAGED: "true"}
+_LABELS: Final = {well_known.MANAGED: "true"}
 
 
 def provisioning_request(workload: Obj, name: str, config: Config, groups: Iterable[Group]) -> dict[str, Any]:
@@ -68,22 +67,16 @@ def handed_over(template: Obj, workload: Obj, request: Obj) -> Obj:
         return template
     uid = workload["metadata"]["uid"]
     others = [owner for owner in template["metadata"]["ownerReferences"] if owner["uid"] != uid]
-    return with_metadata(template, ownerReferences=[*others, _reference(request)])
+    return with_metadata(template, ownerReferences=[*others, controller_reference(request)])
 
 
 def _metadata(workload: Obj, name: str) -> dict[str, Any]:
     namespace = workload["metadata"].get("namespace", "")
-    return {"name": name, "namespace": namespace, "labels": _LABELS, "ownerReferences": [_reference(workload)]}
-
-
-def _reference(owner: Obj) -> dict[str, Any]:
     return {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
+        "name": name,
+        "namespace": namespace,
+        "labels": _LABELS,
+        "ownerReferences": [controller_reference(workload)],
     }
 
 

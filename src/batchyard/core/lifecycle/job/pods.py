@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from batchyard.api import well_known
-from batchyard.api.meta import Obj, annotation, with_metadata
+from batchyard.api.meta import Obj, annotation, finalizers_of, without_finalizer
 from batchyard.core.lifecycle.job.spec import JobSpec
 from batchyard.core.lifecycle.pod import FAILED, SUCCEEDED, is_ready, phase
 
@@ -61,13 +61,12 @@ def has_failed(pod: JobPod, spec: JobSpec) -> bool:
 
 def is_tracked(obj: Obj) -> bool:
     """Whether a pod has the finalizer of Jobs."""
-    return well_known.JOB_TRACKING in (obj["metadata"].get("finalizers") or ())
+    return well_known.JOB_TRACKING in finalizers_of(obj)
 
 
 def untracked(obj: Obj) -> Obj:
     """The pod without the finalizer of Jobs."""
-    kept = [name for name in obj["metadata"]["finalizers"] if name != well_known.JOB_TRACKING]
-    return with_metadata(obj, finalizers=kept or None)
+    return without_finalizer(obj, well_known.JOB_TRACKING)
 
 
 def count_noted(obj: Obj, name: str) -> int:

@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from batchyard.api import well_known
 from batchyard.api.defaults import with_defaults
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, controller_reference
 from batchyard.core.lifecycle.jobset.spec import (
     group_of,
     has_host_names,
     is_suspended,
     job_name,
-    owner_reference,
     replicas_of,
     replicated_jobs,
     subdomain,
@@ -36,7 +35,7 @@ def child_jobs(jobset: Obj, replicated: Mapping[str, Any], indexes: Iterable[int
         metadata = {
             "name": job_name(jobset, replicated, index),
             "namespace": jobset["metadata"].get("namespace", ""),
-            "ownerReferences": [owner_reference(jobset)],
+            "ownerReferences": [controller_reference(jobset)],
             **_marked(template.get("metadata") or {}, marks, exclusive),
         }
         pod_template = _set_apart(metadata, _pod_template(jobset, template, marks, exclusive))
@@ -56,7 +55,7 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
         "metadata": {
             "name": subdomain(jobset),
             "namespace": metadata.get("namespace", ""),
-            "ownerReferences": [owner_reference(jobset)],
+            "ownerReferences": [controller_reference(jobset)],
         },
         "spec": {
             "clusterIP": "None",

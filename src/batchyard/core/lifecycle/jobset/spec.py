@@ -65,15 +65,3 @@ def has_host_names(jobset: Obj) -> bool:
 def subdomain(jobset: Obj) -> str:
     """The domain of its pods' host names, and the name of the Service behind it."""
     return (jobset["spec"].get("network") or {}).get("subdomain") or str(jobset["metadata"]["name"])
-
-
-def owner_reference(jobset: Obj) -> dict[str, Any]:
-    """The mark of what the JobSet controls."""
-    return {
-        "apiVersion": jobset["apiVersion"],
-        "kind": "JobSet",
-        "name": jobset["metadata"]["name"],
-        "uid": jobset["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
