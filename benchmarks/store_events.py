@@ -166,7 +166,7 @@ def world_of(seed: int, jobs: int) -> World:
     for number in range(jobs):
         arrival = START + fnv1a_64(f"{seed}/{number}/arrival") % 86_400 * SECOND
         write = Create(job_of(seed, number))
-        kernel.call_at(arrival, lambda write=write: client.submit(write, must_succeed))  # type: ignore[misc]
+        kernel.call_at(arrival, lambda write=write: client.submit([write], must_succeed))  # type: ignore[misc]
     return World(kernel, store, client, runner)
 
 

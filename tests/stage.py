@@ -75,7 +75,7 @@ class Stage:
         def done(result: WriteResult) -> None:
             assert result.error is None, result.error
 
-        self.client.submit(write, done)
+        self.client.submit([write], done)
 
     def _record(self, now: Instant, controller: str, event: EventRecord) -> None:
         self.events.append(event)

@@ -39,12 +39,12 @@ class World:
         self.client.subscribe(self.told.extend)
 
     def submit(self, write: Write) -> None:
-        self.client.submit(write, self.told.append)
+        self.client.submit([write], self.told.append)
 
     def write(self, write: Write) -> Obj:
         """Write, let it happen, and return the object."""
         results: list[WriteResult] = []
-        self.client.submit(write, results.append)
+        self.client.submit([write], results.append)
         self.run()
         (result,) = results
         if result.error is not None:
@@ -213,10 +213,10 @@ def test_a_write_from_within_a_result_comes_later(world: World) -> None:
 
     def done(result: WriteResult) -> None:
         order.append("first")
-        world.client.submit(Create(job("b")), lambda _: order.append("second"))
+        world.client.submit([Create(job("b"))], lambda _: order.append("second"))
         order.append("submitted")
 
-    world.client.submit(Create(job("a")), done)
+    world.client.submit([Create(job("a"))], done)
     world.run()
     assert order == ["first", "submitted", "second"]
 

@@ -117,16 +117,23 @@ class LocalClient:
         """Whether all changes and all results of writes have been delivered."""
         return not (self._events or self._results)
 
-    def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
-        """Take a write; `done` is called later, through the kernel, never from within."""
-        try:
-            result = WriteResult(self._apply(write))
-        except ApiError as error:
-            result = WriteResult(None, error)
+    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+        """Take writes, to be done in order until one is refused; `done` is told of the last that was tried, later."""
+        for write in writes:
+            result = self.attempt(write)
+            if result.error is not None:
+                break
         self.answer(done, result)
 
+    def attempt(self, write: Write) -> WriteResult:
+        """Do one write now."""
+        try:
+            return WriteResult(self._apply(write))
+        except ApiError as error:
+            return WriteResult(None, error)
+
     def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
-        """Tell a writer what became of its write, with the next delivery."""
+        """Tell a writer what became of its writes, with the next delivery."""
         self._results.append((done, result))
         if not self._delivering_soon:
             self._deliver_soon()

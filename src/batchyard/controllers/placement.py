@@ -75,7 +75,7 @@ class _Pass:
         #: What units that fit nowhere were told, by what they ask for: nothing in a pass makes room for later ones.
         self._failures: dict[Asking, Sequence[str]] = {}
         self._leaving: dict[str, None] = {}
-        self.outcome = Outcome()
+        self.outcome = Outcome(independent=True)
 
     def try_unit(self, unit: Sequence[PodView]) -> None:
         """Place a pod by itself or a gang as a whole, or make room, or let them wait."""

@@ -73,7 +73,7 @@ class QueueStatus:
             return Outcome(requeue_at=self._due)
         stale, self._stale, self._due = self._stale, {}, None
         keys = [Key(kind, *queue.rpartition("/")[::2]) for kind, queue in stale]
-        return Outcome([write for key in keys for write in self._writes(key, reader, now)])
+        return Outcome([write for key in keys for write in self._writes(key, reader, now)], independent=True)
 
     def _note(self, event: WatchEvent) -> Iterable[Key]:
         view = workload_view(event.obj)

@@ -8,7 +8,8 @@ Controllers above the lowest rank run only in quiet: no key of a lower rank wait
 way, and no change is undelivered. So they see all that follows from what they did before, and each look of theirs
 that writes ends the drain; the delivery of its writes starts the next.
 
-An outcome has succeeded when all its writes have; only then are its events recorded. After a Conflict or NotFound the
+The writes of an outcome end with the first that is refused, unless they are independent. An outcome has succeeded
+when all its writes have; only then are its events recorded. After a Conflict or NotFound the
 key is looked at again at once, a bounded number of times in a row; after that, and after any other error, later and
 later, from 1 ms to 30 s. What is forbidden stays so until something changes: its key is looked at again when it is
 wanted again, not after a time. An exception of a controller is a defect: it passes through, with a note of who and
@@ -183,9 +184,12 @@ class Runner:
         if outcome.writes:
             lane.depart(key)
             self._flights += 1
-            land = _Flight(self, lane, key, outcome).land
-            for write in outcome.writes:
-                self._client.submit(write, land)
+            flight = _Flight(self, lane, key, outcome)
+            if outcome.independent:
+                for write in outcome.writes:
+                    self._client.submit([write], flight.land)
+            else:
+                self._client.submit(outcome.writes, flight.land)
         elif outcome.events or lane.failures:
             self._succeed(lane, key, outcome.events)
 
@@ -244,11 +248,11 @@ class _Flight:
         self.lane = lane
         self.key = key
         self.outcome = outcome
-        self.left = len(outcome.writes)
+        self.left = len(outcome.writes) if outcome.independent else 1
         self.error: ApiError | None = None  # the first
 
     def land(self, result: WriteResult) -> None:
-        """One write has its answer."""
+        """What was submitted together has its answer."""
         self.left -= 1
         if self.error is None:
             self.error = result.error

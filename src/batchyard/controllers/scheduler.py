@@ -89,7 +89,7 @@ class Scheduler:
             return self._rest(reader, now)
         self._number += 1
         cycle = Cycle(self._index.snapshot, self._policy, self._index.namespaces, self._number)
-        outcome = Outcome(requeue_at=now)
+        outcome = Outcome(requeue_at=now, independent=True)
         decisions = self._up_to_gate(cycle.run(heads), reader, now, outcome)
         preemptions = [d for d in decisions if isinstance(d, Preempt) and _is_new(d)]
         loops = self._loops.look(preemptions, self._index.snapshot, now)
@@ -178,7 +178,7 @@ class Scheduler:
 
     def _rest(self, reader: Reader, now: Instant) -> Outcome:
         """Nothing to decide: write the reports that are due, and say when to look again."""
-        outcome = Outcome()
+        outcome = Outcome(independent=True)
         if self._reports and now >= self._reports_due:
             for name, why in self._reports.items():
                 key = _workload_key(name)

@@ -1,7 +1,7 @@
 """Reading and writing objects: what a controller sees of the world, and the writes it may intend.
 
-A Reader never blocks: it is a cache of the objects, in process or filled by watches. A Writer takes a write and
-answers later, through the kernel, after the write's own watch events have been delivered.
+A Reader never blocks: it is a cache of the objects, in process or filled by watches. A Writer takes writes and
+answers later, through the kernel, after their own watch events have been delivered.
 """
 
 from collections.abc import Callable, Sequence
@@ -100,8 +100,11 @@ class Reader(Protocol):
 class Writer(Protocol):
     """Where writes go."""
 
-    def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
-        """Take a write; `done` is called later, through the kernel, never from within."""
+    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+        """Take writes, at least one, to be done in order until one is refused.
+
+        `done` is called once, with the result of the last that was tried; later, through the kernel, never from within.
+        """
 
 
 Listener: TypeAlias = Callable[[Sequence[WatchEvent]], None]

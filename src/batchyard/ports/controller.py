@@ -20,11 +20,16 @@ class EventRecord(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What one reconcile wants: writes in order, events if they succeed, and when to look again."""
+    """What one reconcile wants: writes in order, events if they succeed, and when to look again.
+
+    Of the writes those before one that is refused are done, or before a crash. Independent ones do not need each other:
+    whatever becomes of one, the others are tried.
+    """
 
     writes: list[Write] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
     requeue_at: Instant | None = None
+    independent: bool = False
 
 
 class Controller(Protocol):

@@ -65,16 +65,22 @@ class FaultyClient:
         """Whether all changes and all results of writes have been delivered."""
         return self._client.settled()
 
-    def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
-        """Take a write, unless a crash has come; refuse it, if conflicts are to come."""
-        if self._is_cut:
-            return
+    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+        """Take writes until a crash comes; refuse one, if a conflict is to come."""
+        for write in writes:
+            if self._is_cut:
+                return
+            result = self._attempt(write)
+            if result.error is not None:
+                break
+        self._client.answer(done, result)
+
+    def _attempt(self, write: Write) -> WriteResult:
         if self._trouble.refuses():
-            conflict = WriteResult(None, Conflict("the object has been modified; please apply your changes again"))
-            self._client.answer(done, conflict)
-            return
-        self._client.submit(write, done)
+            return WriteResult(None, Conflict("the object has been modified; please apply your changes again"))
+        result = self._client.attempt(write)
         self._trouble.wrote()
+        return result
 
     def cut(self) -> None:
         """The crash: nothing is told any more, nothing is written."""

@@ -182,7 +182,7 @@ class World:
             if result.error is not None:
                 self.refused.append((write, result.error))
 
-        self.client.submit(write, done)
+        self.client.submit([write], done)
 
     def _keep_books(self, batch: Sequence[WatchEvent]) -> None:
         assert self.accounts is not None

@@ -24,7 +24,7 @@ class Desk:
 
     def write(self, write: Write) -> WriteResult:
         results: list[WriteResult] = []
-        self.client.submit(write, results.append)
+        self.client.submit([write], results.append)
         self.kernel.run()
         return results[0]
 
@@ -142,7 +142,7 @@ def test_an_object_is_made_ready_as_its_kind_demands() -> None:
     client = LocalClient(Store(), kernel, prepare={"Pod": prepare})
     results: list[WriteResult] = []
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "team"}, "spec": {}}
-    client.submit(Create(pod), results.append)
+    client.submit([Create(pod)], results.append)
     kernel.run()
     made = results[0].obj
     assert made is not None

@@ -28,7 +28,7 @@ class Desk:
 
     def write(self, write: Write) -> WriteResult:
         results: list[WriteResult] = []
-        self.client.submit(write, results.append)
+        self.client.submit([write], results.append)
         self.kernel.run()
         self.store.check_unchanged()
         return results[0]
@@ -144,8 +144,8 @@ def test_owners_that_go_together_take_their_dependents_along() -> None:
     desk = Desk()
     first, second = desk.create("first"), desk.create("second")
     desk.create("shared", ownerReferences=owner_of(first, second))
-    desk.client.submit(Delete(key("first")), ignore)
-    desk.client.submit(Delete(key("second")), ignore)
+    desk.client.submit([Delete(key("first"))], ignore)
+    desk.client.submit([Delete(key("second"))], ignore)
     desk.kernel.run()
     assert desk.names() == []
 
@@ -206,7 +206,7 @@ def test_a_batch_is_one_piece_of_work() -> None:
     batches: list[int] = []
     desk.client.subscribe(lambda events: batches.append(len(events)))
     for number in range(100):
-        desk.client.submit(Create(thing(f"t-{number}")), ignore)
+        desk.client.submit([Create(thing(f"t-{number}"))], ignore)
     assert desk.kernel.pending() == 1
     desk.kernel.run()
     assert batches == [100]

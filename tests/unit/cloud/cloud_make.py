@@ -79,12 +79,16 @@ class MortalClient:
         self.left: int | None = None
         self.written = 0
 
-    def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
-        """Take a write, or die."""
-        if self.left == self.written:
-            raise Died
-        self.written += 1
-        self._client.submit(write, done)
+    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+        """Take writes until one is refused, or die."""
+        for write in writes:
+            if self.left == self.written:
+                raise Died
+            self.written += 1
+            result = self._client.attempt(write)
+            if result.error is not None:
+                break
+        self._client.answer(done, result)
 
 
 class Cloud(Stage):

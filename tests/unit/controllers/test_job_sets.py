@@ -282,7 +282,7 @@ def crash_after_every_write(stage: Stage) -> None:
         writes = JobSetController().reconcile(KEY, stage.client, make.NOW).writes
         if not writes:
             return
-        stage.client.submit(writes[0], ignored)
+        stage.client.submit([writes[0]], ignored)
         stage.settle()
     raise AssertionError("there is no end to it")
 

@@ -69,11 +69,11 @@ class Troubled(Stage):
 
     def give_up(self, kind: str, name: str, namespace: str = "") -> None:
         """Delete an object, without waiting for what follows."""
-        self.client.submit(Delete(Key(kind, namespace, name)), lambda _: None)
+        self.client.submit([Delete(Key(kind, namespace, name))], lambda _: None)
 
     def set_phase(self, name: str, phase: str, since: float, stop_at: float | None = None) -> None:
         """Say what becomes of a machine, without waiting for what follows."""
-        self.client.submit(UpdateStatus(instance(name, phase, since, stop_at)), lambda _: None)
+        self.client.submit([UpdateStatus(instance(name, phase, since, stop_at))], lambda _: None)
 
 
 def story(crash_after: int = 0, conflicts: float = 0) -> Troubled:

@@ -30,7 +30,7 @@ def test_a_pod_is_told_why_it_waits_though_the_first_word_of_it_met_a_conflict()
     trouble.conflicts = 0.5
     names = [f"p{number}" for number in range(5)]
     for name in names:
-        client.submit(Create(pod(name)), lambda _: None)
+        client.submit([Create(pod(name))], lambda _: None)
     kernel.run()
     for name in names:
         found = client.get(Key("Pod", "team", name))

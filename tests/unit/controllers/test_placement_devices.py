@@ -15,7 +15,7 @@ def gpus(stage: Stage, *names: str) -> list[str | None]:
 def remove(stage: Stage, *names: str) -> None:
     """Let pods go at once."""
     for name in names:
-        stage.client.submit(Delete(Key("Pod", "team", name), grace=0), lambda _: None)
+        stage.client.submit([Delete(Key("Pod", "team", name), grace=0)], lambda _: None)
     stage.settle()
 
 
@@ -61,6 +61,6 @@ def test_the_pods_of_a_gang_are_bound_as_they_were_found_to_fit() -> None:
     ]
     stage.put(gpu_node(gpus=2), *pods)
     for pod in pods:
-        stage.client.submit(Update(with_path(pod, ("spec", "schedulingGates"), None)), lambda _: None)
+        stage.client.submit([Update(with_path(pod, ("spec", "schedulingGates"), None))], lambda _: None)
     stage.settle()
     assert gpus(stage, "a", "b", "c", "d") == ["0", "1", "0", "1"]

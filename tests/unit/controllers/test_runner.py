@@ -79,13 +79,13 @@ class Distant:
     def settled(self) -> bool:
         return self._client.settled()
 
-    def submit(self, write: Write, done: Callable[[WriteResult], None]) -> None:
+    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
         arrival = self._kernel.now() + self._latency
         if self.errors:
             error = self.errors.pop(0)
             self._kernel.call_at(arrival, lambda: done(WriteResult(None, error)))
         else:
-            self._kernel.call_at(arrival, lambda: self._client.submit(write, done))
+            self._kernel.call_at(arrival, lambda: self._client.submit(writes, done))
 
 
 class Yard:
@@ -105,7 +105,7 @@ class Yard:
         self.recorded.append((now - START, controller, record.reason))
 
     def submit(self, write: Write) -> None:
-        self.local.submit(write, must_succeed)
+        self.local.submit([write], must_succeed)
 
     def run(self, write: Write | None = None, *, seconds: float | None = None) -> None:
         if write is not None:
@@ -139,6 +139,16 @@ def count_to(limit: int) -> Look:
         assert obj is not None
         count = obj["spec"].get("count", 0)
         return Outcome([Update(with_path(obj, ("spec", "count"), count + 1))] if count < limit else [])
+
+    return look
+
+
+def in_turn(*outcomes: Outcome) -> Look:
+    """A look that wants one thing after another."""
+    left = list(outcomes)
+
+    def look(key: Key, reader: Reader, now: Instant) -> Outcome:
+        return left.pop(0)
 
     return look
 
@@ -283,7 +293,7 @@ def test_a_higher_rank_waits_for_the_results_of_others() -> None:
 
     yard = Yard(Scripted("low"), Scripted("high", look, rank=10))
     yard.submit(Create(job()))
-    yard.kernel.call_soon(lambda: yard.local.submit(Create(job()), refused.append))
+    yard.kernel.call_soon(lambda: yard.local.submit([Create(job())], refused.append))
     yard.run()
     assert told_at_look == [True]
     assert isinstance(refused[0].error, Conflict)
@@ -322,8 +332,25 @@ def test_who_was_too_slow_looks_again_at_once(error: ApiError) -> None:
     assert yard.runner.failing() == []
 
 
-def test_the_first_error_of_an_outcome_decides() -> None:
-    controller = Scripted(look=always(Create(job("b")), Create(job("c"))), kinds=())
+def test_the_writes_of_an_outcome_end_with_the_first_that_is_refused() -> None:
+    writes = (Create(job("b")), Create(job("b")), Create(job("c")))
+    yard = Yard(Scripted(look=in_turn(Outcome([*writes]), Outcome()), kinds=()))
+    yard.runner.enqueue("scripted", A)
+    yard.run()
+    assert [obj["metadata"]["name"] for obj in yard.client.list(A.kind)] == ["b"]
+
+
+def test_independent_writes_are_all_tried() -> None:
+    writes = (Create(job("b")), Create(job("b")), Create(job("c")))
+    yard = Yard(Scripted(look=in_turn(Outcome([*writes], independent=True), Outcome()), kinds=()))
+    yard.runner.enqueue("scripted", A)
+    yard.run()
+    assert [obj["metadata"]["name"] for obj in yard.client.list(A.kind)] == ["b", "c"]
+
+
+def test_the_first_error_of_independent_writes_decides() -> None:
+    outcome = Outcome([Create(job("b")), Create(job("c"))], independent=True)
+    controller = Scripted(look=in_turn(outcome, Outcome()), kinds=())
     yard = Yard(controller, errors=[InvalidObject([]), Conflict("second")])
     yard.runner.enqueue("scripted", A)
     yard.run(seconds=MILLISECOND / SECOND)

@@ -49,7 +49,7 @@ def pass_time(stage: Stage, seconds: float) -> None:
 
 def delete(stage: Stage, grace: int | None = None, name: str = "pod") -> None:
     """Delete a pod."""
-    stage.client.submit(Delete(Key(scheme.POD, "team", name), grace), lambda _: None)
+    stage.client.submit([Delete(Key(scheme.POD, "team", name), grace)], lambda _: None)
     stage.settle()
 
 

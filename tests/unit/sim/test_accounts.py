@@ -36,7 +36,7 @@ class Books:
         prices = {"g2-standard-24": {"onDemand": price}}
         pool = cloud("NodePool", "p", machineType="g2-standard-24")
         for obj in (cloud("Cluster", "c", zones=["z"], prices=prices), pool):
-            client.submit(Create(obj), ignore)
+            client.submit([Create(obj)], ignore)
         kernel.run()
         self.accounts = Accounts(client)
 

@@ -26,7 +26,7 @@ class Stage:
         """The Workload comes."""
         obj = make.workload()
         obj["metadata"]["creationTimestamp"] = make.stamp(seconds)
-        self.client.submit(Create(obj), ignore)
+        self.client.submit([Create(obj)], ignore)
 
     def hear(self, seconds: float, reason: str) -> None:
         """An event about it."""
@@ -77,7 +77,7 @@ def test_another_workload_of_the_name_starts_anew() -> None:
     stage = Stage()
     stage.hear(10, "QuotaReserved")
     stage.preempt(20)
-    stage.client.submit(Delete(KEY), ignore)
+    stage.client.submit([Delete(KEY)], ignore)
     stage.create(100)
     assert (stage.waited(101), stage.waits.preempted(stage.workload)) == (1, 0)
     stage.hear(103, "QuotaReserved")
@@ -86,6 +86,6 @@ def test_another_workload_of_the_name_starts_anew() -> None:
 
 def test_an_event_about_what_is_gone_is_counted_and_no_more() -> None:
     stage = Stage()
-    stage.client.submit(Delete(KEY), ignore)
+    stage.client.submit([Delete(KEY)], ignore)
     stage.hear(10, "QuotaReserved")
     assert stage.waits.admissions == 1

@@ -95,8 +95,12 @@ def _let_go(pod: Obj, reader: Reader) -> Outcome:
 
 
 def _outcome(key: Key, job: Obj, todo: Plan, new: Sequence[Obj]) -> Outcome:
-    """A plan as writes. What is created and deleted comes first: if the rest is lost, it is worked out again."""
-    outcome = Outcome([Update(untracked(pod.obj)) for pod in todo.release], requeue_at=todo.wake_at)
+    """A plan as writes. What is created and deleted comes first: if the rest is lost, it is worked out again.
+
+    A pod that is refused stops no other.
+    """
+    release = [Update(untracked(pod.obj)) for pod in todo.release]
+    outcome = Outcome([*release], requeue_at=todo.wake_at, independent=True)
     change = todo.change
     for pod in change.dismiss:
         if pod.tracked:
