@@ -8,9 +8,9 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, with_metadata, with_path, with_status
-from batchyard.api.well_known import SUBMIT_AT
+from batchyard.api.well_known import SUBMIT_AT, WORKLOAD
 from batchyard.base.instant import SECOND
-from batchyard.ports.client import EventType, UpdateStatus, WatchEvent
+from batchyard.ports.client import Create, EventType, UpdateStatus, WatchEvent
 from batchyard.sim.checkers.inspection import LAWS, Inspection, attach
 from batchyard.sim.generate import scenario_of
 from batchyard.sim.world import World
@@ -18,6 +18,7 @@ from batchyard.sim.world import World
 Obj = Mapping[str, Any]
 Tamper = Callable[[World], None]
 
+LOWER, HIGHER = "system-cluster-critical", "system-node-critical"
 PRIORITIES = {"old": 0, "mate": 0, "new": 100}
 
 
@@ -152,6 +153,25 @@ def test_a_preemption_without_right_is_seen(victim: str, by: str, reason: str) -
     )
     preempt(world, victim, by, reason)
     assert "preemption_respects_priority" in broken(inspection, world)
+
+
+@pytest.mark.parametrize(
+    ("classes", "by", "wrong"),
+    [
+        pytest.param({"old": LOWER, "mate": HIGHER}, "mate", False, id="a lower priority"),
+        pytest.param({"old": HIGHER, "mate": HIGHER}, "mate", True, id="an equal priority"),
+        pytest.param({"old": LOWER}, "mate", True, id="nobody who could use the nodes"),
+        pytest.param({"old": LOWER, "late": HIGHER}, "late", True, id="somebody without quota"),
+    ],
+)
+def test_nodes_taken_without_right_are_seen(classes: dict[str, str], by: str, wrong: bool) -> None:
+    world, inspection = running(workload("old", count=3), workload("mate", "lq-theirs"), workload("late", count=9))
+    for name, priority in classes.items():
+        pod = {"apiVersion": "v1", "kind": "Pod", **make.pod_template(priorityClassName=priority)}
+        world.submit(Create({**pod, "metadata": {"name": name, "namespace": "team", "annotations": {WORKLOAD: name}}}))
+    world.run_until(6 * SECOND)
+    preempt(world, "old", by, "Hotswap")
+    assert ("hotswap_respects_priority" in broken(inspection, world)) is wrong
 
 
 def test_a_job_that_starts_by_itself_is_seen() -> None:

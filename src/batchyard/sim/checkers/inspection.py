@@ -9,6 +9,7 @@ from batchyard.sim.checkers.assumed_equals_confirmed import AssumedEqualsConfirm
 from batchyard.sim.checkers.cloud_is_never_oversold import CloudIsNeverOversold
 from batchyard.sim.checkers.exclusive_domains import ExclusiveDomains
 from batchyard.sim.checkers.finished_holds_nothing import FinishedHoldsNothing
+from batchyard.sim.checkers.hotswap_respects_priority import HotswapRespectsPriority
 from batchyard.sim.checkers.idle_nodes_are_released import IdleNodesAreReleased
 from batchyard.sim.checkers.jobs_count_right import JobsCountRight
 from batchyard.sim.checkers.law import Law, Scene, Violation
@@ -41,6 +42,7 @@ LAWS: Final[tuple[type[Law], ...]] = (
     AssumedEqualsConfirmed,
     # Where there are nodes.
     NoPodWithoutAdmission,
+    HotswapRespectsPriority,
     PodsSuitTheirNodes,
     NodesAreNeverOverfull,
     ExclusiveDomains,

@@ -1,7 +1,7 @@
 """Nobody preempts an equal or higher priority unless a policy of its queue says so, nor more than was lent.
 
-Each preemption is held against the policies and the usage before the cycle that decided it. Hotswap gives the nodes of
-others to whoever has quota and lacks nodes: those others are of lower priority.
+Each preemption is held against the policies and the usage before the cycle that decided it. Who lost its nodes by
+Hotswap is the matter of another law.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,6 +32,8 @@ class PreemptionRespectsPriority(Law):
     def _judge(self, event: WatchEvent) -> None:
         preempted, victim = find_condition(event.obj, "Preempted"), workload_view(event.obj)
         assert preempted is not None
+        if preempted["reason"] == HOTSWAP:
+            return
         uid = preemptor_uid_of(preempted["message"])
         preemptor = next((view for view in self.ledger.workloads.values() if view.uid == uid), None)
         if preemptor is None:
@@ -39,10 +41,6 @@ class PreemptionRespectsPriority(Law):
             return
         queue = self.ledger.queue_of(preemptor)
         keys = event.key, Key(scheme.WORKLOAD, preemptor.namespace, preemptor.name)
-        if preempted["reason"] == HOTSWAP:
-            if not preemptor.quota_reserved or victim.priority >= preemptor.priority:
-                self.violate(f"{preemptor.key} of {preemptor.priority} got nodes of {victim.key}", *keys)
-            return
         if queue is None or preemptor.quota_reserved:
             self.violate(f"{preemptor.key} preempted {victim.key} and waits in no queue", *keys)
             return
