@@ -74,6 +74,10 @@ SLICE_SIZE: Final = "kueue.x-k8s.io/podset-slice-size"
 SLICE_LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
 POD_SET_GROUP: Final = "kueue.x-k8s.io/podset-group-name"
 
+# The two parts of affinities.
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+
 # On nodes.
 HOSTNAME: Final = "kubernetes.io/hostname"
 OPERATING_SYSTEM: Final = "kubernetes.io/os"

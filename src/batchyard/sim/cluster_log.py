@@ -11,14 +11,13 @@ from batchyard.api.conditions import is_true
 from batchyard.api.meta import label
 from batchyard.core.lifecycle.pod import is_terminal, node_of, phase
 from batchyard.core.machines.instances import CRASHED, FAILED, phase_of
+from batchyard.core.scaling.request_states import STAGES
 from batchyard.ports.client import EventType, WatchEvent
 
 #: The kind of a record, and its fields.
 Told: TypeAlias = tuple[str, Mapping[str, Any]]
 
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
-#: The conditions of a ProvisioningRequest that end a stage of it.
-_STAGES: Final = ("Accepted", "Provisioned", "Failed", "BookingExpired", "CapacityRevoked")
 
 
 def cluster_records(event: WatchEvent) -> Iterator[Told]:
@@ -78,7 +77,7 @@ def _of_pool(event: WatchEvent) -> Iterator[Told]:
 
 def _of_request(event: WatchEvent) -> Iterator[Told]:
     """It came to its next stage."""
-    for stage in _STAGES:
+    for stage in STAGES:
         if is_true(event.obj, stage) and not (event.old is not None and is_true(event.old, stage)):
             yield f"ProvisioningRequest{stage}", {"request": str(event.key)}
 

@@ -224,4 +224,4 @@ def _number(row: Row, column: str) -> int:
 def _on_models(models: Sequence[str]) -> dict[str, Any]:
     """The affinity of a pod that runs on these models of GPU only."""
     term = {"matchExpressions": [{"key": MODEL, "operator": "In", "values": list(models)}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+    return {"nodeAffinity": {well_known.REQUIRED: {"nodeSelectorTerms": [term]}}}

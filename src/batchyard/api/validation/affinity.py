@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api import well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults, metadata
 
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _WHEN_UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
 
 
@@ -20,16 +19,16 @@ def affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldErr
 
 def _node_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Required terms are there; preferred ones have a weight; all are of valid expressions."""
-    if (required := affinity.get(_REQUIRED)) is not None:
+    if (required := affinity.get(well_known.REQUIRED)) is not None:
         terms = required.get("nodeSelectorTerms")
-        at = f"{path}.{_REQUIRED}.nodeSelectorTerms"
+        at = f"{path}.{well_known.REQUIRED}.nodeSelectorTerms"
         if not terms:
             message = "must have at least one node selector term"
             yield faults.required(at, message, "give a term, or drop the required affinity")
         for i, term in enumerate(terms or ()):
             yield from _term_faults(term, f"{at}[{i}]")
-    for i, preferred in enumerate(affinity.get(_PREFERRED) or ()):
-        at = f"{path}.{_PREFERRED}[{i}]"
+    for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):
+        at = f"{path}.{well_known.PREFERRED}[{i}]"
         yield from _weight_faults(preferred, at)
         yield from _term_faults(preferred.get("preference") or {}, f"{at}.preference")
 
@@ -80,10 +79,10 @@ def _operator_faults(expression: Mapping[str, Any], path: str) -> Iterator[Field
 
 def _pod_affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Terms name a topology and have valid selectors; preferred ones have a weight."""
-    for i, term in enumerate(affinity.get(_REQUIRED) or ()):
-        yield from _pod_term_faults(term, f"{path}.{_REQUIRED}[{i}]")
-    for i, preferred in enumerate(affinity.get(_PREFERRED) or ()):
-        at = f"{path}.{_PREFERRED}[{i}]"
+    for i, term in enumerate(affinity.get(well_known.REQUIRED) or ()):
+        yield from _pod_term_faults(term, f"{path}.{well_known.REQUIRED}[{i}]")
+    for i, preferred in enumerate(affinity.get(well_known.PREFERRED) or ()):
+        at = f"{path}.{well_known.PREFERRED}[{i}]"
         yield from _weight_faults(preferred, at)
         yield from _pod_term_faults(preferred.get("podAffinityTerm") or {}, f"{at}.podAffinityTerm")
 

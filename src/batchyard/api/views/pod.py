@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api import quantity
+from batchyard.api import quantity, well_known
 from batchyard.api.selectors import Requirement
 from batchyard.base.ids import fnv1a_64
 
@@ -140,7 +140,7 @@ def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
 
 def _required_affinity(spec: Mapping[str, Any]) -> tuple[tuple[Requirement, ...], ...] | None:
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    required = node_affinity.get(well_known.REQUIRED)
     if not required:
         return None
     terms: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or ()

@@ -21,8 +21,6 @@ from batchyard.base.instant import Instant
 PODS: Final = "pods"
 """The resource of which each pod takes one."""
 
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _NOTHING: Final[Mapping[str, Any]] = {}
 _LABELS_NONE: Final[Mapping[str, str]] = {}
 _TERMINAL: Final = ("Succeeded", "Failed")
@@ -316,7 +314,10 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
 def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
     """All terms of pod affinity or anti-affinity, required and preferred."""
     part = affinity.get(kind) or _NOTHING
-    return [*(part.get(_REQUIRED) or ()), *[p["podAffinityTerm"] for p in part.get(_PREFERRED) or ()]]
+    return [
+        *(part.get(well_known.REQUIRED) or ()),
+        *[p["podAffinityTerm"] for p in part.get(well_known.PREFERRED) or ()],
+    ]
 
 
 def _keys_merged(term: Mapping[str, Any]) -> Iterable[str]:
@@ -329,7 +330,7 @@ def _read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, st
     near, far = affinity.get("podAffinity") or _NOTHING, affinity.get("podAntiAffinity") or _NOTHING
     amounts = dict(template.requests)
     scored = dict(pod_template(_with_assumed_requests(spec)).requests)
-    anti_affinity = tuple(_pod_term(t, namespace, labels) for t in far.get(_REQUIRED) or ())
+    anti_affinity = tuple(_pod_term(t, namespace, labels) for t in far.get(well_known.REQUIRED) or ())
     spread = tuple(_spread_rule(c, labels) for c in spec.get("topologySpreadConstraints") or ())
     return PodShape(
         requests=((PODS, 1), *[(resource, amounts[resource]) for resource in sorted(amounts) if amounts[resource]]),
@@ -340,11 +341,11 @@ def _read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, st
         scored_memory=scored.get("memory", 0),
         rules=_rules_of(spec, template.node_selector, template.tolerations),
         host_ports=tuple(_host_ports(spec)),
-        affinity=tuple(_pod_term(t, namespace, labels) for t in near.get(_REQUIRED) or ()),
+        affinity=tuple(_pod_term(t, namespace, labels) for t in near.get(well_known.REQUIRED) or ()),
         anti_affinity=anti_affinity,
         preferred=(*_weighted(near, 1, namespace, labels), *_weighted(far, -1, namespace, labels)),
         spread=spread,
-        minds_pods=bool(near.get(_REQUIRED) or anti_affinity or any(rule.is_hard for rule in spread)),
+        minds_pods=bool(near.get(well_known.REQUIRED) or anti_affinity or any(rule.is_hard for rule in spread)),
     )
 
 
@@ -374,13 +375,13 @@ def _rules_of(
     if known is None:
         if len(_rules) >= _MEMO_MAX:
             _rules.clear()
-        required = node_affinity.get(_REQUIRED)
+        required = node_affinity.get(well_known.REQUIRED)
         known = _rules[content] = NodeRules(
             node_selector=node_selector,
             affinity=tuple(map(_node_term, required.get("nodeSelectorTerms") or ())) if required else None,
             preferences=tuple(
                 Preference(p["weight"], _node_term(p.get("preference") or _NOTHING))
-                for p in node_affinity.get(_PREFERRED) or ()
+                for p in node_affinity.get(well_known.PREFERRED) or ()
             ),
             tolerations=tolerations,
         )
@@ -416,7 +417,7 @@ def _merged_selector(obj: Mapping[str, Any], labels: Mapping[str, str]) -> Selec
 def _weighted(part: Mapping[str, Any], sign: int, namespace: str, labels: Mapping[str, str]) -> list[WeightedTerm]:
     return [
         WeightedTerm(sign * p["weight"], _pod_term(p["podAffinityTerm"], namespace, labels))
-        for p in part.get(_PREFERRED) or ()
+        for p in part.get(well_known.PREFERRED) or ()
     ]
 
 

@@ -26,12 +26,13 @@ from batchyard.controllers.provisioning.pod_sets import Group
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.core.lifecycle.backoff import backoff
 from batchyard.core.lifecycle.checks import PENDING, READY, REJECTED, RETRY, Check
-
-ACCEPTED: Final = "Accepted"
-PROVISIONED: Final = "Provisioned"
-FAILED: Final = "Failed"
-BOOKING_EXPIRED: Final = "BookingExpired"
-CAPACITY_REVOKED: Final = "CapacityRevoked"
+from batchyard.core.scaling.request_states import (
+    ACCEPTED,
+    BOOKING_EXPIRED,
+    CAPACITY_REVOKED,
+    FAILED,
+    PROVISIONED,
+)
 
 _INACTIVE: Final = "the check is not active"
 _NOT_NEEDED: Final = "the provisioning request is not needed"

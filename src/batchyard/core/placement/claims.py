@@ -18,7 +18,6 @@ from batchyard.core.placement.node import Node
 from batchyard.core.placement.profile import Profile
 from batchyard.core.placement.rules import Obstacle
 
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _TOO_SMALL: Final = Obstacle(("node(s) were in a domain without room for the whole Job",), may_yield=True)
 
 
@@ -156,10 +155,10 @@ def _why_not(leader: PodView, nodes: Nodes) -> Unplaceable:
 def _without_exclusion(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """A leader's spec without the terms that keep the pods of other Jobs away: followers have none."""
     for field in ("podAffinity", "podAntiAffinity"):
-        terms = ((spec.get("affinity") or {}).get(field) or {}).get(_REQUIRED)
+        terms = ((spec.get("affinity") or {}).get(field) or {}).get(well_known.REQUIRED)
         if terms:
             kept = [term for term in terms if not _is_exclusion(term)]
-            spec = with_path(spec, ("affinity", field, _REQUIRED), kept or None)
+            spec = with_path(spec, ("affinity", field, well_known.REQUIRED), kept or None)
     return spec
 
 

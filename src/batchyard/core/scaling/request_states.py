@@ -22,6 +22,8 @@ PROVISIONED: Final = "Provisioned"
 FAILED: Final = "Failed"
 BOOKING_EXPIRED: Final = "BookingExpired"
 CAPACITY_REVOKED: Final = "CapacityRevoked"
+#: The conditions that end a stage of a request, as they may follow each other.
+STAGES: Final = (ACCEPTED, PROVISIONED, FAILED, BOOKING_EXPIRED, CAPACITY_REVOKED)
 
 #: For so long after it was provisioned, capacity is kept for those it was provisioned for.
 BOOKING_TIME: Final = 10 * MINUTE

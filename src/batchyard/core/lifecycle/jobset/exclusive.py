@@ -103,9 +103,8 @@ def _with_term(pod: Obj, field: str, expressions: Sequence[Obj]) -> Obj:
         "topologyKey": annotation(pod, well_known.EXCLUSIVE_TOPOLOGY),
         "namespaceSelector": {},
     }
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    terms = ((pod["spec"].get("affinity") or {}).get(field) or {}).get(required) or ()
-    return with_path(pod, ("spec", "affinity", field, required), [*terms, term])
+    terms = ((pod["spec"].get("affinity") or {}).get(field) or {}).get(well_known.REQUIRED) or ()
+    return with_path(pod, ("spec", "affinity", field, well_known.REQUIRED), [*terms, term])
 
 
 def _in_leaders_domain(follower: Obj, find: Finder) -> Obj:
