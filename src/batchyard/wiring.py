@@ -45,6 +45,7 @@ from batchyard.core.scaling.request_pods import admit_queued_pod
 from batchyard.ports.client import Client, Reader
 from batchyard.ports.controller import Controller
 from batchyard.ports.kernel import Kernel
+from batchyard.runtime.saved_work import held_until_saved
 
 _CREATION: Final = RequeuingTimestamp.CREATION
 
@@ -141,7 +142,7 @@ def _nodes(settings: Settings) -> Sequence[Controller]:
 
 
 def _prepared_pod(pod: Obj, reader: Reader) -> Obj:
-    return admit_pod(pod, reader.get, default_class(reader.list(scheme.PRIORITY_CLASS)))
+    return held_until_saved(admit_pod(pod, reader.get, default_class(reader.list(scheme.PRIORITY_CLASS))), reader)
 
 
 def _prepared_pod_of_nodes(pod: Obj, reader: Reader) -> Obj:

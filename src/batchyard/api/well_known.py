@@ -154,3 +154,6 @@ DELETE_AT: Final = "batchyard.dev/delete-at"
 RUNTIME: Final = "batchyard.dev/runtime"
 EXIT_CODE: Final = "batchyard.dev/exit-code"
 CHECKPOINT_EVERY: Final = "batchyard.dev/checkpoint-every"
+# On Jobs and JobSets: what their pods saved of it, by place. On such pods: kept until their work is saved.
+WORK_DONE: Final = "batchyard.dev/work-done"
+WORK_FINALIZER: Final = "batchyard.dev/work"

@@ -52,6 +52,12 @@ def seconds(duration: Duration) -> int | float:
     return whole if rest == 0 else duration / SECOND
 
 
+def duration_text(duration: Duration) -> str:
+    """A duration as `parse_duration` reads it, exactly: `2100s`, or in microseconds where it is no whole number."""
+    whole, rest = divmod(duration, SECOND)
+    return f"{whole}s" if rest == 0 else f"{duration}us"
+
+
 def format_age(duration: Duration) -> str:
     """A duration as kubectl prints ages: `45s`, `3m20s`, `17m`, `5h12m`, `2d3h`.
 

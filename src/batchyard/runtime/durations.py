@@ -16,6 +16,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.annotations import duration, whole_number
 from batchyard.api.meta import Key, Obj, annotation, controller_of
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, parse_duration
+from batchyard.core.checkpoints import checkpoint_interval
 from batchyard.ports.client import Reader
 
 #: How long those run of whom nothing is known.
@@ -40,18 +41,34 @@ class Plan(NamedTuple):
 
     runtime: Duration
     exit_code: int
+    #: How often they save their work; None: never.
+    checkpoint_every: Duration | None = None
 
 
 def plan_of(pod: Obj, reader: Reader) -> Plan:
-    """How long a pod runs, and with which exit code it ends."""
-    told = [pod, *_owners(pod, reader)]
+    """How long a pod runs, with which exit code it ends, and how often it saves its work."""
+    told = [pod, *jobs_above(pod, reader)]
     runtime = next((time for obj in told if (time := annotated_runtime(obj)) is not None), None)
     if runtime is None:
         container = pod["spec"]["containers"][0]
         runtime = sleeping_time(
             container.get("image") or "", tuple(container.get("command") or ()), tuple(container.get("args") or ())
         )
-    return Plan(UNTOLD if runtime is None else runtime, next(chain.from_iterable(map(_exit_codes, told)), 0))
+    exit_code = next(chain.from_iterable(map(_exit_codes, told)), 0)
+    return Plan(UNTOLD if runtime is None else runtime, exit_code, checkpoint_interval(told))
+
+
+def jobs_above(pod: Obj, reader: Reader) -> Iterable[Obj]:
+    """The Job of a pod, and the JobSet of that Job."""
+    obj: Obj | None = pod
+    while obj is not None:
+        owner = controller_of(obj)
+        kind = None if owner is None else _OWNERS.get(owner["kind"])
+        if owner is None or kind is None:
+            return
+        obj = reader.get(Key(kind, pod["metadata"].get("namespace") or "", owner["name"]))
+        if obj is not None:
+            yield obj
 
 
 def annotated_runtime(obj: Obj) -> Duration | None:
@@ -73,19 +90,6 @@ def sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -
 
 
 # --- annotations ---
-
-
-def _owners(pod: Obj, reader: Reader) -> Iterable[Obj]:
-    """The Job of a pod, and the JobSet of that Job."""
-    obj: Obj | None = pod
-    while obj is not None:
-        owner = controller_of(obj)
-        kind = None if owner is None else _OWNERS.get(owner["kind"])
-        if owner is None or kind is None:
-            return
-        obj = reader.get(Key(kind, pod["metadata"].get("namespace") or "", owner["name"]))
-        if obj is not None:
-            yield obj
 
 
 def _exit_codes(obj: Obj) -> Iterable[int]:

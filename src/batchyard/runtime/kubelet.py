@@ -10,14 +10,17 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.base.instant import Instant
+from batchyard.core.checkpoints import running_since
 from batchyard.core.lifecycle.node import readiness
 from batchyard.core.lifecycle.pod import is_terminal, is_terminating, node_of
 from batchyard.core.lifecycle.pods_by_node import PodsByNode
-from batchyard.ports.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
+from batchyard.core.machines.instances import CRASHED, phase_of, since
+from batchyard.ports.client import Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import EventRecord, Outcome
 from batchyard.runtime.durations import plan_of
 from batchyard.runtime.machine import ANYWHERE, Machine, machine_of
 from batchyard.runtime.pod_life import EXPIRED, REJECTED, Life, Pace, What, next_turn, status_after
+from batchyard.runtime.saved_work import going_on, is_held, let_go, saved_at_end, saved_at_loss
 
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
@@ -42,6 +45,7 @@ class Kubelets:
         if self._with_nodes:
             self._pods.observe(key, event.old, None if event.type is _DELETED else event.obj)
         is_ours = node_of(event.obj) if self._with_nodes else not event.obj["spec"].get("schedulingGates")
+        is_ours = is_ours or is_held(event.obj)
         return (key,) if is_ours and _is_news_of_pod(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
@@ -51,17 +55,24 @@ class Kubelets:
             return Outcome()
         machine = self._machine(pod, reader, now)
         if not machine.is_on:
-            return Outcome()
+            return Outcome([*_saved_before_crash(pod, reader), *let_go(pod)])
+        if is_terminal(pod) and is_held(pod):
+            return Outcome(let_go(pod))
         if is_terminal(pod):
             return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if _is_waited_for(pod) else [])
-        life = Life(pod, machine, plan_of(pod, reader), self._pace)
+        plan = plan_of(pod, reader)
+        life = Life(pod, machine, plan, self._pace)
         turn = next_turn(life, now)
         if turn is None or turn.at > now:
             return Outcome(requeue_at=None if turn is None else turn.at)
-        after = with_status(pod, status_after(life, turn, now))
+        after: Obj = with_status(pod, status_after(life, turn, now))
+        writes: list[Write] = []
+        if plan.checkpoint_every is not None:
+            writes += saved_at_end(pod, after, plan.checkpoint_every, reader)
+            after = going_on(pod, after, plan.checkpoint_every, reader, now)
         following = None if is_terminal(after) else next_turn(life._replace(pod=after), now)
         events = _events(key, turn.what, after)
-        return Outcome([UpdateStatus(after)], events, None if following is None else following.at)
+        return Outcome([*writes, UpdateStatus(after)], events, None if following is None else following.at)
 
     def _machine(self, pod: Obj, reader: Reader, now: Instant) -> Machine:
         if not self._with_nodes:
@@ -70,12 +81,21 @@ class Kubelets:
         return machine_of(reader.get(Key(scheme.NODE, "", name)), reader.get(Key(scheme.INSTANCE, "", name)), now)
 
 
+def _saved_before_crash(pod: Obj, reader: Reader) -> list[Write]:
+    """What is written about the work of a pod whose machine is lost: not by its kubelet, but while it still ran."""
+    instance = reader.get(Key(scheme.INSTANCE, "", node_of(pod)))
+    if instance is None or phase_of(instance) != CRASHED or running_since(pod) is None:
+        return []
+    every = plan_of(pod, reader).checkpoint_every
+    return [] if every is None else saved_at_loss(pod, since(instance), every, reader)
+
+
 def _is_news_of_pod(event: WatchEvent) -> bool:
     """Whether a pod is new or changed in more than its status, or ended and may go."""
     pod, old = event.obj, event.old
     if event.type is _DELETED:
         return False
-    if old is None or pod["spec"] is not old["spec"] or _is_waited_for(pod):
+    if old is None or pod["spec"] is not old["spec"] or _is_waited_for(pod) or is_held(pod):
         return True
     new_mark, old_mark = pod["metadata"].get("deletionTimestamp"), old["metadata"].get("deletionTimestamp")
     return bool(new_mark != old_mark)

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.meta import Obj, with_status
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
+from batchyard.core.checkpoints import resumed_work
 from batchyard.core.lifecycle import pod as lifecycle
 from batchyard.core.lifecycle.pod import FAILED, PENDING, RUNNING, SUCCEEDED
 from batchyard.runtime.durations import FOR_EVER, Plan
@@ -136,7 +137,8 @@ def _own_turns(life: Life, run: Run) -> Iterable[Turn]:
         started_at = parse_time(run.state["running"]["startedAt"])
         if started_at < life.machine.booted_at:
             return [Turn(started_at, What.LOSE)]
-        return [Turn(started_at + life.plan.runtime, What.EXIT)] if life.plan.runtime < FOR_EVER else []
+        left = max(0, life.plan.runtime - resumed_work(life.pod))
+        return [Turn(started_at + left, What.EXIT)] if life.plan.runtime < FOR_EVER else []
     if run.last:
         return [Turn(parse_time(run.last["terminated"]["finishedAt"]) + _backoff(run), What.START)]
     begun_at = max(parse_time(life.pod["status"]["startTime"]), life.machine.booted_at)

@@ -3,7 +3,8 @@
 An hour of a machine is paid from the moment the cloud found it until it is gone. While its node is not ready, that is
 booting. After that each pod bound there takes the share of the machine that it asked for: of the accelerators where
 there are some, else the larger of its shares of cpu and memory. What no pod takes is idle. What a pod took counts as
-done when it succeeds, as lost when it ends in any other way, and as running until then.
+done when it succeeds. When it ends in any other way, what it did up to its checkpoints counts as done, for others go on
+from there, and all else as lost. Until then it counts as running.
 
 All of it is whole numbers, and the columns of a row add up to what its machines cost, to the cent.
 """
@@ -17,9 +18,11 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import HOUR, Duration, Instant
+from batchyard.core.checkpoints import checkpoint_interval, kept_work, running_since
 from batchyard.core.machines.instances import BOOTING, RUNNING, STOPPING, phase_of
 from batchyard.core.machines.prices import pool_price
 from batchyard.ports.client import EventType, Reader, WatchEvent
+from batchyard.runtime.durations import jobs_above
 
 #: A share of a machine is counted in so many parts.
 WHOLE: Final = 1 << 30
@@ -50,6 +53,14 @@ class Account:
         self.time += other.time
         self.accelerators += other.accelerators
         self.cost += other.cost
+
+    def split(self, time: int) -> tuple["Account", "Account"]:
+        """So much of the machine time with what it cost, and the rest."""
+        accelerators = self.accelerators * time // self.time if time else 0
+        cost = self.cost * time // self.time if time else 0
+        return Account(time, accelerators, cost), Account(
+            self.time - time, self.accelerators - accelerators, self.cost - cost
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +108,17 @@ class _Occupant:
 
     team: str
     machine: str
+    #: How often it saves its work, since when its containers run, and what was kept of earlier runs.
+    interval: Duration | None
+    since: Instant | None = None
+    kept: Duration = 0
     spent: Account = field(default_factory=Account)
+
+    def note_run(self, since: Instant | None, now: Instant) -> None:
+        """Its containers run since then, or not."""
+        if since != self.since:
+            self.kept += kept_work(self.since, self.interval, now)
+            self.since = since
 
 
 class Accounts:
@@ -151,11 +172,14 @@ class Accounts:
     def _on_pod(self, event: WatchEvent, now: Instant) -> None:
         view = pod_view(event.obj)
         has_ended = event.type is EventType.DELETED or view.is_terminal
-        if view.uid in self._pods:
-            if has_ended:
-                self._leave(view.uid, DONE if view.phase == "Succeeded" else LOST, now)
-        elif view.node_name in self._machines and not has_ended:
-            self._take(view, now)
+        if view.uid not in self._pods and view.node_name in self._machines and not has_ended:
+            self._take(event.obj, view, now)
+        pod = self._pods.get(view.uid)
+        if pod is None:
+            return
+        pod.note_run(None if has_ended else running_since(event.obj), now)
+        if has_ended:
+            self._leave(view.uid, now, succeeded=view.phase == "Succeeded")
 
     def _open(self, name: str, instance: Obj, now: Instant) -> None:
         spec = instance["spec"]
@@ -170,22 +194,28 @@ class Accounts:
             return
         self._settle(machine, now)
         for uid in list(machine.shares):
-            self._leave(uid, LOST, now)
+            self._pods[uid].note_run(None, now)
+            self._leave(uid, now, succeeded=False)
         del self._machines[name]
 
-    def _take(self, view: PodView, now: Instant) -> None:
+    def _take(self, pod: Obj, view: PodView, now: Instant) -> None:
         machine = self._machines[view.node_name]
         self._settle(machine, now)
         left = WHOLE - sum(machine.shares.values())
         machine.shares[view.uid] = min(left, _share(view, machine.node))
-        self._pods[view.uid] = _Occupant(view.namespace, view.node_name)
+        interval = checkpoint_interval([pod, *jobs_above(pod, self._reader)])
+        self._pods[view.uid] = _Occupant(view.namespace, view.node_name, interval)
 
-    def _leave(self, uid: str, use: str, now: Instant) -> None:
-        machine = self._machines[self._pods[uid].machine]
+    def _leave(self, uid: str, now: Instant, *, succeeded: bool) -> None:
+        pod = self._pods[uid]
+        machine = self._machines[pod.machine]
         self._settle(machine, now)
-        del machine.shares[uid]
-        pod = self._pods.pop(uid)
-        self._account(machine, pod.team, use).add(pod.spent)
+        share = machine.shares.pop(uid)
+        done, lost = pod.spent.split(pod.spent.time if succeeded else pod.kept * share)
+        for use, spent in ((DONE, done), (LOST, lost)):
+            if spent.time:
+                self._account(machine, pod.team, use).add(spent)
+        del self._pods[uid]
 
     # --- what time costs ---
 

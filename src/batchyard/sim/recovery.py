@@ -140,7 +140,7 @@ class Recoveries:
         if nominated:
             self._nominated[nominated] = gang
         is_going = event.type is EventType.DELETED or is_terminating(pod)
-        self._note_run(gang, uid, None if is_going else self._run_of(pod), is_done=phase(pod) == SUCCEEDED)
+        self._note_run(gang, uid, None if is_going else self._run_of(pod), now, is_done=phase(pod) == SUCCEEDED)
         self._look(gang, now)
 
     def _run_of(self, pod: Obj) -> _Run | None:
@@ -151,7 +151,7 @@ class Recoveries:
         interval = checkpoint_interval([pod, *[self._noted.get(uid or "") for uid in owners]])
         return _Run(node_of(pod), since, interval)
 
-    def _note_run(self, gang: str, uid: str, run: _Run | None, *, is_done: bool) -> None:
+    def _note_run(self, gang: str, uid: str, run: _Run | None, now: Instant, *, is_done: bool) -> None:
         """A pod runs so now, or not any more; who starts anew has ended as well."""
         runs = self._runs.setdefault(gang, {})
         known = runs.get(uid)
@@ -160,7 +160,7 @@ class Recoveries:
             open_loss = self._open.get(gang)
             risked = 0 if open_loss is None else open_loss.at_risk.pop(uid, 0)
             if open_loss is not None and not is_done:
-                open_loss.loss.lost_work += risked
+                open_loss.loss.lost_work += min(risked, _lost_at_end(known, now))
         if run is not None:
             runs.setdefault(uid, run)
         if not runs:
@@ -218,6 +218,11 @@ class Recoveries:
         elif current.has_begun:
             current.loss.whole_at = now
             del self._open[gang]
+
+
+def _lost_at_end(run: _Run, now: Instant) -> Duration:
+    """What is lost of a run that ends: who was not lost himself may have saved his work since the loss."""
+    return max(0, now - run.since) if run.is_lost else lost_work(run.since, run.interval, now)
 
 
 def _gang_of(event: WatchEvent) -> str:

@@ -6,7 +6,17 @@ import pytest
 
 import make
 from batchyard.base.instant import MINUTE, SECOND, Instant
-from batchyard.core.checkpoints import checkpoint_interval, lost_work, running_since
+from batchyard.core.checkpoints import (
+    Resumption,
+    checkpoint_interval,
+    lost_work,
+    place_of,
+    resumption,
+    running_since,
+    saved_work,
+    with_resumption,
+    with_saved_work,
+)
 
 
 def noted(text: str | None) -> Any:
@@ -51,3 +61,27 @@ def test_work_is_done_while_containers_run() -> None:
     assert running_since(pod("Running", waiting={"reason": "CrashLoopBackOff"})) is None
     assert running_since(pod("Succeeded", running=started)) is None
     assert running_since({"metadata": make.metadata("p")}) is None
+
+
+def test_a_place_in_a_job_set_is_told_by_the_job_and_the_index() -> None:
+    labels = {"jobset.sigs.k8s.io/replicatedjob-name": "slice", "jobset.sigs.k8s.io/job-index": "2"}
+    index = {"batch.kubernetes.io/job-completion-index": "3"}
+    assert place_of({"metadata": make.metadata("p", labels=labels, annotations=index)}) == "slice/2/3"
+    assert place_of({"metadata": make.metadata("p", labels=labels)}) == "slice/2/p"
+    assert place_of({"metadata": make.metadata("p", annotations=index)}) == "3"
+
+
+def test_a_pod_says_whose_work_it_goes_on_with() -> None:
+    resumed = Resumption("slice/2/3", 90 * SECOND)
+    told = with_resumption(pod("Running"), resumed, make.NOW)
+    assert (resumption(told), place_of(told)) == (resumed, "slice/2/3")
+    assert with_resumption(told, resumed, make.at(9)) is told
+    assert resumption(with_resumption(told, None, make.NOW)) is None
+
+
+def test_what_is_saved_is_told_by_place_and_read_with_the_most_first() -> None:
+    job = with_saved_work(with_saved_work(make.job(), "0", 5 * SECOND), "1", 1_500_000 * 7)
+    assert job["metadata"]["annotations"] == {"batchyard.dev/work-done": '{"0":"5s","1":"10500000us"}'}
+    assert list(saved_work(job).items()) == [("1", 10_500_000), ("0", 5_000_000)]
+    assert with_saved_work(job, "0", 5 * SECOND) is job
+    assert with_saved_work(with_saved_work(job, "0", None), "1", None)["metadata"]["annotations"] == {}

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.api.meta import Obj, key_of, with_path
+from batchyard.api.meta import Obj, key_of
+from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, MINUTE
 from batchyard.client.local import LocalClient
 from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
@@ -55,12 +56,17 @@ class Books:
         }
         self.tell({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}, at)
 
-    def pod(self, name: str, phase: str, at: int, *, gpus: int = 1, team: str = "team") -> None:
+    def pod(self, name: str, phase: str, at: int, *, team: str = "team", **told: Any) -> None:
+        """`gpus` is what it asks for, `every` how often it saves its work, `since` when its containers started."""
+        gpus, every, since = told.get("gpus", 1), told.get("every"), told.get("since")
         container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
-        metadata = {"name": name, "namespace": team, "uid": f"uid-{team}-{name}"}
+        notes = {"annotations": {"batchyard.dev/checkpoint-every": every}} if every else {}
+        metadata = {"name": name, "namespace": team, "uid": f"uid-{team}-{name}", **notes}
         spec = {"nodeName": "n", "containers": [container]}
-        obj = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        self.tell(with_path(obj, ("status", "phase"), phase), at)
+        state = {"running": {"startedAt": format_time(make.NOW + since)}} if since is not None else {}
+        status = {"phase": phase, "containerStatuses": [{"state": state}]}
+        obj = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
+        self.tell(obj, at)
 
 
 def costs(statement: Statement) -> dict[tuple[str, str], float]:
@@ -93,6 +99,33 @@ def test_work_that_does_not_succeed_is_lost() -> None:
     books.machine("Crashed", HOUR)
     statement = books.accounts.statement(make.NOW + 2 * HOUR)
     assert costs(statement) == {("red", LOST): 0.5, ("blue", LOST): 1.0, ("", IDLE): 0.5}
+
+
+@pytest.mark.parametrize("crashes", [True, False])
+def test_of_work_that_is_saved_only_the_rest_is_lost(crashes: bool) -> None:
+    books = Books()
+    books.machine("Booting", 0)
+    books.ready(0)
+    books.pod("a", "Pending", 0, gpus=2, every="20m")
+    books.pod("a", "Running", 5 * MINUTE, since=5 * MINUTE, gpus=2, every="20m")
+    if crashes:
+        books.machine("Crashed", HOUR)
+    else:
+        books.pod("a", "Failed", HOUR, gpus=2, every="20m")
+        books.machine("Running", HOUR, gone=True)
+    statement = books.accounts.statement(make.NOW + 2 * HOUR)
+    hours = {line.use: (line.machine_hours, line.accelerator_hours, line.cost) for line in statement.by_pool}
+    assert hours == {DONE: pytest.approx((2 / 3, 4 / 3, 1.33)), LOST: pytest.approx((1 / 3, 2 / 3, 0.67))}
+
+
+def test_work_is_saved_in_each_run_of_a_pod() -> None:
+    books = Books()
+    books.machine("Booting", 0)
+    books.ready(0)
+    for since in (0, 25 * MINUTE):
+        books.pod("a", "Running", since, since=since, gpus=2, every="20m")
+    books.pod("a", "Failed", HOUR, gpus=2, every="20m")
+    assert costs(books.accounts.statement(make.NOW + HOUR)) == {("team", DONE): 1.33, ("team", LOST): 0.67}
 
 
 def test_what_still_runs_is_neither_done_nor_lost() -> None:

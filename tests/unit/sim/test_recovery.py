@@ -140,8 +140,19 @@ def test_work_is_lost_since_the_last_checkpoint_of_the_job_set() -> None:
     for number in range(2):
         tale.runs(0, "a", number, f"a-n{number}")
     tale.crash(100, "a-n0")
-    tale.restarts(150, "a")
+    tale.restarts(115, "a")
     assert tale.only().lost_work == 2 * 10 * SECOND
+
+
+def test_who_runs_on_after_the_loss_may_still_save_his_work() -> None:
+    tale = Tale()
+    tale.tell(0, jobset("a-set", "30s"))
+    tale.workload(0, "a")
+    for number in range(2):
+        tale.runs(0, "a", number, f"a-n{number}")
+    tale.crash(100, "a-n0")
+    tale.restarts(124, "a")
+    assert tale.only().lost_work == (10 + 4) * SECOND
 
 
 def test_pods_that_go_on_or_come_to_their_end_lose_nothing() -> None:
