@@ -16,6 +16,7 @@ from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.cluster_objects import catalog_faults, initial_objects
+from batchyard.sim.annotated import annotation_faults
 from batchyard.sim.faults import ScheduledFault, read_faults
 
 #: No run goes on for longer, whatever keeps happening in it.
@@ -97,7 +98,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
             continue
         counts[obj["kind"]] = counts.get(obj["kind"], 0) + 1
         applied.setdefault(_moment(manifest, well_known.SUBMIT_AT, faults) or 0, []).append(obj)
-        _moment(manifest, well_known.RUNTIME, faults)
+        faults += map(manifest.fault, annotation_faults(obj))
         end = _moment(manifest, well_known.DELETE_AT, faults)
         if end is not None and _is_named(manifest, faults):
             deleted.setdefault(end, []).append(key_of(obj))

@@ -1,0 +1,39 @@
+"""Annotations on simulated pods that say nothing are told, wherever they stand."""
+
+import pytest
+
+import make
+from batchyard.sim.annotated import annotation_faults
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("runtime", "ten", "'ten' is not a duration; write it as 90s, 1h30m or 0.5s"),
+        ("checkpoint-every", "often", "'often' is not a duration; write it as 90s, 1h30m or 0.5s"),
+        ("checkpoint-every", "0s", "work cannot be saved all the time; give a duration such as 5m, or leave it out"),
+        ("exit-code", "256", "'256' is not an exit code; give a number from 0 to 255"),
+        ("exit-code", "-1", "'-1' is not an exit code; give a number from 0 to 255"),
+        ("exit-code", "one", "'one' is not an exit code; give a number from 0 to 255"),
+    ],
+)
+def test_an_annotation_that_says_nothing_is_told_with_the_remedy(name: str, text: str, told: str) -> None:
+    key = f"batchyard.dev/{name}"
+    assert [*map(str, annotation_faults(make.job(annotations={key: text})))] == [f"metadata.annotations[{key}]: {told}"]
+
+
+def test_templates_are_looked_through_as_well() -> None:
+    noted = {"annotations": {"batchyard.dev/exit-code": "x"}}
+    template = {"metadata": noted, **make.pod_template()}
+    replicated = make.replicated_job(template=template)
+    replicated["template"]["metadata"] = noted
+    found = [
+        fault.path for fault in annotation_faults(make.jobset(replicated_jobs=[make.replicated_job(), replicated]))
+    ]
+    places = ["spec.replicatedJobs[1].template.", "spec.replicatedJobs[1].template.spec.template."]
+    assert found == [f"{place}metadata.annotations[batchyard.dev/exit-code]" for place in places]
+
+
+def test_what_can_be_read_is_no_fault() -> None:
+    notes = {"batchyard.dev/runtime": "0s", "batchyard.dev/exit-code": "255", "batchyard.dev/checkpoint-every": "1m"}
+    assert [*annotation_faults(make.job(annotations=notes))] == []
