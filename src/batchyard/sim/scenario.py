@@ -16,8 +16,10 @@ from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.cluster_objects import catalog_faults, initial_objects
+from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
 from batchyard.sim.annotated import annotation_faults
 from batchyard.sim.faults import ScheduledFault, read_faults
+from batchyard.sim.wait_for_pods_ready import pods_ready_faults, pods_ready_policy
 
 #: No run goes on for longer, whatever keeps happening in it.
 VIRTUAL_TIME_MAX: Final = 10 * 365 * 24 * HOUR
@@ -44,6 +46,8 @@ class Scenario:
     faults: Sequence[ScheduledFault] = ()
     #: Whether gangs that lost a machine get those of others of lower priority.
     hotswap: bool = True
+    #: How long pods may take to be ready; None: as long as they like.
+    pods_ready: PodsReadyPolicy | None = None
     #: Where pods run; None: anywhere.
     cluster: Obj | None = None
     #: How many objects of each kind are applied.
@@ -137,12 +141,15 @@ def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
     horizon = None if text is None else _duration(manifest, "spec.horizon", text, faults, run_length)
     wrong: list[FieldError] = []
     read = read_faults(spec.get("faults") or (), wrong)
+    waits = spec.get("waitForPodsReady")
+    wrong += pods_ready_faults(waits)
     faults += map(manifest.fault, wrong)
     return {
         "fair_sharing": bool(spec.get("fairSharing", False)),
         "horizon": horizon,
         "faults": tuple(read),
         "hotswap": bool(spec.get("hotswap", True)),
+        "pods_ready": pods_ready_policy(waits),
     }
 
 

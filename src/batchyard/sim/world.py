@@ -221,6 +221,7 @@ def _settings_of(scenario: Scenario) -> Settings:
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
     return Settings(
         Policy(fair_sharing=scenario.fair_sharing),
+        scenario.pods_ready,
         with_nodes=cluster is not None or "Node" in scenario.counts,
         profile=Profile(autoscaling.get("profile", Profile.BALANCED.value)),
         hotswap=scenario.hotswap,

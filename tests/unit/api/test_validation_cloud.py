@@ -289,6 +289,21 @@ def test_the_nodes_that_share_a_slice_evenly_are_named() -> None:
             {"spec.catalog.x1-huge.cpu": -1}, 'spec.catalog[x1-huge].cpu: Invalid value: "-1"', id="a negative machine"
         ),
         pytest.param(
+            {"spec.catalog.x1-huge.sustainedCpu": 501},
+            "spec.catalog[x1-huge].sustainedCpu: Invalid value: 501: must be no more than its cpu, 500",
+            id="a machine that sustains more than it has",
+        ),
+        pytest.param(
+            {"spec.catalog.x1-huge.topology": "wide"},
+            'spec.catalog[x1-huge].topology: Invalid value: "wide": must be the numbers of chips',
+            id="a machine with chips that lie nowhere",
+        ),
+        pytest.param(
+            {"spec.times.shutdown": {"min": "2s", "typical": "1s", "max": "3s"}},
+            "spec.times.shutdown: Invalid value:",
+            id="a shutdown out of order",
+        ),
+        pytest.param(
             {"spec.times.boot.typical": "10m"},
             'spec.times.boot: Invalid value: {"min":"30s","typical":"10m","max":"3m"}: must be in order',
             id="times out of order",

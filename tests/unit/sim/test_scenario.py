@@ -5,6 +5,7 @@ import pytest
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import read_manifests
 from batchyard.base.instant import SECOND
+from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario
 
 CONFIG = """
@@ -75,6 +76,43 @@ def test_the_first_document_configures_the_run() -> None:
     made = scenario(CONFIG, config_map("a"))
     assert (made.name, made.fair_sharing, made.horizon) == ("example", True, 600 * SECOND)
     assert made.counts == {"ConfigMap": 1}
+
+
+def waiting(said: str) -> str:
+    """A Scenario that waits for pods to be ready."""
+    return CONFIG.replace("horizon: 10m", f"waitForPodsReady: {said}")
+
+
+@pytest.mark.parametrize("spec", ["{enable: false}", "{enable: false, timeout: 1m}", "null"])
+def test_pods_may_take_as_long_as_they_like_unless_the_scenario_waits_for_them(spec: str) -> None:
+    assert scenario(CONFIG).pods_ready is None
+    assert scenario(waiting(spec)).pods_ready is None
+
+
+def test_waiting_for_pods_has_the_fields_and_defaults_of_kueue() -> None:
+    assert scenario(waiting("{}")).pods_ready == PodsReadyPolicy()
+    strategy = "{timestamp: Creation, backoffLimitCount: 2, backoffBaseSeconds: 10, backoffMaxSeconds: 40}"
+    made = scenario(
+        waiting(f"{{timeout: 5m, recoveryTimeout: 0s, blockAdmission: true, requeuingStrategy: {strategy}}}")
+    )
+    assert made.pods_ready == PodsReadyPolicy(
+        300 * SECOND, 0, True, RequeuingTimestamp.CREATION, 2, 10 * SECOND, 40 * SECOND
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("{timeout: 0s}", 'timeout: Invalid value: "0s": must be greater than 0; give a time such as 5m,'),
+        ("{timeout: soon}", "timeout: Invalid value: 'soon' is not a duration"),
+        ("{timout: 5m}", "timout: unknown field; did you mean timeout?"),
+        ("{requeuingStrategy: {timestamp: Later}}", 'requeuingStrategy.timestamp: Unsupported value: "Later"'),
+        ("{requeuingStrategy: {backoffLimitCount: -1}}", "requeuingStrategy.backoffLimitCount: Invalid value: -1"),
+    ],
+)
+def test_what_cannot_be_waited_for_is_told_in_its_place(spec: str, told: str) -> None:
+    (fault,) = faults(waiting(spec))
+    assert fault.startswith(f"f.yaml:1 Scenario/example: spec.waitForPodsReady.{told}")
 
 
 def test_there_is_one_scenario_at_most() -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import amounts, faults
+from batchyard.api.validation.slices import topology_faults
 from batchyard.base.instant import parse_duration
 
 Spec = Mapping[str, Any]
@@ -26,9 +27,22 @@ def settings_faults(spec: Spec) -> Iterator[FieldError]:
         for field, price in prices.items():
             yield from amounts.amount_faults(price, f"spec.prices[{machine}].{field}")
     for machine, described in (spec.get("catalog") or {}).items():
-        for field in _AMOUNTS:
-            if field in described:
-                yield from amounts.amount_faults(described[field], f"spec.catalog[{machine}].{field}")
+        yield from _machine_faults(described, f"spec.catalog[{machine}]")
+
+
+def _machine_faults(described: Spec, path: str) -> Iterator[FieldError]:
+    """What a machine has and costs is no less than nothing, and it cannot sustain more than it has."""
+    for field in _AMOUNTS:
+        if field in described:
+            yield from amounts.amount_faults(described[field], f"{path}.{field}")
+    sustained = described.get("sustainedCpu")
+    if sustained is not None and amounts.exceeds(sustained, described["cpu"]):
+        message = f"must be no more than its cpu, {amounts.shown(described['cpu'])}"
+        yield faults.invalid(
+            f"{path}.sustainedCpu", sustained, message, "give what it has all the time, or leave it out"
+        )
+    if described.get("topology"):
+        yield from topology_faults(described["topology"], f"{path}.topology")
 
 
 def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:

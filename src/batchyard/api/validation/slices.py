@@ -27,14 +27,20 @@ def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
         return
     at, chips, each = f"{path}.tpuTopology", _chips_in(topology), _chips_of_machine(pool["machineType"])
     if chips is None:
-        message = "must be the numbers of chips in two or three dimensions"
-        yield faults.invalid(at, topology, message, "write it as 2x4 or 2x2x4")
+        yield from topology_faults(topology, at)
     elif each is not None and chips % each:
         message = f"must have a multiple of the {each} chips of a {pool['machineType']}, not {chips}"
         yield faults.invalid(at, topology, message, "use a larger topology, or a smaller machine type")
     elif each != chips:
         yield from one_zone_faults(pool, path, "a TPU slice of several nodes")
         yield from _sharing_faults(pool, chips, path) if each is None else _whole_faults(pool, chips // each, path)
+
+
+def topology_faults(topology: str, path: str) -> Iterator[FieldError]:
+    """A topology tells how many chips lie in each dimension."""
+    if _chips_in(topology) is None:
+        message = "must be the numbers of chips in two or three dimensions"
+        yield faults.invalid(path, topology, message, "write it as 2x4 or 2x2x4")
 
 
 def one_zone_faults(pool: Spec, path: str, what: str) -> Iterator[FieldError]:

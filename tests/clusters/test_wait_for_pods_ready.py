@@ -1,0 +1,90 @@
+"""Workloads whose pods do not become ready in time, since their machines take too long. Times are seconds."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api.manifests import read_manifests
+from batchyard.base.instant import HOUR
+from batchyard.sim.event_log import Record
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import World
+from clusters.test_checkpoints import QUEUE
+
+#: There is a machine for one pod; the next takes six minutes to boot.
+CLUSTER = """
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: c}
+spec:
+  zones: [z]
+  times:
+    podStart: {min: 1s, typical: 1s, max: 1s}
+    boot: {min: 6m, typical: 6m, max: 6m}
+  nodePools: [{name: p, machineType: n1-standard-4, nodeCount: 1, autoscaling: {min: 0, max: 2}}]
+---
+apiVersion: sim.batchyard.dev/v1alpha1
+kind: Scenario
+metadata: {name: s}
+spec: {waitForPodsReady: WAITS}
+"""
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: NAME
+  namespace: team
+  labels: {kueue.x-k8s.io/queue-name: lq}
+  annotations: {batchyard.dev/runtime: 60s, batchyard.dev/submit-at: AT}
+spec:
+  parallelism: PODS
+  completions: PODS
+  template: {spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: 2}}}]}}
+"""
+
+
+def job(name: str, pods: int, at: str = "0s") -> str:
+    return JOB.replace("NAME", name).replace("PODS", str(pods)).replace("AT", at)
+
+
+def happened(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
+    """What was told of Workloads: when, what, of which Job, and why."""
+    found = read_manifests([("w.yaml", "---".join([QUEUE, CLUSTER.replace("WAITS", waits), *jobs]))])
+    assert [*map(str, found.faults)] == []
+    records: list[Record] = []
+    played = World(make_scenario(found), sink=records.append)
+    played.run_until(HOUR)
+    assert played.refused == []
+    told = [record for record in records if record["event"] in {"QuotaReserved", "Evicted", "Finished"}]
+    return [(r["time"], r["event"], r["workload"].split("-")[1], r.get("reason", "")) for r in told]
+
+
+def test_who_is_not_ready_in_time_is_evicted_and_tries_again() -> None:
+    strategy = "{backoffBaseSeconds: 60, backoffMaxSeconds: 120}"
+    told = happened(f"{{timeout: 5m, requeuingStrategy: {strategy}}}", job("wide", 2))
+    assert told[:3] == [
+        (0, "QuotaReserved", "wide", ""),
+        (300, "Evicted", "wide", "PodsReadyTimeout"),
+        (360, "QuotaReserved", "wide", ""),
+    ]
+    assert [what for _, what, *_ in told[3:]] == ["Finished"]
+
+
+def test_who_is_never_ready_in_time_is_given_up() -> None:
+    strategy = "{backoffBaseSeconds: 10, backoffLimitCount: 1}"
+    assert happened(f"{{timeout: 1m, requeuingStrategy: {strategy}}}", job("wide", 2)) == [
+        (0, "QuotaReserved", "wide", ""),
+        (60, "Evicted", "wide", "PodsReadyTimeout"),
+        (70, "QuotaReserved", "wide", ""),
+        (130, "Evicted", "wide", "DeactivatedDueToRequeuingLimitExceeded"),
+    ]
+
+
+@pytest.mark.parametrize(("waits", "blocks"), [("{blockAdmission: true}", True), ("{}", False)])
+def test_nobody_is_admitted_while_somebody_is_not_ready_if_that_blocks_admission(waits: str, blocks: bool) -> None:
+    told = happened(waits, job("wide", 2), job("small", 1, "1s").replace("cpu: 2", "cpu: 0"))
+    admitted = {job: at for at, what, job, _ in told if what == "QuotaReserved"}
+    assert (admitted["wide"], admitted["small"] > 360) == (0, blocks)
+    assert [job for _, what, job, _ in told if what == "Finished"] == (
+        ["wide", "small"] if blocks else ["small", "wide"]
+    )
