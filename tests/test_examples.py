@@ -1,5 +1,6 @@
 """The examples are whole, and those of the reference architecture have its names, quotas and shapes."""
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,19 @@ WORKLOADS = ("Job", "JobSet", "Service", "ConfigMap")
 Obj: TypeAlias = dict[str, Any]
 #: Which object: its folder in the reference architecture, kind, namespace and name.
 Place: TypeAlias = tuple[str, str, str, str]
+
+
+def test_what_the_documentation_says_of_scenarios_and_clusters_is_understood() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "scenarios.md").read_text("utf-8"), re.DOTALL)
+    asked, described = (yaml.safe_load(block) for block in blocks)
+    group, cloud = "sim.batchyard.dev/v1alpha1", "cloud.batchyard.dev/v1alpha1"
+    documents = [
+        {"apiVersion": group, "kind": "Scenario", "metadata": {"name": "s"}, "spec": asked},
+        {"apiVersion": cloud, "kind": "Cluster", "metadata": {"name": "c"}, "spec": {"zones": ["z"], **described}},
+    ]
+    found = read_manifests([("scenarios.md", yaml.safe_dump_all(documents))])
+    assert (found.faults, found.warnings) == ([], [])
+    assert make_scenario(found).pods_ready is not None
 
 
 @cache

@@ -1,15 +1,18 @@
-"""What the machines of a run cost and how gangs recovered, as tables for people."""
+"""What the machines of a run cost and how gangs recovered: as tables for people, and as values for programs."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from batchyard.api.tables import Table, format_table
 from batchyard.base.instant import Instant, format_age
 from batchyard.sim.accounts import USES, Line, Statement
 from batchyard.sim.recovery import Loss
+from batchyard.sim.result import Result
 from batchyard.sim.world import EPOCH
 
 _FIGURES: Final = ("MACHINE-HOURS", "ACCELERATOR-HOURS", *(use.upper() for use in USES), "COST")
+#: Of hours, so that they are told to the hundredth of a second.
+_DIGITS: Final = 6
 
 
 def costs_tables(statement: Statement) -> str:
@@ -26,6 +29,34 @@ def losses_table(losses: Sequence[Loss], now: Instant) -> str:
     """Who lost a machine, how long each took to be whole again, what was lost, and who left for it."""
     header = ["GANG", "LOST AT", "RECOVERED IN", "LOST POD TIME", "PREEMPTED"]
     return format_table([header, *(_loss(loss, now) for loss in losses)])
+
+
+def books_of(result: Result) -> dict[str, Any]:
+    """The same for programs, in a world with machines: dollars as texts, exact to the cent, and times in seconds."""
+    if result.costs is None:
+        return {}
+    costs = {
+        "currency": "USD",
+        "total": _amount(result.costs.cents),
+        "pools": [
+            {"pool": line.pool, "provisioning": line.provisioning, **_use(line)} for line in result.costs.by_pool
+        ],
+        "teams": [{"team": line.team, **_use(line)} for line in result.costs.by_team],
+    }
+    return {"costs": costs, "recoveries": [loss.told(EPOCH) for loss in result.losses]}
+
+
+def _use(line: Line) -> dict[str, Any]:
+    return {
+        "use": line.use,
+        "machineHours": round(line.machine_hours, _DIGITS),
+        "acceleratorHours": round(line.accelerator_hours, _DIGITS),
+        "cost": _amount(line.cents),
+    }
+
+
+def _amount(cents: int) -> str:
+    return f"{cents // 100}.{cents % 100:02}"
 
 
 def _table(rows: Table) -> str:
@@ -46,12 +77,16 @@ def _grouped(lines: Sequence[Line]) -> list[tuple[Line, list[Line]]]:
 def _figures(lines: Sequence[Line]) -> list[str]:
     """Hours in all, then what each use cost, then the sum."""
     hours = sum(line.machine_hours for line in lines), sum(line.accelerator_hours for line in lines)
-    costs = [sum(line.cost for line in lines if line.use == use) for use in USES]
-    return [*(f"{each:,.2f}" for each in hours), *(_dollars(cost) for cost in costs), f"${sum(costs):,.2f}"]
+    costs = [sum(line.cents for line in lines if line.use == use) for use in USES]
+    return [
+        *(f"{each:,.2f}" for each in hours),
+        *(_dollars(cents) if cents else "" for cents in costs),
+        _dollars(sum(costs)),
+    ]
 
 
-def _dollars(cost: float) -> str:
-    return f"${cost:,.2f}" if cost else ""
+def _dollars(cents: int) -> str:
+    return f"${cents // 100:,}.{cents % 100:02}"
 
 
 def _loss(loss: Loss, now: Instant) -> list[str]:

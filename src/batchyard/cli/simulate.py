@@ -12,7 +12,7 @@ from batchyard.api import scheme
 from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration
 from batchyard.cli import output
-from batchyard.cli.books import costs_tables, losses_table
+from batchyard.cli.books import books_of, costs_tables, losses_table
 from batchyard.cli.options import OnLoop, Output
 from batchyard.cli.progress import watched
 from batchyard.cli.tables import NOTHING_FOUND, render
@@ -95,9 +95,9 @@ def tell_warnings(warnings: Sequence[str]) -> None:
 
 
 def shown(result: Result, form: Output) -> str:
-    """The objects in one of the forms; ClusterQueues always with all columns, since the numbers are in those."""
+    """The objects and the books in one of the forms; ClusterQueues with all columns: the numbers are in those."""
     if form in (Output.JSON, Output.YAML):
-        return render(result.objects, form, now=result.now)
+        return render(result.objects, form, now=result.now, besides=books_of(result))
     queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
     others = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
     tables = [render(queues, Output.WIDE, now=result.now), render(others, form, now=result.now)]

@@ -19,17 +19,18 @@ from batchyard.cli.options import Output
 Listing: TypeAlias = Mapping[str, Sequence[Obj]]
 
 NOTHING_FOUND: Final = "No resources found\n"
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
-def render(listing: Listing, output: Output, *, now: Instant) -> str:
-    """The listed objects in one of the forms, the last line ended."""
+def render(listing: Listing, output: Output, *, now: Instant, besides: Mapping[str, Any] = _NOTHING) -> str:
+    """The listed objects in one of the forms, the last line ended; in JSON and YAML with these fields besides."""
     match output:
         case Output.TABLE | Output.WIDE:
             return render_tables(listing, now=now, wide=output is Output.WIDE)
         case Output.JSON:
-            return render_json(_list_of(listing))
+            return render_json({**_list_of(listing), **besides})
         case Output.YAML:
-            return render_yaml(_list_of(listing))
+            return render_yaml({**_list_of(listing), **besides})
 
 
 def render_tables(listing: Listing, *, now: Instant, wide: bool = False) -> str:

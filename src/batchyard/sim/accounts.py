@@ -75,8 +75,12 @@ class Line:
     use: str
     machine_hours: float
     accelerator_hours: float
-    #: Dollars, to the cent.
-    cost: float
+    cents: int
+
+    @property
+    def cost(self) -> float:
+        """Dollars, for reading; sums are exact in cents."""
+        return self.cents / 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,13 @@ class Statement:
 
     by_pool: Sequence[Line]
     by_team: Sequence[Line]
-    #: Dollars, to the cent: the sum of either side.
-    cost: float
+    #: The sum of either side.
+    cents: int
+
+    @property
+    def cost(self) -> float:
+        """Dollars, for reading."""
+        return self.cents / 100
 
 
 @dataclass(slots=True)
@@ -279,7 +288,7 @@ def _statement(spent: Mapping[_Place, Account]) -> Statement:
     cents = _in_cents({place: account.cost for place, account in spent.items()})
     pools = {place: (place[0], place[1], "", place[3]) for place in spent}
     teams = {place: ("", "", place[2], place[3]) for place in spent}
-    return Statement(_lines(spent, cents, pools), _lines(spent, cents, teams), sum(cents.values()) / 100)
+    return Statement(_lines(spent, cents, pools), _lines(spent, cents, teams), sum(cents.values()))
 
 
 def _lines(spent: Mapping[_Place, Account], cents: Mapping[_Place, int], rows: Mapping[_Place, _Place]) -> list[Line]:
@@ -291,7 +300,7 @@ def _lines(spent: Mapping[_Place, Account], cents: Mapping[_Place, int], rows: M
         costs[row] = costs.get(row, 0) + cents[place]
     hour = HOUR * WHOLE
     order = sorted(sums, key=lambda row: (*row[:3], USES.index(row[3])))
-    return [Line(*row, sums[row].time / hour, sums[row].accelerators / hour, costs[row] / 100) for row in order]
+    return [Line(*row, sums[row].time / hour, sums[row].accelerators / hour, costs[row]) for row in order]
 
 
 def _in_cents(costs: Mapping[_Place, int]) -> dict[_Place, int]:

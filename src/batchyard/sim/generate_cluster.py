@@ -203,6 +203,8 @@ def _make_work(plan: Plan, number: int) -> None:
     annotations[well_known.RUNTIME] = f"{dice.pick([30, dice.between(1, 1800)])}s"
     if dice.chance(15):
         annotations[well_known.EXIT_CODE] = dice.pick(["1", "42"])
+    if number % 2:
+        annotations[well_known.CHECKPOINT_EVERY] = f"{60 + number}s"
     if dice.chance(5):
         annotations[well_known.DELETE_AT] = f"{dice.between(1, ACTIVE_MINUTES)}m500ms"
     if target.queue != "fixed" or dice.chance(80):

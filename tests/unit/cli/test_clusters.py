@@ -1,10 +1,14 @@
 """`batchyard simulate` with a cluster: its file, its nodes, and what it cost."""
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 REFARCH = Path(__file__).parents[3] / "examples" / "refarch"
+HOTSWAP = REFARCH.parent / "hotswap"
 PARTS = (REFARCH / "platform", REFARCH / "low_priority")
 
 Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -17,6 +21,24 @@ def test_the_nodes_and_their_costs_are_shown(batchyard: Batchyard) -> None:
     costs = done.stdout.partition("POOL ")[2]
     assert "spot-np" in costs
     assert "TEAM" in costs
+
+
+def test_programs_are_told_the_costs_and_recoveries_too(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", HOTSWAP, "--until", "20m", "-o", "json")
+    told = json.loads(done.stdout)
+    costs, (loss,) = told["costs"], told["recoveries"]
+    assert (told["kind"], costs["currency"], loss["lostAt"], loss["seconds"] < 90) == ("List", "USD", 900, True)
+    for side in (costs["pools"], costs["teams"]):
+        cents = [int(line["cost"].replace(".", "")) for line in side]
+        assert sum(cents) == int(costs["total"].replace(".", ""))
+    (lost,) = [line for line in costs["teams"] if line["use"] == "lost"]
+    assert lost.keys() == {"team", "use", "machineHours", "acceleratorHours", "cost"}
+    assert (lost["team"], lost["acceleratorHours"]) == ("default", pytest.approx(4 * lost["machineHours"]))
+
+
+def test_without_machines_there_are_no_costs_to_tell(batchyard: Batchyard) -> None:
+    told = json.loads(batchyard("simulate", HOTSWAP.parent / "first-steps", "-o", "json").stdout)
+    assert sorted(told) == ["apiVersion", "items", "kind", "metadata"]
 
 
 def test_a_file_without_a_cluster_is_no_cluster(batchyard: Batchyard) -> None:
