@@ -5,7 +5,8 @@ What pods saved is kept by their places on the Job, or on the JobSet above; who 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,6 +22,7 @@ from batchyard.core.lifecycle.pod import RUNNING, condition, phase
 RESUMED: Final = "batchyard.dev/Resumed"
 _REASON: Final = "FromCheckpoint"
 _BETWEEN: Final = " of work were done at "
+_NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Resumption(NamedTuple):
@@ -109,28 +111,53 @@ def with_resumption(pod: Obj, resumed: Resumption | None, now: Instant) -> Obj:
 # --- what is kept of it ---
 
 
-def saved_work(job: Obj) -> dict[str, Duration]:
-    """By place, the work that a Job or JobSet keeps, most first."""
+def saved_work(job: Obj, place: str) -> Duration:
+    """The work that a Job or JobSet keeps for a place."""
+    return _read(saved_places(job).get(place))
+
+
+def most_saved(job: Obj, places: Iterable[str]) -> Resumption | None:
+    """The most work that is kept for one of these places; None if none has any."""
+    saved = saved_places(job)
+    found = [Resumption(place, work) for place in places if (work := _read(saved.get(place)))]
+    return min(found, key=lambda each: (-each.work, each.place), default=None)
+
+
+def saved_places(job: Obj) -> Mapping[str, str]:
+    """By place, the work that a Job or JobSet keeps, as its annotation says it."""
     text = annotation(job, well_known.WORK_DONE)
-    if text is None:
-        return {}
-    try:
-        told = msgspec.json.decode(text, type=dict[str, str])
-        found = {place: parse_duration(work) for place, work in told.items()}
-    except (msgspec.DecodeError, RecursionError, ValueError):
-        return {}  # somebody else wrote it
-    return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
+    return _NOTHING if text is None else _decoded(text)
 
 
-def with_saved_work(job: Obj, place: str, work: Duration | None) -> Obj:
-    """The Job or JobSet that keeps so much for a place; None: nothing. Itself if it does so already."""
-    saved: Mapping[str, Duration] = saved_work(job)
-    if saved.get(place) == work:
+def with_saved_work(job: Obj, place: str, work: Duration) -> Obj:
+    """The Job or JobSet that keeps so much for a place; itself if it does so already."""
+    saved = saved_places(job)
+    if _read(saved.get(place)) == work:
         return job
-    kept = {**saved, place: work}
-    told = {each: duration_text(done) for each, done in sorted(kept.items()) if done is not None}
-    text = msgspec.json.encode(told).decode()
-    annotations: dict[str, Any] = {**(job["metadata"].get("annotations") or {}), well_known.WORK_DONE: text}
-    if not told:
+    kept = dict(saved)
+    if work:
+        kept[place] = duration_text(work)
+    else:
+        del kept[place]
+    annotations = dict(job["metadata"].get("annotations") or ())
+    if kept:
+        annotations[well_known.WORK_DONE] = msgspec.json.encode(kept).decode()
+    else:
         del annotations[well_known.WORK_DONE]
     return with_metadata(job, annotations=annotations)
+
+
+@lru_cache(maxsize=64)
+def _decoded(text: str) -> Mapping[str, str]:
+    """What such an annotation says; many pods of a job ask at the same time."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.DecodeError, RecursionError):
+        return _NOTHING  # somebody else wrote it
+
+
+def _read(text: str | None) -> Duration:
+    try:
+        return 0 if text is None else parse_duration(text)
+    except ValueError:
+        return 0

@@ -15,9 +15,11 @@ from batchyard.core.checkpoints import (
     checkpoint_interval,
     is_interchangeable,
     kept_work,
+    most_saved,
     place_of,
     resumed_work,
     running_since,
+    saved_places,
     saved_work,
     with_resumption,
     with_saved_work,
@@ -51,7 +53,7 @@ def saved_at_end(pod: Obj, after: Obj, every: Duration, reader: Reader) -> list[
     if job is None:
         return []
     if phase(after) == SUCCEEDED and (is_interchangeable(pod) or group_kind(job) != scheme.JOB_SET):
-        return _written(job, with_saved_work(job, place_of(pod), None))  # its Job never makes it anew
+        return _written(job, with_saved_work(job, place_of(pod), 0))  # its Job never makes it anew
     return _saved(job, place_of(pod), _work_after(pod, after, every))
 
 
@@ -91,16 +93,16 @@ def _work_after(pod: Obj, after: Obj, every: Duration) -> Duration:
 def _most_of(pod: Obj, own: Resumption | None, reader: Reader) -> Resumption | None:
     """What containers go on with that start now: the most of their own work and what is saved for their place."""
     job, place = _keeper(pod, reader), place_of(pod)
-    saved = {} if job is None else saved_work(job)
-    if place in saved:
-        return Resumption(place, max(saved[place], 0 if own is None else own.work))
-    if own is not None or not saved or not is_interchangeable(pod):
+    if job is None:
         return own
-    taken = _taken(pod, reader)
-    siblings = place.rpartition("/")[0]
-    free = (each for each in saved if each not in taken and each.rpartition("/")[0] == siblings)
-    left = next(free, None)  # the most first
-    return None if left is None else Resumption(left, saved[left])
+    saved = saved_work(job, place)
+    if saved:
+        return Resumption(place, max(saved, 0 if own is None else own.work))
+    if own is not None or not is_interchangeable(pod) or not saved_places(job):
+        return own
+    siblings, taken = place.rpartition("/")[0], _taken(pod, reader)
+    free = [each for each in saved_places(job) if each not in taken and each.rpartition("/")[0] == siblings]
+    return most_saved(job, free)
 
 
 def _taken(pod: Obj, reader: Reader) -> dict[str, None]:
@@ -121,7 +123,7 @@ def _keeper(pod: Obj, reader: Reader) -> Obj | None:
 
 def _saved(job: Obj, place: str, work: Duration) -> list[Write]:
     """What is written so that a place has that much work saved."""
-    return _written(job, with_saved_work(job, place, work)) if saved_work(job).get(place, 0) < work else []
+    return _written(job, with_saved_work(job, place, work)) if saved_work(job, place) < work else []
 
 
 def _written(before: Obj, after: Obj) -> list[Write]:

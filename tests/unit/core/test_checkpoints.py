@@ -10,6 +10,7 @@ from batchyard.core.checkpoints import (
     Resumption,
     checkpoint_interval,
     lost_work,
+    most_saved,
     place_of,
     resumption,
     running_since,
@@ -79,9 +80,17 @@ def test_a_pod_says_whose_work_it_goes_on_with() -> None:
     assert resumption(with_resumption(told, None, make.NOW)) is None
 
 
-def test_what_is_saved_is_told_by_place_and_read_with_the_most_first() -> None:
-    job = with_saved_work(with_saved_work(make.job(), "0", 5 * SECOND), "1", 1_500_000 * 7)
-    assert job["metadata"]["annotations"] == {"batchyard.dev/work-done": '{"0":"5s","1":"10500000us"}'}
-    assert list(saved_work(job).items()) == [("1", 10_500_000), ("0", 5_000_000)]
+def test_what_is_saved_is_told_by_place() -> None:
+    job = with_saved_work(with_saved_work(make.job(), "1", 10_500_000), "0", 5 * SECOND)
+    assert job["metadata"]["annotations"] == {"batchyard.dev/work-done": '{"1":"10500000us","0":"5s"}'}
+    assert [saved_work(job, place) for place in "012"] == [5_000_000, 10_500_000, 0]
     assert with_saved_work(job, "0", 5 * SECOND) is job
-    assert with_saved_work(with_saved_work(job, "0", None), "1", None)["metadata"]["annotations"] == {}
+    assert with_saved_work(with_saved_work(job, "0", 0), "1", 0)["metadata"]["annotations"] == {}
+
+
+def test_the_most_that_is_saved_is_found_of_equals_the_first_by_name() -> None:
+    job = make.job()
+    for place, work in (("c", 5), ("b", 7), ("a", 7), ("d", 9)):
+        job = dict(with_saved_work(job, place, work))
+    assert most_saved(job, "cba") == Resumption("a", 7)
+    assert most_saved(job, "xyz") is None
