@@ -149,6 +149,15 @@ def test_the_low_one_is_back_as_soon_as_the_slice_is_repaired(whose: str) -> Non
     assert chronicle.together(LOW, 8)[-1][0] == back_at
 
 
+@pytest.mark.parametrize(("whose", "saved"), [("ours", 900), pytest.param("theirs", 0, marks=beside("hotswap"))])
+def test_the_low_one_goes_on_from_its_last_checkpoint_if_it_has_one(whose: str, saved: int) -> None:
+    """Ours saves its work every five minutes, and ran for almost sixteen; theirs never does."""
+    chronicle = played(whose, "hotswap")
+    (back_at,) = [begin for begin, _ in chronicle.together(LOW, 8) if begin > LOST_AT]
+    (finished_at,) = chronicle.happened("Finished", LOW)
+    assert 7200 - saved <= finished_at - back_at < 7200 - saved + 10
+
+
 @whoever
 def test_waiting_for_repair_costs_nobody_else(whose: str) -> None:
     chronicle = played(whose, "repair")
