@@ -17,6 +17,9 @@ from batchyard.sim.world import World
 STEPS_MAX = 200_000
 """More work than any of these worlds needs: whoever does more spins."""
 
+CRASHES_MAX = 50
+"""More than any platform should suffer; whoever crashed so often is left in peace."""
+
 
 class Drawn:
     """Chance that hypothesis decides."""
@@ -57,16 +60,21 @@ def _broken(world: World) -> str:
     return told(inspection.finish())
 
 
-def told_of_cluster(seed: int) -> str:
-    """What the random cluster of a seed broke, and how to see it again."""
-    world = World(random_cluster_scenario(SeededDraws(seed)))
+def told_of_cluster(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> str:
+    """What the random cluster of a seed broke, and how to see it again; with more trouble than it draws itself."""
+    trouble = Trouble(conflicts) if conflicts or crash_every else None
+    world = World(random_cluster_scenario(SeededDraws(seed)), trouble=trouble)
+    if trouble is not None and crash_every:
+        last = CRASHES_MAX * crash_every
+        trouble.on_write = lambda count: world.crash() if count % crash_every == 0 and count <= last else None
     inspection = attach(world)
     world.kernel.run(steps_max=STEPS_MAX)
     world.settle()
     world.kernel.run(steps_max=STEPS_MAX)
-    assert world.kernel.pending() == 0, f"the cluster of seed {seed} still spins after {world.kernel.steps} steps"
+    again = f"again: python tools/worlds.py {seed} --conflicts {conflicts:g} --crash-every {crash_every}"
+    assert world.kernel.pending() == 0, f"the world still spins after {world.kernel.steps} steps\n{again}"
     broken = told(inspection.finish())
-    return f"{broken}\nagain: python tools/worlds.py {seed}" if broken else ""
+    return f"{broken}\n{again}" if broken else ""
 
 
 def told(violations: Sequence[Violation]) -> str:

@@ -15,9 +15,11 @@ from batchyard.ports.client import Listener, Write, WriteResult
 class Trouble:
     """What goes wrong between the platform and its objects: some writes meet a conflict, or a crash comes."""
 
-    def __init__(self) -> None:
-        #: The share of writes that meet a conflict, from 0 to 1; they are spread evenly.
-        self.conflicts = 0.0
+    def __init__(self, conflicts: float = 0.0) -> None:
+        #: The share of writes that meet a conflict when nothing else goes wrong, from 0 to 1.
+        self.conflicts_always = conflicts
+        #: The share of writes that meet a conflict now; they are spread evenly.
+        self.conflicts = conflicts
         #: Called after each write of the platform, with how many there were.
         self.on_write: Callable[[int], None] | None = None
         self._asked = 0

@@ -207,7 +207,8 @@ class Injection:
     def _change_conflicts(self) -> None:
         """So many writes meet a conflict as the worst of what lasts says."""
         if self._trouble is not None:
-            self._trouble.conflicts = max((action.percent for action in self._conflicts), default=0) / 100
+            worst = max((action.percent for action in self._conflicts), default=0) / 100
+            self._trouble.conflicts = max(worst, self._trouble.conflicts_always)
 
 
 class _Order:
