@@ -1,6 +1,6 @@
 """Runs random clusters under all laws and tells what they broke: `python tools/worlds.py FIRST [END]`.
 
-With `--conflicts SHARE` so many of the platform's writes meet a conflict, with `--crash-every WRITES` it crashes after so
+With `--conflicts SHARE` so many writes of the platform meet a conflict, with `--crash-every WRITES` it crashes after so
 many of them, again and again. Run it with the project's environment; it ends with 1 if a law was broken.
 """
 
