@@ -3,8 +3,9 @@
 from typing import Any
 
 from batchyard.api import scheme
-from batchyard.api.meta import with_path
+from batchyard.api.meta import with_metadata, with_path
 from batchyard.controllers.autoscaler.index import BACKOFFS, STATUS
+from batchyard.core.machines.instances import new_instance
 from batchyard.core.scaling.backoff import read_backoffs
 from unit.controllers.scaling_make import ZONES, Scaled, cluster, pod, pool
 
@@ -94,6 +95,16 @@ def test_a_slice_that_fails_is_given_up_whole() -> None:
     world.put(pod("p", requests={"google.com/tpu": "4"}))
     world.run(60)
     assert (world.machines(), list(backoffs(world))) == ([], [f"pool/{A}"])
+
+
+def test_a_slice_asked_for_by_half_is_asked_for_anew() -> None:
+    slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
+    world = Scaled(cluster([slices]))
+    made = world.get(scheme.NODE_POOL, "pool", "")
+    half = new_instance(made, A, world.get(scheme.CLUSTER, "batch", ""))
+    world.put(with_metadata(half, name="half"), pod("p", requests={"google.com/tpu": "4"}))
+    world.run(100)
+    assert (len(world.nodes()), world.place("p") != "", backoffs(world)) == (2, True, {})
 
 
 def test_a_gang_that_failed_is_tried_again_only_where_all_may_come() -> None:

@@ -63,6 +63,11 @@ def failure() -> Story:
     return Story(cluster([pool(zones=list(ZONES[:2]))], capacity=capacity), [(3, put(*pods))], 300)
 
 
+def whole_slice() -> Story:
+    slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
+    return Story(cluster([slices]), [(3, put(pod("p", requests={"google.com/tpu": "4"})))], 100)
+
+
 def unneeded() -> Story:
     return Story(cluster([pool()], autoscaling=HASTY), [(3, put(*gang(2))), (60, end("g0", "g1"))], 600)
 
@@ -119,7 +124,7 @@ def outcome(world: Scaled) -> Any:
     }
 
 
-@pytest.mark.parametrize("told", [new_pool, failure, unneeded, drained, queued])
+@pytest.mark.parametrize("told", [new_pool, failure, whole_slice, unneeded, drained, queued])
 def test_it_ends_alike_whichever_write_the_controllers_die_before(told: Callable[[], Story]) -> None:
     expected = played(told())
     for lives in range(expected.controllers.written):

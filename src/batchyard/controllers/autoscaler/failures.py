@@ -4,7 +4,7 @@ Sources: kubernetes-sigs/cluster-autoscaler, pkg/clusterstate and core/static_au
 (deleteCreatedNodesWithErrors, removeOldUnregisteredNodes).
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from batchyard.api import scheme
@@ -65,15 +65,20 @@ class Failures:
         group = self._groups.get(machine.group)
         if group is None or machine.name in self.machines:
             return
+        together = self._together(group, machine)
+        if len(together) == group.hosts:
+            self._back_off(group, failure)
+        self.machines.update({each.name: each for each in together})
+
+    def _back_off(self, group: NodeGroup, failure: Failure) -> None:
+        """Leave a group alone. It is not to blame for a slice of which only a part was asked for, before a crash."""
         key = backoff_key(group)
         known = self.backoffs.get(key)
         self.backoffs[key] = after_failure(known, failure, self._now)
         if self.backoffs[key] is not known:
             self._tell(group, failure)
-        for each in self._together(group, machine):
-            self.machines[each.name] = each
 
-    def _together(self, group: NodeGroup, machine: Machine) -> Iterable[Machine]:
+    def _together(self, group: NodeGroup, machine: Machine) -> Sequence[Machine]:
         """A slice is given up whole."""
         if group.hosts == 1:
             return (machine,)
