@@ -132,3 +132,15 @@ def test_a_gang_that_failed_is_not_tried_again_where_zones_share_too_small_a_quo
     asked = len(world.told("TriggeredScaleUp"))
     world.run(24 * 3600)
     assert (world.machines(), len(world.told("TriggeredScaleUp"))) == ([], asked)
+
+
+def test_a_gang_that_failed_gets_no_new_pool_whose_zones_share_too_small_a_quota() -> None:
+    limits = [{"resource": name, "max": 1000} for name in ("cpu", "memory")]
+    begin = cluster(autoscaling={"autoProvisioning": {"limits": limits}}, quotas=[{"name": "cpus", "limit": 7}])
+    world = Scaled(begin)
+    world.put(*[pod(f"g{number}", cpu="3", gang="g") for number in range(2)])
+    world.run(300)
+    asked = len(world.told("TriggeredScaleUp"))
+    world.put(pod("late", cpu="100"))
+    world.run(1000)
+    assert len(world.told("TriggeredScaleUp")) == asked

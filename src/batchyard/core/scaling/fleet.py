@@ -112,12 +112,16 @@ class Fleet:
 
     def is_known_to_have(self, groups: Sequence[NodeGroup], count: int, cluster: Obj) -> bool:
         """Whether the cloud is known to have so many machines for groups together, which may share what there is."""
+        new = [group for group in groups if group.name not in self.groups]
+        self.groups.update({group.name: group for group in new})
         grown: dict[NodeGroup, int] = {}
         for group in groups:
             grown[group] = min(self.known_room(group, cluster), count - sum(grown.values()))
             self.grow(group, grown[group])
         for group, more in grown.items():
             self.grow(group, -more)
+        for group in new:
+            del self.groups[group.name]
         return sum(grown.values()) == count
 
     def _sum(self, counted: Callable[[NodeGroup], int]) -> int:
