@@ -134,6 +134,10 @@ class World:
         self.kernel.call_soon(self._restart)
 
     def _restart(self) -> None:
+        """Start anew, and show it what is there once all changes from before have been told: it is to hear of none."""
+        if not self.client.settled():
+            self.kernel.call_soon(self._restart)
+            return
         self.platform = self._start_platform()
         found = [obj for kind in self.store.kinds() for obj in self.store.list(kind)]
         events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]

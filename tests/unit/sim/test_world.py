@@ -10,6 +10,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
 from batchyard.ports.client import Delete
+from batchyard.sim.faulty_client import Trouble
 from batchyard.sim.scenario import Scenario, Step, make_scenario
 from batchyard.sim.world import StoppedByLoop, World
 
@@ -56,6 +57,21 @@ metadata: {name: NAME, namespace: team, labels: {kueue.x-k8s.io/queue-name: lq}}
 spec:
   template:
     spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}
+"""
+
+JOB_SET = """
+{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1}
+---
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: set, namespace: team}
+spec:
+  replicatedJobs:
+  - name: r
+    template:
+      spec:
+        template:
+          spec: {restartPolicy: Never, priorityClassName: high, containers: [{name: c, image: i}]}
 """
 
 
@@ -187,3 +203,14 @@ def test_settling_twice_changes_nothing() -> None:
         busy.settle()
         revisions.append(busy.store.revision)
     assert revisions[0] < revisions[1] == revisions[2]
+
+
+def test_a_platform_that_starts_anew_hears_of_nothing_that_was_gone_before() -> None:
+    steps = Step(0, [namespace(), *manifests(JOB_SET)], ())
+    mortal = World(Scenario([steps]), trouble=Trouble())
+    mortal.run_until(SECOND)
+    assert len(mortal.objects(scheme.JOB)) == 1
+    mortal.submit(Delete(Key(scheme.JOB_SET, "team", "set")))
+    mortal.crash()
+    mortal.run_until(2 * SECOND)
+    assert not mortal.objects(scheme.JOB)
