@@ -2,7 +2,7 @@
 
     python tools/mutate.py                  plant every fault of mutations.toml, one at a time, and run the tests
     python tools/mutate.py --only fair      only those whose name has the text in it
-    python tools/mutate.py --suites laws    only these tests: unit, quota, laws, oracle (default: all, in this order)
+    python tools/mutate.py --suites laws    only these tests: unit, quota, laws, oracle, clusters (default: all)
     python tools/mutate.py --each           ask every suite, not only the first that kills
     python tools/mutate.py --check          only see that every fault still has its place
 
@@ -29,10 +29,11 @@ SECONDS_MAX = 300
 PYTEST = ["pytest", "-n0", "-x", "-q", "--no-header", "--tb=no", "-pno:cacheprovider", "--hypothesis-profile=unshrunk"]
 
 SUITES = {
-    "unit": ("tests/unit/core", "tests/unit/controllers"),
+    "unit": ("tests/unit/core", "tests/unit/controllers", "tests/unit/cloud"),
     "quota": ("tests/properties/test_quota.py",),
     "laws": ("tests/properties/test_laws_of_preemption.py", "tests/properties/test_laws.py"),
     "oracle": ("tests/oracle",),
+    "clusters": ("tests/clusters", "tests/properties/test_cluster_laws.py"),
 }
 
 

@@ -1,7 +1,8 @@
 """The laws hold in random clusters: pools of every kind, Jobs and JobSets, faults of every kind.
 
 When the faults are over a world goes on until nothing is left to happen: then whoever has not ended waits for something
-that provably is not there. More worlds: `python tools/worlds.py 0 1000`.
+that provably is not there. More worlds: `python tools/worlds.py 0 1000`; with more trouble:
+`python tools/worlds.py 0 1000 --conflicts 0.2 --crash-every 61`.
 """
 
 import json
@@ -19,6 +20,14 @@ SEEDS = range(3000, 3024)
 CORPUS = [
     pytest.param(24, id="a pod is told why it waits though the first word of it met a conflict"),
 ]
+TROUBLED = [
+    pytest.param(3000, 0.0, 23, id="crashes"),
+    pytest.param(3001, 0.2, 0, id="conflicts"),
+    pytest.param(3002, 0.2, 61, id="both"),
+    pytest.param(3003, 0.37, 11, id="much of both"),
+    pytest.param(37, 0.0, 23, id="a platform that started anew heard that a Job went which it never saw"),
+    pytest.param(65, 0.2, 0, id="a pool was made and dropped for ever for a gang that no zones together could take"),
+]
 TESTS = Path(__file__).parents[1]
 
 
@@ -30,6 +39,13 @@ def log_of(seed: int) -> str:
 @pytest.mark.parametrize("seed", [*SEEDS, *CORPUS])
 def test_clusters_of_a_seed_keep_all_laws(seed: int) -> None:
     assert told_of_cluster(seed) == ""
+
+
+@pytest.mark.parametrize(("seed", "conflicts", "crash_every"), TROUBLED)
+def test_they_keep_them_though_writes_meet_conflicts_and_the_platform_crashes(
+    seed: int, conflicts: float, crash_every: int
+) -> None:
+    assert told_of_cluster(seed, conflicts=conflicts, crash_every=crash_every) == ""
 
 
 def test_the_log_of_a_cluster_does_not_depend_on_the_hash_seed() -> None:

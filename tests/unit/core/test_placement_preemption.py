@@ -52,6 +52,11 @@ def test_equals_do_not_leave() -> None:
     )
 
 
+def test_an_equal_beside_one_of_lower_priority_stays() -> None:
+    nodes = cluster(node(), on("equal", cpu="2", priority=1), on("low", cpu="2"))
+    assert victims(nodes, pod("p", cpu="2", priority=1)) == ("n", ["low"])
+
+
 def test_only_as_many_leave_as_must_the_least_important() -> None:
     nodes = cluster(node(), on("a", priority=3), on("b", priority=1), on("c", priority=2), on("d", priority=9))
     assert victims(nodes, pod("p", cpu="2", priority=5)) == ("n", ["c", "b"])

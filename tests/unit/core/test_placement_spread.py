@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import make
 from unit.core.placement_make import HOST, ZONE, cluster, node, place, pod, required, told
 
 NODES = (node("a", "x"), node("b", "y"), node("c", "y"))
@@ -35,6 +36,12 @@ def test_a_full_domain_holds_the_others_up() -> None:
     nodes = cluster(node("a", "x", cpu="1"), *NODES[1:])
     assert place(nodes, [spread(f"p{i}") for i in range(4)]) == ["b", "a", "c", ""]
     assert told(nodes, spread("q")) == f"0/3 nodes are available: 1 Insufficient cpu, 2 {UNEVEN}."
+
+
+def test_pods_that_are_going_do_not_count() -> None:
+    there = spread("p", nodeSelector={ZONE: "x"}, nodeAffinityPolicy="Ignore")
+    assert place(cluster(*NODES, counted("one", "a")), [there]) == [""]
+    assert place(cluster(*NODES, counted("one", "a", deleted=make.stamp())), [there]) == ["a"]
 
 
 def test_more_skew_may_be_allowed() -> None:
