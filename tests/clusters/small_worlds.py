@@ -110,12 +110,43 @@ kind: ProvisioningRequestConfig
 metadata: {name: dws}
 spec: {provisioningClassName: queued-provisioning.gke.io, managedResources: [nvidia.com/gpu]}
 """
-_LOSS: Final = """
+_IN_TURN: Final = """
+---
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: high
+  namespace: default
+  labels: {kueue.x-k8s.io/queue-name: all}
+  annotations: {batchyard.dev/submit-at: 1s, batchyard.dev/runtime: 2m}
+spec:
+  failurePolicy: {maxRestarts: 3}
+  replicatedJobs:
+    - &job
+      name: first
+      replicas: 2
+      template:
+        spec:
+          backoffLimit: 0
+          template:
+            spec:
+              restartPolicy: Never
+              containers: [{name: main, image: i, resources: {requests: {cpu: 2}}}]
+    - <<: *job
+      name: second
+      dependsOn: [{name: first, status: Complete}]
+"""
+_FAULT: Final = """
 ---
 apiVersion: sim.batchyard.dev/v1alpha1
 kind: Scenario
-metadata: {name: loss}
-spec: {faults: [{at: 3m, fail: {jobSet: default/high}}]}
+metadata: {name: fault}
+spec: {faults: [{at: 3m, FAULT}]}
+"""
+_LOSS: Final = _FAULT.replace("FAULT", "fail: {jobSet: default/high}")
+_ELASTIC: Final = "name: elastic, machineType: n2-standard-4, autoscaling: {totalMin: 0, totalMax: 4}"
+_MAKING: Final = """  autoscaling:
+    autoProvisioning: {limits: [{resource: cpu, max: 100}, {resource: memory, max: 999}, {resource: nvidia-l4, max: 4}]}
 """
 _SLICE: Final = "machineType: ct5lp-hightpu-4t, tpuTopology: 2x4, zones: [z-a]"
 
@@ -133,11 +164,20 @@ def _queue(resource: str, checks: str = "") -> str:
 
 
 WORLDS: Final = {
-    "a Job on a pool with an autoscaler": (
-        _pools("name: elastic, machineType: n2-standard-4, autoscaling: {totalMin: 0, totalMax: 3}")
+    "a Job on a pool with an autoscaler": (_pools(_ELASTIC) + _queue("cpu") + _job("elastic", "cpu", 3)),
+    "a Job whose Spot machine is taken back": (
+        _pools(f"{_ELASTIC}, provisioning: spot")
         + _queue("cpu")
         + _job("elastic", "cpu", 3)
+        + _FAULT.replace("FAULT", "reclaimSpot: {pool: elastic, count: 1}")
     ),
+    "a Job for which a pool is made": (
+        _pools("name: fixed, machineType: e2-standard-4, nodeCount: 1")
+        + _MAKING
+        + _queue("nvidia.com/gpu")
+        + _job("", "nvidia.com/gpu", 1).replace("gke-nodepool: ", "gke-accelerator: nvidia-l4")
+    ),
+    "a JobSet whose Jobs come in turn, and that loses a machine": (_pools(_ELASTIC) + _queue("cpu") + _IN_TURN + _LOSS),
     "a JobSet on a slice that comes when it is asked for": (
         _pools(f"name: slice, {_SLICE}, autoscaling: {{totalMin: 0, totalMax: 2}}")
         + _queue("google.com/tpu")

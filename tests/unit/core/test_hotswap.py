@@ -68,6 +68,12 @@ def test_of_those_who_lose_the_same_the_smallest_leaves_then_the_first_by_name()
     assert victims(nodes, claim()) == ["y"]
 
 
+def test_a_place_costs_no_more_than_those_who_must_leave_it() -> None:
+    beside = [pod(name, nodeName="n", cpu="2", priority=LOW) for name in ("cheap", "dear")]
+    nodes = cluster(node("m"), node("n"), pod("middle", nodeName="m", cpu="4", priority=LOW), *beside)
+    assert victims(nodes, single(pod("p", cpu="2", priority=HIGH)), cheap=1, middle=50, dear=100) == ["cheap"]
+
+
 def test_half_a_domain_is_not_freed() -> None:
     nodes = slices(running("x", 0, "a", hosts=2), [pod("p", nodeName="a-3", priority=HIGH)], running("y", 0, "b"))
     nodes.remove_node("c-0")
