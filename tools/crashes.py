@@ -17,7 +17,7 @@ def main() -> int:
     for name in WORLDS:
         end, writes = play(name)
         for count in range(1, writes + 1):
-            again, _ = play(name, count)
+            again, _ = play(name, [count])
             if again != end:
                 differing += 1
                 sys.stdout.write(f"{name}, crash after write {count}: {again}\n")

@@ -1,5 +1,6 @@
 """Small worlds with nodes, one for each way in which machines come and go, and how they end if the platform crashes."""
 
+from collections.abc import Container
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme
@@ -211,14 +212,14 @@ class End(NamedTuple):
     preempted: list[str]
 
 
-def play(name: str, crash_after: int = 0) -> tuple[End, int]:
-    """The end of a world whose platform crashes after so many writes, and how many writes there were."""
+def play(name: str, crash_after: Container[int] = ()) -> tuple[End, int]:
+    """The end of a world whose platform crashes after these writes, and how many writes there were."""
     written, trouble = [0], Trouble()
     world = World(make_scenario(read_manifests([(name, WORLDS[name])])), trouble=trouble)
 
     def note(count: int) -> None:
         written[0] = count
-        if count == crash_after:
+        if count in crash_after:
             world.crash()
 
     trouble.on_write = note

@@ -20,7 +20,7 @@ class Trouble:
         self.conflicts_always = conflicts
         #: The share of writes that meet a conflict now; they are spread evenly.
         self.conflicts = conflicts
-        #: Called after each write of the platform, with how many there were.
+        #: Called after each write of the platform that was taken, with how many there were.
         self.on_write: Callable[[int], None] | None = None
         self._asked = 0
         self._written = 0
@@ -81,7 +81,8 @@ class FaultyClient:
         if self._trouble.refuses():
             return WriteResult(None, Conflict("the object has been modified; please apply your changes again"))
         result = self._client.attempt(write)
-        self._trouble.wrote()
+        if result.error is None:
+            self._trouble.wrote()
         return result
 
     def cut(self) -> None:

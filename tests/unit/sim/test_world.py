@@ -9,10 +9,13 @@ from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
-from batchyard.ports.client import Delete
-from batchyard.sim.faulty_client import Trouble
+from batchyard.client.local import LocalClient
+from batchyard.ports.client import Create, Delete
+from batchyard.sim.faulty_client import FaultyClient, Trouble
+from batchyard.sim.kernel import VirtualKernel
 from batchyard.sim.scenario import Scenario, Step, make_scenario
-from batchyard.sim.world import StoppedByLoop, World
+from batchyard.sim.world import EPOCH, StoppedByLoop, World
+from batchyard.store.memory import Store
 
 LIVELOCK = Path(__file__).with_name("livelock.yaml")
 TEAM = Key(scheme.NAMESPACE, "", "team")
@@ -214,3 +217,12 @@ def test_a_platform_that_starts_anew_hears_of_nothing_that_was_gone_before() -> 
     mortal.crash()
     mortal.run_until(2 * SECOND)
     assert not mortal.objects(scheme.JOB)
+
+
+def test_a_write_that_is_refused_is_no_write_to_crash_after() -> None:
+    trouble, counts, kernel = Trouble(), list[int](), VirtualKernel(EPOCH)
+    trouble.on_write = counts.append
+    client = FaultyClient(LocalClient(Store(), kernel), trouble)
+    for write in (Delete(TEAM), Create(make.namespace("team")), Create(make.namespace("team"))):
+        client.submit([write], lambda _: None)
+    assert counts == [1]
