@@ -21,8 +21,6 @@ CORPUS = [
     pytest.param(24, id="a pod is told why it waits though the first word of it met a conflict"),
 ]
 TROUBLED = [
-    pytest.param(3000, 0.0, 23, id="crashes"),
-    pytest.param(3001, 0.2, 0, id="conflicts"),
     pytest.param(3002, 0.2, 61, id="both"),
     pytest.param(3003, 0.37, 11, id="much of both"),
     pytest.param(37, 0.0, 23, id="a platform that started anew heard that a Job went which it never saw"),
