@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import NodeRules, PodShape
 from batchyard.core.placement.changes import Changes
 from batchyard.core.placement.node import Node
@@ -28,35 +29,42 @@ class Reach:
         self._nodes = nodes
         self._traits = traits
         self._moment = traits.now
+        self._seen: dict[str, NodeView] = {}
         #: What keeps them from a node; None: nothing.
         self.obstacles: dict[str, Obstacle | None] = {}
         #: Preferred node affinity and taints that would rather not have them, where there are any.
         self.preferences: dict[str, int] = {}
         self.aversions: dict[str, int] = {}
         for node in nodes.values():
-            self._look(node)
+            self._look(node.view)
 
     def refresh(self) -> None:
         """Take in what changed."""
         if self._moment == self._traits.now:
             return
         for name in self._traits.since(self._moment):
-            for known in (self.obstacles, self.preferences, self.aversions):
-                known.pop(name, None)
             node = self._nodes.get(name)
-            if node is not None:
-                self._look(node)
+            if node is None:
+                self._forget(name)
+            elif node.view != self._seen.get(name):  # what was tried on nodes is undone
+                self._forget(name)
+                self._look(node.view)
         self._moment = self._traits.now
 
-    def _look(self, node: Node) -> None:
-        rules, view = self._rules, node.view
-        obstacle = self.obstacles[node.name] = find_obstacle(rules, view)
+    def _forget(self, name: str) -> None:
+        for known in (self._seen, self.obstacles, self.preferences, self.aversions):
+            known.pop(name, None)
+
+    def _look(self, view: NodeView) -> None:
+        rules, name = self._rules, view.name
+        self._seen[name] = view
+        obstacle = self.obstacles[name] = find_obstacle(rules, view)
         if obstacle is not None:
             return
         if rules.preferences and (preferred := preference(rules, view)):
-            self.preferences[node.name] = preferred
+            self.preferences[name] = preferred
         if view.taints and (averse := aversion(rules, view)):
-            self.aversions[node.name] = averse
+            self.aversions[name] = averse
 
 
 class Shortlist:
