@@ -61,11 +61,13 @@ def fleet(
 def planner(
     found: Sequence[NodeGroup], nodes: Nodes | None = None, new_pools: NewPools | None = None, **spec: Any
 ) -> ScaleUp:
-    """A scale-up with nothing there yet; the keywords are the cluster's."""
+    """A scale-up with nothing there yet, in a trial of its own; the keywords are the cluster's."""
     whole = cluster(**spec)
     settings = settings_of(whole)
     limits = Limits(settings.limits, {})
-    return ScaleUp(nodes or Nodes(), fleet(found), limits, Situation(whole, settings, make.NOW), new_pools)
+    tried = nodes or Nodes()
+    tried.begin()
+    return ScaleUp(tried, fleet(found), limits, Situation(whole, settings, make.NOW), new_pools)
 
 
 def views(*names: str, **fields: Any) -> list[PodView]:

@@ -165,12 +165,12 @@ class ScalingIndex:
         self.groups[name] = [] if gone or self.cluster is None else groups_of(pool, self.cluster)
 
     def _on_instance(self, event: WatchEvent) -> bool:
-        group = self.machines.note(event)
+        is_other = self.machines.note(event)
         facts = self.facts.get(event.key.name)
         if facts is not None and not facts.is_coming:
             self.machines.note_ready(event.key.name)
         is_room = event.type is _DELETED and bool(self.pending)
-        return is_room or self.scales(group.pool)
+        return is_room or (is_other and self.scales(event.obj["spec"]["pool"]))
 
     def _on_resize_request(self, event: WatchEvent) -> bool:
         state = (event.obj.get("status") or {}).get("state") or ""
@@ -192,7 +192,9 @@ class ScalingIndex:
             self._going[name] = None
         if not facts.is_coming:
             self.machines.note_ready(name)
-        return self.scales(facts.pool) and facts != before
+        if name in self.machines.coming:
+            return False  # it counts as what it will be
+        return facts != before and self.scales(facts.pool)
 
     def _on_pod(self, event: WatchEvent) -> bool:
         pod = pod_view(event.obj)

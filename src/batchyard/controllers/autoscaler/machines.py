@@ -26,7 +26,9 @@ class Machine(NamedTuple):
 
     name: str
     group: GroupName
-    phase: str
+    has_failed: bool
+    #: Whether it may become a node yet.
+    may_come: bool
     is_leaving: bool
     created: Instant
     #: Whether the world began with it.
@@ -36,7 +38,7 @@ class Machine(NamedTuple):
     @property
     def counts(self) -> bool:
         """Whether it counts for the size of its group."""
-        return not self.is_leaving and self.phase != FAILED
+        return not (self.is_leaving or self.has_failed)
 
 
 class Machines:
@@ -79,13 +81,14 @@ class Machines:
                 times[group] = max(added)
         return times
 
-    def note(self, event: WatchEvent) -> GroupName:
-        """Take note of a change; the group it concerns."""
+    def note(self, event: WatchEvent) -> bool:
+        """Take note of a change; whether the machine is another one now."""
         machine = _machine(event.obj)
+        before = self._machines.get(machine.name)
         self._drop(machine.name)
         if event.type is not EventType.DELETED:
             self._add(machine)
-        return machine.group
+        return self._machines.get(machine.name) != before
 
     def note_ready(self, name: str) -> None:
         """A machine has become a node."""
@@ -99,9 +102,9 @@ class Machines:
             self._sizes[group] = self._sizes.get(group, 0) + 1
         if machine.is_leaving:
             self._leaving[group] = self._leaving.get(group, 0) + 1
-        elif machine.phase == FAILED:
+        elif machine.has_failed:
             self.failed[name] = machine
-        elif machine.phase in _COMING:
+        elif machine.may_come:
             self.coming[name] = machine
 
     def _drop(self, name: str) -> None:
@@ -121,11 +124,12 @@ class Machines:
 
 
 def _machine(instance: Obj) -> Machine:
-    metadata, spec = instance["metadata"], instance["spec"]
+    metadata, spec, phase = instance["metadata"], instance["spec"], phase_of(instance)
     return Machine(
         name=metadata["name"],
         group=GroupName(spec["pool"], spec["zone"]),
-        phase=phase_of(instance),
+        has_failed=phase == FAILED,
+        may_come=phase in _COMING,
         is_leaving=is_leaving(instance),
         created=parse_time(metadata["creationTimestamp"]),
         is_initial=annotation(instance, well_known.INITIAL_INSTANCE) is not None,

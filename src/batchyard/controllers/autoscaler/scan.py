@@ -83,10 +83,12 @@ class Scan:
         """The nodes that may go."""
         found = []
         for name, facts in self._index.facts.items():
+            if facts.is_coming or facts.stays or facts.going_since is not None:
+                continue
             machine, group = self._index.machines.get(name), self._index.group_of(name)
             if machine is None or group is None or not group.is_autoscaled or machine.is_leaving:
                 continue
-            if not (facts.is_coming or facts.stays or facts.going_since is not None or self._is_kept(facts)):
+            if not self._is_kept(facts):
                 found.append(Candidate(name, group, facts.view.ready, facts.unneeded_since))
         return found
 

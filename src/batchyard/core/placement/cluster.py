@@ -211,6 +211,12 @@ class Nodes:
         outer, self._undo, self._is_trial = self._undo, [], True
         return outer
 
+    def keep(self, outer: list[Callable[[], None]] | None) -> None:
+        """Undo what was remembered since `begin` only with what was remembered before."""
+        assert outer is not None, "what is kept is part of a trial"
+        outer += self._undo or ()
+        self._undo = outer
+
     def rollback(self, outer: list[Callable[[], None]] | None) -> None:
         """Undo what was remembered since `begin`, and go on with what was remembered before."""
         undo, self._undo = self._undo or [], None
@@ -229,18 +235,27 @@ class Nodes:
 
 
 class WhatIf:
-    """What is done to the nodes in this context is undone at its end."""
+    """What is done to the nodes in this context is undone at its end, unless it is kept."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._outer: list[Callable[[], None]] | None = None
+        self._is_kept = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "WhatIf":
         """Begin."""
         self._outer = self._nodes.begin()
+        return self
+
+    def keep(self) -> None:
+        """Leave all to be undone with what is tried around this."""
+        self._is_kept = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End: undo."""
-        self._nodes.rollback(self._outer)
+        """End: undo, or keep."""
+        if self._is_kept:
+            self._nodes.keep(self._outer)
+        else:
+            self._nodes.rollback(self._outer)

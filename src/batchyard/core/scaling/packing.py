@@ -10,6 +10,9 @@ from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PODS, PodView
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import why_not
+from batchyard.core.placement.node import Node
+from batchyard.core.placement.resources import find_shortage
+from batchyard.core.placement.rules import find_obstacle
 from batchyard.core.scaling.demand import Kind, kind_of
 from batchyard.core.scaling.groups import NodeGroup
 
@@ -31,9 +34,13 @@ def pack(pods: Sequence[PodView], group: NodeGroup, most: int, nodes: Nodes) -> 
 
 def misfit(pod: PodView, group: NodeGroup, nodes: Nodes) -> tuple[str, ...]:
     """Why a pod does not fit a new node of a group; nothing if it does."""
+    view = group.node(_name(group, 0))
+    if kind_of(pod, nodes) is pod.shape:  # other nodes and pods are nothing to it
+        obstacle = find_obstacle(pod.shape.rules, view) or find_shortage(pod.shape, Node(view))
+        return () if obstacle is None else obstacle.reasons
     with nodes.what_if():
-        nodes.set_node(group.node(_name(group, 0)))
-        return _reasons(pod, _name(group, 0), nodes)
+        nodes.set_node(view)
+        return _reasons(pod, view.name, nodes)
 
 
 def in_decreasing_order(pods: Sequence[PodView], template: NodeView) -> list[PodView]:

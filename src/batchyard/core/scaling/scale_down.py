@@ -68,7 +68,7 @@ class ScaleDown:
         self, candidates: Sequence[Candidate], awaited: Mapping[str, object], upcoming: Iterable[str]
     ) -> None:
         """Find the nodes nobody needs. Those that pods wait for are needed; nobody moves to one that is yet to come."""
-        for name in upcoming:
+        for name in upcoming if candidates else ():
             self._nodes.remove_node(name)
         for candidate in sorted(candidates, key=self._turn):
             node = self._nodes.get(candidate.name)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import Obj
-from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 from batchyard.core.placement.cluster import Nodes
@@ -43,16 +42,19 @@ NewPools: TypeAlias = Callable[[Sequence[PodView], "ScaleUp"], Sequence[Option]]
 class Draft:
     """What would be done for one unit."""
 
-    views: list[NodeView] = field(default_factory=list)
-    #: Pods with the names of the nodes they go to.
-    places: list[tuple[PodView, str]] = field(default_factory=list)
+    new_nodes: dict[str, None] = field(default_factory=dict)
+    #: By uid, the names of the nodes that pods go to.
+    places: dict[str, str] = field(default_factory=dict)
     increases: dict[NodeGroup, int] = field(default_factory=dict)
     helped: dict[str, Sequence[NodeGroup]] = field(default_factory=dict)
     pools: list[Obj] = field(default_factory=list)
 
 
 class ScaleUp:
-    """See the module. What is decided stays in the nodes and in the fleet, for what comes after to find."""
+    """See the module. What is decided stays in the nodes and in the fleet, for what comes after to find.
+
+    Only within `nodes.what_if()`.
+    """
 
     def __init__(
         self, nodes: Nodes, fleet: Fleet, limits: Limits, situation: Situation, new_pools: NewPools | None
@@ -82,12 +84,13 @@ class ScaleUp:
             self._refuse(kinds, self._hopeless[alike])
             return False
         draft = Draft()
-        with self.nodes.what_if():
+        with self.nodes.what_if() as trial:
             left = self._fill(draft, unit)
-        if not (left and unit.is_gang):
-            self._apply(draft)
-        else:
-            self._drop(draft)
+            if left and unit.is_gang:
+                self._drop(draft)
+            else:
+                trial.keep()
+                self._apply(draft)
         if left:
             refused = kinds if unit.is_gang else kinds_of(left, self.nodes)
             why = {kind: self._why(pods[0], kind, unit) for kind, pods in refused.items()}
@@ -154,7 +157,7 @@ class ScaleUp:
         """Find places for as many as possible; those who have none."""
         placings = Placings(self.nodes)
         left: Sequence[PodView] = placings.put(unit.pods)
-        draft.places += [(pod, placings.places[pod.uid]) for pod in unit.pods if pod.uid in placings.places]
+        draft.places.update(placings.places)
         while left:
             option = self._choose(left, unit)
             if option is None:
@@ -220,20 +223,16 @@ class ScaleUp:
         self.fleet.grow(group, 1)
         self.limits.take(group.uses, 1)
         self.nodes.set_node(view)
-        draft.views.append(view)
+        draft.new_nodes[view.name] = None
         draft.increases[group] = draft.increases.get(group, 0) + 1
         for pod in pods:
             self.nodes.add_pod(pod, view.name)
-            draft.places.append((pod, view.name))
+            draft.places[pod.uid] = view.name
 
     def _apply(self, draft: Draft) -> None:
-        """Do it on the nodes, for good."""
-        for view in draft.views:
-            self.nodes.set_node(view)
-            self.new_nodes[view.name] = None
-        for pod, name in draft.places:
-            self.nodes.add_pod(pod, name)
-            self.places[pod.uid] = name
+        """Count on all of it."""
+        self.new_nodes.update(draft.new_nodes)
+        self.places.update(draft.places)
         for group, count in draft.increases.items():
             self.increases[group] = self.increases.get(group, 0) + count
         self.pools += draft.pools
