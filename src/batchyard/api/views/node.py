@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from batchyard.api import quantity
 from batchyard.api.conditions import is_true
@@ -24,8 +25,24 @@ class NodeView:
     ready: bool
 
 
+_VIEWS_MAX: Final = 65536
+_views: dict[str, tuple[Obj, NodeView]] = {}
+
+
 def node_view(obj: Obj) -> NodeView:
-    """The view of a Node."""
+    """The view of a Node, made once per object: the last revision of each is remembered."""
+    uid = obj["metadata"].get("uid", "")
+    known = _views.get(uid)
+    if known is not None and known[0] is obj:
+        return known[1]
+    if known is None and len(_views) >= _VIEWS_MAX:
+        _views.clear()
+    view = _read(obj)
+    _views[uid] = obj, view
+    return view
+
+
+def _read(obj: Obj) -> NodeView:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     allocatable = status.get("allocatable") or status.get("capacity") or {}
     return NodeView(

@@ -50,7 +50,7 @@ class Family:
         """The class that a job of its own names; what somebody owns is not asked."""
         if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME):
             return None
-        return class_key(job, self._integration.pod_sets(job))
+        return class_key(job, self._integration.templates(job))
 
     def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
         if not event.obj["metadata"].get("ownerReferences"):

@@ -125,7 +125,7 @@ class JobController:
             return self._delete(look, others)
         if len(others) > 1:
             return self._delete(look, others[1:])
-        priority = resolve_priority(look.job, look.pod_sets, look.reader)
+        priority = self._priority_of(look)
         if isinstance(priority, MissingClass):
             return _missing_class(look, priority)
         spec = workloads.workload_spec(look.job, look.pod_sets, priority)
@@ -142,7 +142,7 @@ class JobController:
     def _create(self, look: _Look) -> Outcome:
         if self._integration.ending(look.job) is not None or self._integration.is_active(look.job):
             return Outcome()  # over, or its pods of old still stop
-        priority = resolve_priority(look.job, look.pod_sets, look.reader)
+        priority = self._priority_of(look)
         if isinstance(priority, MissingClass):
             return _missing_class(look, priority)
         workload = workloads.make_workload(look.job, look.pod_sets, priority, self._copied_labels)
@@ -161,12 +161,15 @@ class JobController:
             )
         return self._follow_priority(look, workload)
 
+    def _priority_of(self, look: _Look) -> Priority | MissingClass:
+        return resolve_priority(look.job, self._integration.templates(look.job), look.reader)
+
     def _follow_priority(self, look: _Look, workload: Obj) -> Outcome | None:
         wanted = label(look.job, well_known.PRIORITY_CLASS) or ""
         reserved = lifecycle.has_quota_reservation(workload)
         if class_name(workload) == wanted or not follows_label(workload, reserved):
             return None
-        priority = resolve_priority(look.job, look.pod_sets, look.reader)
+        priority = self._priority_of(look)
         if isinstance(priority, MissingClass):
             return _missing_class(look, priority)
         if Priority(workload["spec"].get("priority", 0), workload["spec"].get("priorityClassRef")) == priority:

@@ -36,6 +36,9 @@ class Integration(Protocol):
     def ending(self, job: Obj) -> Ending | None:
         """How it ended, if it did."""
 
+    def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
+        """Its pod templates as they are."""
+
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """The pod sets of its Workload."""
 

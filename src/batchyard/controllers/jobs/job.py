@@ -46,6 +46,10 @@ class JobIntegration:
         condition = condition_true(job, "Complete", "Failed")
         return None if condition is None else Ending(condition["type"] == "Complete", condition.get("message", ""))
 
+    def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
+        """The one template."""
+        return (job["spec"]["template"],)
+
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """The one pod set; with a minimum where the Job may run with fewer pods."""
         template: Mapping[str, Any] = job["spec"]["template"]

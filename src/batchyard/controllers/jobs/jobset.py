@@ -36,6 +36,10 @@ class JobSetIntegration:
         condition = condition_true(job, "Completed", "Failed")
         return None if condition is None else Ending(condition["type"] == "Completed", condition.get("message", ""))
 
+    def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
+        """One for each replicated job."""
+        return [_template(replicated) for replicated in job["spec"].get("replicatedJobs") or ()]
+
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """The pod sets, in the order of the replicated jobs."""
         return [_pod_set(replicated) for replicated in job["spec"].get("replicatedJobs") or ()]

@@ -25,21 +25,21 @@ class MissingClass(NamedTuple):
     key: Key
 
 
-def resolve_priority(job: Obj, pod_sets: Sequence[Mapping[str, Any]], reader: Reader) -> Priority | MissingClass:
+def resolve_priority(job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader) -> Priority | MissingClass:
     """The priority of a job's Workload, or the class that is missing for it."""
-    key = class_key(job, pod_sets)
+    key = class_key(job, templates)
     if key is None:
         return _default_priority(reader)
     found = reader.get(key)
     return MissingClass(key) if found is None else _from_class(key, found)
 
 
-def class_key(job: Obj, pod_sets: Sequence[Mapping[str, Any]]) -> Key | None:
+def class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
     """The class a job names, in its label or in the first pod template that names one."""
     name = label(job, well_known.PRIORITY_CLASS)
     if name:
         return Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name)
-    names = (((p.get("template") or {}).get("spec") or {}).get("priorityClassName") for p in pod_sets)
+    names = ((template.get("spec") or {}).get("priorityClassName") for template in templates)
     return next((Key(scheme.PRIORITY_CLASS, "", name) for name in names if name), None)
 
 

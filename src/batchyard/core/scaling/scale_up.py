@@ -143,7 +143,9 @@ class ScaleUp:
 
     def _grow(self, groups: Sequence[NodeGroup], count: int) -> None:
         """Add nodes for nobody."""
-        able = [group for group in groups if count > 0 and self._may_grow(group)]
+        if count <= 0:
+            return
+        able = [group for group in groups if self._may_grow(group)]
         given = spread(able, count, self.fleet, self.situation.cluster) if able else {}
         draft = Draft()
         for group, more in given.items():
