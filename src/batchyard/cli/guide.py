@@ -6,6 +6,7 @@ from typing import Any
 
 from batchyard.api import scheme, tables
 from batchyard.api.meta import Obj
+from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.options import Output
@@ -17,6 +18,7 @@ from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.world import EPOCH
 
 
+@rare_collections()
 def run(manifests: Path | None, step: str | None, form: Output) -> None:
     """Play it; exits with 1 where a row that quota alone decides differs, or something does not end."""
     folder = manifests or examples_folder()
