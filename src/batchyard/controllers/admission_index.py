@@ -99,8 +99,7 @@ class AdmissionIndex:
         self.book.fill_from(view)
 
     def _on_cluster_queue(self, event: WatchEvent) -> None:
-        view = cluster_queue_view(event.obj)
-        name = view.name
+        name = event.key.name
         if event.type is _DELETED:
             self.book.forget_queue(name)
             self.line_up.forget(name)
@@ -112,7 +111,7 @@ class AdmissionIndex:
         if event.old is not None and event.old.get("spec") == event.obj.get("spec") and name in self.line_up.pending:
             self._set_active(name)
             return
-        queue = self.snapshot.put_queue(view)
+        queue = self.snapshot.put_queue(cluster_queue_view(event.obj))
         is_new = name not in self.line_up.pending
         waiting = self.line_up.pending.setdefault(name, PendingQueue(name))
         waiting.strict_fifo = queue.view.strict_fifo

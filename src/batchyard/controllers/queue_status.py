@@ -59,9 +59,9 @@ class QueueStatus:
             case scheme.RESOURCE_FLAVOR | scheme.ADMISSION_CHECK:
                 return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._index.snapshot.queues)]
             case scheme.CLUSTER_QUEUE:
-                return [event.key, *self._local_queues_of(event)]
+                return [*_own(event), *self._local_queues_of(event)]
             case _:
-                return (event.key,)
+                return _own(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """Write what has changed."""
@@ -174,6 +174,12 @@ class QueueStatus:
             for group in queue.coverage.groups
             for number, flavor in enumerate(group.flavors)
         ]
+
+
+def _own(event: WatchEvent) -> Iterable[Key]:
+    """The queue that changed, unless its status did: that is written here."""
+    is_status = event.old is not None and event.old.get("status") is not event.obj.get("status")
+    return () if is_status else (event.key,)
 
 
 def _resource_usage(

@@ -115,13 +115,6 @@ class ScalingIndex:
         """The groups of all pools."""
         return [group for groups in self.groups.values() for group in groups]
 
-    def group_of(self, node_name: str) -> NodeGroup | None:
-        """The group of the machine of a node."""
-        machine = self.machines.get(node_name)
-        if machine is None:
-            return None
-        return next((g for g in self.groups.get(machine.group.pool, ()) if g.name == machine.group), None)
-
     # --- events ---
 
     def observe(self, event: WatchEvent) -> bool:

@@ -16,6 +16,7 @@ from batchyard.controllers.autoscaler.trial import Trial
 from batchyard.core.machines.instances import new_instance
 from batchyard.core.scaling.demand import units_of
 from batchyard.core.scaling.drain import Drain, drain_of
+from batchyard.core.scaling.fleet import Fleet
 from batchyard.core.scaling.request_states import BOOKING_TIME, PROVISIONED, State, since, state_of
 from batchyard.core.scaling.scale_down import Candidate, Removals, ScaleDown
 from batchyard.core.scaling.scale_up import ScaleUp, Situation
@@ -74,21 +75,20 @@ class Scan:
         scale_up = trial.scale_up
         scale_down = ScaleDown(self._index.nodes, trial.fleet, trial.limits, self._situation, self._drain_of)
         awaited = {**dict.fromkeys(scale_up.places.values()), **trial.booked}
-        scale_down.find_unneeded(self._candidates(), awaited, [*trial.upcoming, *scale_up.new_nodes])
+        scale_down.find_unneeded(self._candidates(trial.fleet), awaited, [*trial.upcoming, *scale_up.new_nodes])
         added = [when for name, when in self._index.machines.last_added().items() if self._index.scales(name.pool)]
         last_added = self._now if scale_up.increases else max(added, default=None)
         return scale_down.remove(last_added, self._draining())
 
-    def _candidates(self) -> list[Candidate]:
+    def _candidates(self, fleet: Fleet) -> list[Candidate]:
         """The nodes that may go."""
         found = []
         for name, facts in self._index.facts.items():
             if facts.is_coming or facts.stays or facts.going_since is not None:
                 continue
-            machine, group = self._index.machines.get(name), self._index.group_of(name)
-            if machine is None or group is None or not group.is_autoscaled or machine.is_leaving:
-                continue
-            if not self._is_kept(facts):
+            machine = self._index.machines.get(name)
+            group = None if machine is None or machine.is_leaving else fleet.groups.get(machine.group)
+            if group is not None and group.is_autoscaled and not self._is_kept(facts):
                 found.append(Candidate(name, group, facts.view.ready, facts.unneeded_since))
         return found
 

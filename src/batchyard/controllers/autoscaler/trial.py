@@ -42,7 +42,7 @@ class Trial:
     def prepare(self) -> None:
         """Add the nodes that come, and put the pods of requests where there is room for them."""
         for machine in self._index.machines.coming.values():
-            group = self._index.group_of(machine.name)
+            group = self.fleet.groups.get(machine.group)
             if group is not None and machine.name not in self._given_up:
                 self._index.nodes.set_node(coming_node(machine, group))
                 self.upcoming[machine.name] = None

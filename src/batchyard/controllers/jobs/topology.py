@@ -37,7 +37,7 @@ def _placement(annotations: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _slices(annotations: Mapping[str, str]) -> dict[str, Any]:
-    listed = layers(annotations.get(SLICE_LAYERS, "")) or ()
+    listed = (layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
     if 1 <= len(listed) <= LAYERS_MAX:
         constraints = [{"topology": layer.topology, "size": layer.size} for layer in listed]
         return {"podsetSliceRequiredTopologyConstraints": constraints}

@@ -32,10 +32,12 @@ class Node:
 
     def set_view(self, view: NodeView) -> None:
         """It changed; its pods stay."""
-        if view.allocatable.get(GPU_MILLI) != self.view.allocatable.get(GPU_MILLI):
+        before, self.view = self.view, view
+        if view.allocatable == before.allocatable:
+            return
+        if view.allocatable.get(GPU_MILLI) != before.allocatable.get(GPU_MILLI):
             self.devices = self.devices.resized(view.allocatable.get(GPU_MILLI, 0))
-        taken = {r: self.view.allocatable.get(r, 0) - n for r, n in self.left.items()}
-        self.view = view
+        taken = {r: before.allocatable.get(r, 0) - n for r, n in self.left.items()}
         self.left = {r: view.allocatable.get(r, 0) - taken.get(r, 0) for r in {**view.allocatable, **taken}}
 
     def take(self, pod: PodView, devices: Sequence[int] = ()) -> None:
