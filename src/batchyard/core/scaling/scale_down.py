@@ -62,14 +62,15 @@ class ScaleDown:
         self._situation = situation
         self._drain_of = drain_of
         self._moving: dict[str, Sequence[PodView]] = {}
+        #: Nodes to which nobody moves: taken away as soon as anybody does.
+        self._gone: list[str] = []
         self.removals = Removals()
 
     def find_unneeded(
         self, candidates: Sequence[Candidate], awaited: Mapping[str, object], upcoming: Iterable[str]
     ) -> None:
         """Find the nodes nobody needs. Those that pods wait for are needed; nobody moves to one that is yet to come."""
-        for name in upcoming if candidates else ():
-            self._nodes.remove_node(name)
+        self._gone += upcoming
         for candidate in sorted(candidates, key=self._turn):
             node = self._nodes.get(candidate.name)
             if node is None or candidate.name in awaited or not self._is_underused(node, candidate.group):
@@ -113,7 +114,9 @@ class ScaleDown:
     def _move(self, node: Node, pods: Sequence[PodView]) -> bool:
         """Move pods of a node elsewhere, if all find places; the node is not there any more then."""
         view, moved = node.view, list[PodView]()
-        self._nodes.remove_node(node.name)
+        self._gone.append(node.name)
+        while pods and self._gone:
+            self._nodes.remove_node(self._gone.pop())
         for pod in pods:
             place = self._place_for(pod)
             if not place:
