@@ -21,6 +21,7 @@ from batchyard.api.times import parse_time
 from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import Duration, Instant, seconds
 from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
+from batchyard.sim.books import Books
 from batchyard.sim.event_log import Record
 from batchyard.sim.events import Event, event_of
 from batchyard.sim.files import Source, read_sources
@@ -103,6 +104,7 @@ class Simulation:
         self.scenario = scenario
         stop = options.on_loop is OnLoop.STOP
         self.world = World(scenario, sink=options.sink, seed=options.seed, stop_on_loop=stop)
+        self._books = None if scenario.cluster is None else Books(self.world.client, self.world.kernel)
         self.horizon = scenario.horizon if options.until is None else options.until
         self._end = EPOCH + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
         self._ending: Ending | None = None
@@ -133,7 +135,7 @@ class Simulation:
         return self._result
 
     def _settled(self, ending: Ending) -> Result:
-        world = self.world
+        world, books = self.world, self._books
         world.settle()
         workloads = world.objects(scheme.WORKLOAD)
         now = self._end_of_log(workloads)
@@ -150,8 +152,8 @@ class Simulation:
             objects={kind: world.objects(kind) for kind in KINDS_SHOWN},
             now=now,
             waits=world.waits,
-            costs=None if world.accounts is None else world.accounts.statement(now),
-            losses=() if world.recoveries is None else tuple(world.recoveries.losses),
+            costs=None if books is None else books.accounts.statement(now),
+            losses=() if books is None else tuple(books.recoveries.losses),
         )
 
     def _why_ended(self) -> Ending:

@@ -24,14 +24,12 @@ from batchyard.ports.controller import EventRecord
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
-from batchyard.sim.accounts import Accounts
 from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.faulty_client import FaultyClient, Trouble
 from batchyard.sim.injection import Injection
 from batchyard.sim.kernel import VirtualKernel
 from batchyard.sim.merge import merged
 from batchyard.sim.pace import pace_of
-from batchyard.sim.recovery import Recoveries
 from batchyard.sim.scenario import Scenario, Step
 from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store
@@ -79,11 +77,6 @@ class World:
         self._applied: dict[Key, Obj] = {}
         self.log = EventLog(EPOCH, self.kernel.now, sink)
         self.waits = Waits(self.client)
-        #: What the machines of a cluster cost, and how long gangs took to recover; None in a world without machines.
-        self.accounts = Accounts(self.client) if scenario.cluster is not None else None
-        self.recoveries = Recoveries() if scenario.cluster is not None else None
-        if scenario.cluster is not None:
-            self.client.subscribe(self._keep_books)
         #: What comes between the platform and its objects, in a world that has such faults.
         self._trouble = trouble or _trouble_of(scenario)
         self._wire: FaultyClient | None = None
@@ -187,13 +180,6 @@ class World:
                 self.refused.append((write, result.error))
 
         self.client.submit([write], done)
-
-    def _keep_books(self, batch: Sequence[WatchEvent]) -> None:
-        assert self.accounts is not None
-        assert self.recoveries is not None
-        now = self.kernel.now()
-        self.accounts.observe(batch, now)
-        self.recoveries.observe(batch, now)
 
     def _on_loop(self, loop: PreemptionLoop) -> None:
         self.loops.append(loop)
