@@ -63,7 +63,7 @@ class JobPods:
             known.complete(reader.owned_by(obj["metadata"]["uid"]))
         pods = job_pods(pod for each in known.pods if (pod := reader.get(each)) is not None)
         todo = plan(obj, pods, known.failures, now)
-        known.looked(obj, todo)
+        known.looked(todo)
         names = (pod.obj["metadata"]["name"] for pod in pods)
         return _outcome(key, obj, todo, new_pods(obj, todo.change.create, names, known.came, now))
 

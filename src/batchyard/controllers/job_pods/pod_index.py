@@ -92,13 +92,17 @@ class KnownPods:
             return now
         return max(now, self._due)
 
-    def looked(self, job: Obj, todo: Plan) -> None:
-        """Take note of a look at the Job, and what it came to."""
+    def note_job(self, job: Obj) -> None:
+        """Take note of the Job as it is now."""
         spec = job_spec(job)
+        self.job_is_known = True
+        self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
+
+    def looked(self, todo: Plan) -> None:
+        """Take note of what a look at the Job came to."""
         self._due = None
         self._wake_at = todo.wake_at
         self._is_short = bool(todo.change.create)
-        self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
         """Take note of a change of a pod; whether it matters."""
@@ -158,7 +162,7 @@ class PodIndex:
             self._by_job.pop(job["metadata"]["uid"], None)
             return
         known = self.of(job)
-        known.job_is_known = True
+        known.note_job(job)
         known.wants_look(now)
 
     def observe_pod(self, event: WatchEvent, job_uid: str, now: Instant) -> bool:

@@ -1,6 +1,6 @@
 """Who is concerned when a check or its config changes: an index that the same watch events would build again."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
@@ -36,12 +36,14 @@ class CheckUsers:
     def note(self, event: WatchEvent) -> bool:
         """Take note of a change of a Workload; whether it has checks, or had."""
         before, after = _checks_of(event.old), _checks_of(_now(event))
+        if not (before or after):
+            return False
         for name in before:
             if name not in after:
                 self._workloads.get(name, {}).pop(event.key, None)
         for name in after:
             self._workloads.setdefault(name, {})[event.key] = None
-        return bool(before or after)
+        return True
 
     def of(self, check: str) -> Iterable[Key]:
         """The Workloads that have a check."""
@@ -65,5 +67,6 @@ def _config_of(check: Obj | None) -> str:
     return "" if isinstance(name, Missing) else name
 
 
-def _checks_of(workload: Obj | None) -> list[str]:
-    return [] if workload is None else [check["name"] for check in checks_of(workload)]
+def _checks_of(workload: Obj | None) -> Sequence[str]:
+    checks = () if workload is None else checks_of(workload)
+    return [check["name"] for check in checks] if checks else ()

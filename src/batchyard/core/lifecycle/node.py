@@ -168,8 +168,8 @@ def with_taints(node: Obj, execution: str | None, now: Instant) -> Obj:
 
 def _scheduling_keys(node: Obj) -> Iterable[str]:
     """The keys of the NoSchedule taints that its conditions and spec ask for."""
-    for kind, condition in conditions_of(node).items():
-        key = _TAINT_KEYS.get((kind, condition["status"]))
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        key = _TAINT_KEYS.get((condition["type"], condition["status"]))
         if key is not None:
             yield key
     if (node.get("spec") or {}).get("unschedulable"):
