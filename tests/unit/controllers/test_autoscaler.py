@@ -12,6 +12,10 @@ A, B, C = ZONES
 TPU: Any = {"requests": {"google.com/tpu": "4"}}
 
 
+def looks(world: Scaled) -> int:
+    return sum(lane.reconciles for lane in world.runner._queue.lanes if lane.controller.name == "autoscaler")
+
+
 def test_pods_that_wait_get_nodes_at_the_next_look() -> None:
     world = Scaled(cluster([pool()]))
     world.run(3)
@@ -112,8 +116,19 @@ def test_a_cluster_of_fixed_pools_costs_nothing() -> None:
     world = Scaled(cluster([fixed]))
     world.put(pod("p", cpu="3"), pod("q", cpu="3"))
     world.run(60)
-    looks = sum(lane.reconciles for lane in world.runner._queue.lanes if lane.controller.name == "autoscaler")
-    assert (looks, world.told("NotTriggerScaleUp")) == (0, [])
+    assert (looks(world), world.told("NotTriggerScaleUp")) == (0, [])
+
+
+def test_machines_on_their_way_are_no_reason_to_look() -> None:
+    minute = {"min": "1m", "typical": "1m", "max": "1m"}
+    world = Scaled(cluster([pool()], times=dict.fromkeys(("provisioning", "boot", "network"), minute)))
+    world.put(pod("p", cpu="3"))
+    world.run(30)
+    before = looks(world)
+    world.run(180)
+    assert (len(world.nodes()), looks(world)) == (1, before)
+    world.run(210)
+    assert looks(world) > before
 
 
 def test_an_index_reads_what_it_missed_once_something_scales() -> None:

@@ -223,6 +223,16 @@ def test_a_queue_that_is_gone_is_not_written() -> None:
 # Shares.
 
 
+def test_what_was_just_written_of_a_queue_is_not_looked_at_again() -> None:
+    stage = team()
+    stage.put(workload("a", 2))
+    stage.run(0.5)
+    (lane,) = [lane for lane in stage.runner._queue.lanes if lane.controller.name == "queue-status"]
+    before = lane.reconciles
+    stage.run(2)
+    assert (figures(cluster_queue(stage)), lane.reconciles) == ((0, 1, 1), before + 1)
+
+
 def test_shares_are_told_only_with_fair_sharing() -> None:
     for fair_sharing in (False, True):
         stage = open_stage(

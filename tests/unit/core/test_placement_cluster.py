@@ -85,6 +85,16 @@ def test_trials_may_lie_within_each_other() -> None:
     assert left(nodes) == 4000
 
 
+def test_what_is_kept_of_a_trial_is_undone_with_the_one_around_it() -> None:
+    nodes = cluster(node())
+    with nodes.what_if():
+        with nodes.what_if() as trial:
+            nodes.add_pod(view(pod("p")), "n")
+            trial.keep()
+        assert left(nodes) == 3000
+    assert left(nodes) == 4000
+
+
 def test_a_trial_that_fails_is_undone_too() -> None:
     nodes = cluster(node())
     with pytest.raises(KeyError):

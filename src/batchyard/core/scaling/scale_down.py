@@ -53,7 +53,7 @@ class Removals:
 
 
 class ScaleDown:
-    """See the module. The nodes are left as they would be then: only for use in a trial."""
+    """See the module. It moves pods on the nodes themselves: only for use in a trial."""
 
     def __init__(self, nodes: Nodes, fleet: Fleet, limits: Limits, situation: Situation, drain_of: DrainOf) -> None:
         self._nodes = nodes
