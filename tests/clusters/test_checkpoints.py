@@ -9,6 +9,7 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, seconds
 from batchyard.core.checkpoints import resumed_work
 from batchyard.sim.accounts import DONE, LOST
+from batchyard.sim.books import Books
 from batchyard.sim.faulty_client import Trouble
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import EPOCH, World
@@ -155,8 +156,8 @@ def test_a_platform_that_crashes_forgets_nothing_that_was_saved(manifest: str) -
 def test_a_machine_that_is_lost_loses_only_what_was_not_saved(manifest: str) -> None:
     """Its pods run for 34 s before, and for the other 30 s afterwards; to start takes them a second."""
     played = world(QUEUE, manifest, CLUSTER, FAULT="{at: 35s, fail: {pool: p, count: 2}}")
+    books = Books(played.client, played.kernel)
     ended(played)
     assert [seconds(resumed_work(pod)) for pod in played.objects(scheme.POD)] == [30, 30]
-    assert played.accounts is not None
-    hours = {line.use: line.machine_hours for line in played.accounts.statement(played.kernel.now()).by_team}
+    hours = {line.use: line.machine_hours for line in books.accounts.statement(played.kernel.now()).by_team}
     assert hours[DONE] / hours[LOST] == pytest.approx((30 + 31) / 5)
