@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from batchyard.api import scheme
+from batchyard.api.admission.namespaces import check_namespace
 from batchyard.api.admission.pods import admit_pod, default_class
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import view_by_creation, workload_view
@@ -108,7 +110,9 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
 
 def preparations(settings: Settings) -> Mapping[str, Prepare]:
     """What the API does to new objects by kind: defaults, admission plugins and webhooks."""
-    return {scheme.POD: _prepared_pod_of_nodes if settings.with_nodes else _prepared_pod, scheme.JOB: _prepared_job}
+    further = {scheme.POD: _prepared_pod_of_nodes if settings.with_nodes else _prepared_pod, scheme.JOB: _prepared_job}
+    kinds = [info.constant for info in scheme.KINDS if info.namespaced]
+    return {kind: partial(_prepared_in_namespace, further.get(kind)) for kind in kinds}
 
 
 def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[Controller]:
@@ -139,6 +143,11 @@ def _nodes(settings: Settings) -> Sequence[Controller]:
         Autoscaler(scaling),  # first of the two: it feeds the index
         ProvisioningRequests(scaling),
     )
+
+
+def _prepared_in_namespace(further: Prepare | None, obj: Obj, reader: Reader) -> Obj:
+    check_namespace(obj, reader.get)
+    return obj if further is None else further(obj, reader)
 
 
 def _prepared_pod(pod: Obj, reader: Reader) -> Obj:

@@ -5,6 +5,7 @@ InvalidObject   all faults of an object at once (an ApiError)
 Conflict        somebody else wrote first, or the object is already there (an ApiError)
 NotFound        no such object (an ApiError)
 Forbidden       an admission plugin or webhook refuses the request (an ApiError)
+NamespaceTerminating  a new object is refused because its Namespace is to go (Forbidden)
 """
 
 from collections.abc import Sequence
@@ -56,3 +57,7 @@ class Forbidden(ApiError):  # noqa: N818
     """The request was understood and is not allowed."""
 
     reason = "Forbidden"
+
+
+class NamespaceTerminating(Forbidden):
+    """Nothing may come into a Namespace that is to go; this is Kubernetes's name for the cause."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme, well_known
+from batchyard.api.admission.forbidden import forbidden
 from batchyard.api.defaults.pod import pod_defaults
 from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Key, Obj
@@ -87,22 +88,16 @@ def _class_of(pod: Obj, find: Find, default: Obj | None) -> tuple[str, int, str]
     if not name:
         return "", 0, _PREEMPT
     if name not in SYSTEM_CLASSES:
-        raise Forbidden(f"{_forbidden(pod)}: no PriorityClass with name {name} was found")
+        raise Forbidden(f"{forbidden(pod)}: no PriorityClass with name {name} was found")
     return name, SYSTEM_CLASSES[name], _PREEMPT
 
 
 def _refused(pod: Obj, what: str, given: object, computed: object) -> Forbidden:
     """The error of a Pod that says itself what only its class may say."""
     return Forbidden(
-        f"{_forbidden(pod)}: the {what} ({given}) must not be provided in pod spec; "
+        f"{forbidden(pod)}: the {what} ({given}) must not be provided in pod spec; "
         f"priority admission controller computed {computed} from the given PriorityClass name"
     )
-
-
-def _forbidden(pod: Obj) -> str:
-    """How all refusals of a Pod begin; it may have no name yet."""
-    metadata = pod["metadata"]
-    return f'pods "{metadata.get("name") or metadata.get("generateName") or "Unknown"}" is forbidden'
 
 
 def _speaks_of(toleration: Toleration, key: str) -> bool:

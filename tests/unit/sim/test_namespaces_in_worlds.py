@@ -1,0 +1,86 @@
+"""Worlds whose Namespaces are deleted while there is work in them."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import SECOND
+from batchyard.ports.client import Delete
+from batchyard.sim.scenario import Scenario, Step, make_scenario
+from batchyard.sim.world import World
+
+TEAM = Key(scheme.NAMESPACE, "", "team")
+TEMPLATE = "{spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}}"
+WORK = f"""
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {{name: spot}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {{name: cq}}
+spec:
+  namespaceSelector: {{}}
+  resourceGroups:
+  - coveredResources: [cpu]
+    flavors: [{{name: spot, resources: [{{name: cpu, nominalQuota: 9}}]}}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {{name: lq, namespace: team}}
+spec: {{clusterQueue: cq}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: job, namespace: team, labels: {{kueue.x-k8s.io/queue-name: lq}}}}
+spec: {{template: {TEMPLATE}}}
+---
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {{name: set, namespace: team, labels: {{kueue.x-k8s.io/queue-name: lq}}}}
+spec: {{replicatedJobs: [{{name: part, replicas: 2, template: {{spec: {{template: {TEMPLATE}}}}}}}]}}
+"""
+
+
+def config_map(name: str, **metadata: Any) -> Obj:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "team", **metadata}}
+
+
+def test_what_comes_into_a_namespace_that_is_to_go_is_refused() -> None:
+    held = config_map("held", finalizers=["test/keep"])
+    late = Step(2 * SECOND, (config_map("late"), make.job("late")), ())
+    world = World(Scenario((Step(0, (make.namespace(), held), ()), Step(SECOND, (), (TEAM,)), late)))
+    world.run_until(None)
+    why = "is forbidden: unable to create new content in namespace team because it is being terminated"
+    told = [(type(error).__name__, str(error)) for _, error in world.refused]
+    assert told == [
+        ("NamespaceTerminating", f'configmaps "late" {why}'),
+        ("NamespaceTerminating", f'jobs.batch "late" {why}'),
+    ]
+
+
+def test_a_namespace_that_nobody_made_takes_what_comes() -> None:
+    world = World(Scenario((Step(0, (config_map("a"),), ()),)))
+    world.run_until(None)
+    assert not world.refused
+    assert world.objects(scheme.CONFIG_MAP)
+
+
+@pytest.mark.parametrize("kind", [scheme.JOB, scheme.JOB_SET])
+def test_who_is_held_in_a_namespace_that_is_to_go_gets_no_new_pods_and_nobody_spins(kind: str) -> None:
+    world = World(make_scenario(read_manifests([("f", WORK)])))
+    world.run_until(SECOND)
+    held = next(obj for obj in world.objects(kind) if obj["metadata"]["name"] in ("job", "set"))
+    world.apply({**held, "metadata": {**held["metadata"], "finalizers": ["test/keep"]}})
+    world.run_until(2 * SECOND)
+    world.submit(Delete(TEAM))
+    steps = world.kernel.steps
+    world.run_until(60 * SECOND)
+    assert [obj["metadata"]["name"] for obj in world.objects(kind)] == [held["metadata"]["name"]]
+    assert not world.objects(scheme.POD)
+    assert not world.platform.runner.failing()
+    assert world.kernel.steps - steps < 200
