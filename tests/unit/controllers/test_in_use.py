@@ -1,4 +1,4 @@
-"""ClusterQueues and ResourceFlavors that are deleted go once nobody uses them."""
+"""What is deleted while it is in use goes once nobody uses it any more."""
 
 import make
 from batchyard.api import scheme
@@ -9,7 +9,7 @@ from batchyard.controllers.in_use import InUse
 from batchyard.controllers.scheduler import Scheduler
 from batchyard.core.cycle import Policy
 from stage import Stage
-from yard import queue, workload
+from yard import cohort, queue, workload
 
 
 def kept(obj: Obj, *finalizers: str) -> Obj:
@@ -22,6 +22,23 @@ def open_stage(*objects: Obj) -> Stage:
     stage = Stage(Scheduler(index, Policy()), InUse(index))
     stage.put(make.namespace(), make.local_queue("cq", cluster_queue="cq"), *objects)
     return stage
+
+
+def check(name: str = "check") -> Obj:
+    """An AdmissionCheck as a user writes it."""
+    metadata, spec = make.metadata(name, None), {"controllerName": "test/checks"}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": metadata, "spec": spec}
+
+
+def topology(name: str = "racks") -> Obj:
+    """A Topology as a user writes it."""
+    metadata, spec = make.metadata(name, None), {"levels": [{"nodeLabel": "rack"}]}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": metadata, "spec": spec}
+
+
+def checked(*names: str) -> Obj:
+    """A ClusterQueue with these AdmissionChecks."""
+    return queue("cq", 4, admissionChecksStrategy={"admissionChecks": [{"name": name} for name in names]})
 
 
 def is_there(stage: Stage, kind: str, name: str) -> bool:
@@ -71,3 +88,37 @@ def test_who_is_not_deleted_stays() -> None:
     stage = open_stage(kept(make.flavor("spot")), kept(queue("cq", 4)))
     assert is_there(stage, scheme.CLUSTER_QUEUE, "cq")
     assert is_there(stage, scheme.RESOURCE_FLAVOR, "spot")
+
+
+def test_what_may_be_used_is_held_and_nothing_else_is() -> None:
+    stage = open_stage(make.flavor("spot"), queue("cq", 4), check(), topology(), cohort("root", 4), workload("a"))
+    held = [scheme.RESOURCE_FLAVOR, scheme.CLUSTER_QUEUE, scheme.ADMISSION_CHECK, scheme.TOPOLOGY]
+    assert all(obj["metadata"]["finalizers"] == [RESOURCE_IN_USE] for kind in held for obj in stage.client.list(kind))
+    free = [*stage.client.list(scheme.COHORT), *stage.client.list(scheme.LOCAL_QUEUE), stage.workload("a")]
+    assert not any("finalizers" in obj["metadata"] for obj in free)
+
+
+def test_who_takes_the_finalizer_off_what_stays_finds_it_back() -> None:
+    stage = open_stage(make.flavor("spot"))
+    stage.put(with_metadata(stage.get(scheme.RESOURCE_FLAVOR, "spot", ""), finalizers=None))
+    assert stage.get(scheme.RESOURCE_FLAVOR, "spot", "")["metadata"]["finalizers"] == [RESOURCE_IN_USE]
+
+
+def test_an_admission_check_goes_when_no_queue_names_it() -> None:
+    stage = open_stage(make.flavor("spot"), check("one"), check("two"), check("three"), checked("one", "two"))
+    for name in ("one", "two", "three"):
+        stage.delete(scheme.ADMISSION_CHECK, name, "")
+    assert [is_there(stage, scheme.ADMISSION_CHECK, name) for name in ("one", "two", "three")] == [True, True, False]
+    stage.put(checked("two"))
+    assert [is_there(stage, scheme.ADMISSION_CHECK, name) for name in ("one", "two")] == [False, True]
+    stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
+    assert not is_there(stage, scheme.ADMISSION_CHECK, "two")
+
+
+def test_a_topology_goes_when_no_flavor_names_it() -> None:
+    stage = open_stage(topology(), make.flavor("spot", topologyName="racks"), queue("cq", 4))
+    stage.delete(scheme.TOPOLOGY, "racks", "")
+    stage.delete(scheme.RESOURCE_FLAVOR, "spot", "")
+    assert is_there(stage, scheme.TOPOLOGY, "racks")
+    stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
+    assert not is_there(stage, scheme.TOPOLOGY, "racks")
