@@ -8,7 +8,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.base.instant import HOUR
+from batchyard.base.instant import HOUR, SECOND
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import World
 from clusters.chronicle import EXAMPLES, SHARED, Chronicle, Told, beside, example, objects, read, then
@@ -108,6 +108,11 @@ def test_a_job_without_capacity_waits_three_days_and_starts_when_there_is_some(p
     assert chronicle.happened("Admitted", "sample-job-h100") == [provisioned.at]
     assert chronicle.sizes("dws-h100-nodepool") == [0, 1, 0]
     assert len(chronicle.happened("Finished", "sample-job-h100")) == 1
+
+
+@both
+def test_the_world_ends_when_the_last_machine_has_gone(whose: str) -> None:
+    assert played(whose).world.now() < 4 * DAY * SECOND
 
 
 def test_nothing_happens_while_it_waits() -> None:

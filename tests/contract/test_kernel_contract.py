@@ -89,3 +89,37 @@ def test_the_past_means_now(kernel_and_run: tuple[Kernel, Run]) -> None:
     run()
     assert len(seen) == 1
     assert seen[0] >= START
+
+
+def test_what_is_cancelled_is_not_done_and_no_time_passes_for_it(kernel_and_run: tuple[Kernel, Run]) -> None:
+    kernel, run = kernel_and_run
+    done: list[str] = []
+    kernel.call_at(START + 10, lambda: done.append("kept"))
+    tickets = [kernel.call_at(START + when, lambda: done.append("cancelled")) for when in (5, 10, 2_000_000_000)]
+    for ticket in tickets:
+        kernel.cancel(ticket)
+    run()
+    assert done == ["kept"]
+    assert kernel.now() < START + 2_000_000_000
+
+
+def test_what_is_done_can_be_cancelled_without_effect(kernel_and_run: tuple[Kernel, Run]) -> None:
+    kernel, run = kernel_and_run
+    done: list[str] = []
+    tickets = [kernel.call_at(START + when, lambda: done.append("first")) for when in (-5, 10)]
+    run()
+    for ticket in tickets:
+        kernel.cancel(ticket)
+    kernel.call_at(START + 20, lambda: done.append("second"))
+    run()
+    assert done == ["first", "first", "second"]
+
+
+def test_what_is_due_with_its_canceller_is_done_all_the_same(kernel_and_run: tuple[Kernel, Run]) -> None:
+    kernel, run = kernel_and_run
+    done: list[str] = []
+    tickets: list[int] = []
+    kernel.call_at(START + 10, lambda: kernel.cancel(tickets[0]))
+    tickets.append(kernel.call_at(START + 10, lambda: done.append("due")))
+    run()
+    assert done == ["due"]

@@ -8,6 +8,11 @@ Controllers above the lowest rank run only in quiet: no key of a lower rank wait
 way, and no change is undelivered. So they see all that follows from what they did before, and each look of theirs
 that writes ends the drain; the delivery of its writes starts the next.
 
+A look that writes nothing says what there is to wait for: the wake-up of its key is the one it asks for, or none. One
+that writes is looked at again when that has changed something; until then it can only hasten the wake-up. A key that
+waits is looked at whenever the object of its name changes, and waits no longer when that goes. So no time passes for
+wake-ups that nobody wants.
+
 The writes of an outcome end with the first that is refused, unless they are independent. An outcome has succeeded
 when all its writes have; only then are its events recorded. After a Conflict or NotFound the
 key is looked at again at once, a bounded number of times in a row; after that, and after any other error, later and
@@ -24,8 +29,8 @@ from batchyard.api.errors import ApiError, Conflict, Forbidden, NotFound
 from batchyard.api.meta import Key
 from batchyard.base.check import invariant
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
-from batchyard.controllers.workqueue import Lane, WorkQueue
-from batchyard.ports.client import Client, WatchEvent, WriteResult
+from batchyard.controllers.workqueue import Lane, WakeUp, WorkQueue
+from batchyard.ports.client import Client, EventType, WatchEvent, WriteResult
 from batchyard.ports.controller import Controller, EventRecord, Outcome
 from batchyard.ports.kernel import Kernel
 
@@ -36,6 +41,7 @@ EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
 RETRIES_AT_ONCE_MAX: Final = 10
 BACKOFF_MIN: Final = MILLISECOND
 BACKOFF_MAX: Final = 30 * SECOND
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
 def ignore_event(now: Instant, controller: str, record: EventRecord) -> None:
@@ -65,7 +71,7 @@ class Runner:
         self._client = client
         self._sink = sink
         self._queue = WorkQueue(controllers)
-        self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, Callable[[Key], None]]]] = {}
+        self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, Lane]]] = {}
         self._flights = 0
         self._draining_soon = False
         self._stopped = False
@@ -79,12 +85,18 @@ class Runner:
         now = self._kernel.now()
         lanes_by_kind = self._lanes_by_kind
         for event in events:
-            kind = event.key.kind
+            changed = event.key
+            kind = changed.kind
             if kind not in lanes_by_kind:
-                lanes_by_kind[kind] = [(lane.controller.keys_for, lane.add) for lane in self._queue.lanes_for(kind)]
-            for keys_for, add in lanes_by_kind[kind]:
+                lanes_by_kind[kind] = [(lane.controller.keys_for, lane) for lane in self._queue.lanes_for(kind)]
+            for keys_for, lane in lanes_by_kind[kind]:
                 for key in keys_for(event, now):
-                    add(key)
+                    lane.add(key)
+                if changed in lane.wake_ups and changed not in lane.failures:
+                    if event.type is _DELETED:
+                        self._wake_at(lane, changed, None)
+                    else:
+                        lane.add(changed)
         self._drain_soon()
 
     def stop(self) -> None:
@@ -92,6 +104,10 @@ class Runner:
         self._stopped = True
         for line in self._queue.lines:
             line.clear()
+        for lane in self._queue.lanes:
+            for wake_up in lane.wake_ups.values():
+                self._kernel.cancel(wake_up.ticket)
+            lane.wake_ups.clear()
 
     @property
     def is_stopped(self) -> bool:
@@ -115,7 +131,8 @@ class Runner:
         present instant afterwards. Keys that wait because their writes failed go on waiting.
         """
         for name in controllers:
-            self._lane(name).wake_early()
+            for ticket in self._lane(name).wake_early():
+                self._kernel.cancel(ticket)
         self._drain_soon()
 
     def is_idle(self) -> bool:
@@ -179,9 +196,9 @@ class Runner:
         except BaseException as error:
             error.add_note(f'while {lane.controller.name} reconciled {key.kind} "{key}" at instant {now}')
             raise
-        if outcome.requeue_at is not None:
-            self._wake_at(lane, key, outcome.requeue_at)
         if outcome.writes:
+            if outcome.requeue_at is not None:
+                self._wake_by(lane, key, outcome.requeue_at)
             lane.depart(key)
             self._flights += 1
             flight = _Flight(self, lane, key, outcome)
@@ -190,7 +207,10 @@ class Runner:
                     self._client.submit([write], flight.land)
             else:
                 self._client.submit(outcome.writes, flight.land)
-        elif outcome.events or lane.failures:
+            return
+        if outcome.requeue_at is not None or key in lane.wake_ups:
+            self._wake_at(lane, key, outcome.requeue_at)
+        if outcome.events or lane.failures:
             self._succeed(lane, key, outcome.events)
 
     def _landed(self, flight: "_Flight") -> None:
@@ -225,12 +245,24 @@ class Runner:
         if isinstance(error, Conflict | NotFound) and failures <= RETRIES_AT_ONCE_MAX:
             lane.add(key)
         else:
-            self._wake_at(lane, key, self._kernel.now() + backoff(failures))
+            self._wake_by(lane, key, self._kernel.now() + backoff(failures))
 
-    def _wake_at(self, lane: Lane, key: Key, when: Instant) -> None:
-        """Look at a key at an instant, through the kernel even if that is now: a drain always ends."""
-        if lane.wake_at(key, when):
-            self._kernel.call_at(when, partial(self._wake, lane, key, when))
+    def _wake_by(self, lane: Lane, key: Key, when: Instant) -> None:
+        """Look at a key at an instant, or at an earlier one that it waits for."""
+        waiting = lane.wake_ups.get(key)
+        if waiting is None or waiting.at > when:
+            self._wake_at(lane, key, when)
+
+    def _wake_at(self, lane: Lane, key: Key, when: Instant | None) -> None:
+        """Let that be the wake-up of a key, through the kernel even if it is now: a drain always ends."""
+        waiting = lane.wake_ups.get(key)
+        if waiting is not None:
+            if waiting.at == when:
+                return
+            del lane.wake_ups[key]
+            self._kernel.cancel(waiting.ticket)
+        if when is not None:
+            lane.wake_ups[key] = WakeUp(when, self._kernel.call_at(when, partial(self._wake, lane, key, when)))
 
     def _wake(self, lane: Lane, key: Key, when: Instant) -> None:
         """The wake-up of a key has come."""

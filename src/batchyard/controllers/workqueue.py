@@ -4,19 +4,19 @@ Each controller has a lane; lanes of one rank share a line, so that their keys a
 in a lane at most once, in one of three states: it waits in the line, its writes are under way, or they are and it is
 wanted again. While its writes are under way it is not in the line: it enters it when they have landed.
 
-A key has at most one wake-up. Asking for an earlier one replaces it; asking for a later one changes nothing, since the
-controller will be asked again when the earlier one comes. A look before the wake-up does not cancel it.
+A key has at most one wake-up, which the kernel knows by its ticket.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from batchyard.api.meta import Key
 from batchyard.base.check import invariant
 from batchyard.base.instant import Instant
 from batchyard.ports.controller import Controller
+from batchyard.ports.kernel import Ticket
 
 
 class KeyState(Enum):
@@ -30,6 +30,13 @@ class KeyState(Enum):
 _WAITING, _UNDER_WAY, _WANTED = KeyState.WAITING, KeyState.UNDER_WAY, KeyState.UNDER_WAY_AND_WANTED
 
 
+class WakeUp(NamedTuple):
+    """When a key is to be looked at, and how the kernel knows of it."""
+
+    at: Instant
+    ticket: Ticket
+
+
 class Lane:
     """The keys of one controller."""
 
@@ -39,7 +46,7 @@ class Lane:
         self.controller = controller
         self.line = line
         self.states: dict[Key, KeyState] = {}
-        self.wake_ups: dict[Key, Instant] = {}
+        self.wake_ups: dict[Key, WakeUp] = {}
         self.due: dict[Key, Instant] = {}  # keys taken before their time, with the instant to tell them
         self.failures: dict[Key, int] = {}  # how often in a row
         self.reconciles = 0
@@ -61,29 +68,27 @@ class Lane:
         """Note that the writes of a key have landed; whether it was wanted meanwhile."""
         return self.states.pop(key) is _WANTED
 
-    def wake_at(self, key: Key, when: Instant) -> bool:
-        """Set the wake-up of a key; False if it has an earlier one, or this one."""
-        waiting = self.wake_ups.get(key)
-        if waiting is not None and waiting <= when:
-            return False
-        self.wake_ups[key] = when
-        return True
-
     def wake(self, key: Key, when: Instant) -> bool:
         """Put a key whose wake-up has come in the line; False if that wake-up was replaced."""
-        if self.wake_ups.get(key) != when:
+        waiting = self.wake_ups.get(key)
+        if waiting is None or waiting.at != when:
             return False
         del self.wake_ups[key]
         self.add(key)
         return True
 
-    def wake_early(self) -> None:
-        """Put the keys that only wait for their wake-up in the line, each to be told that its instant has come."""
-        for key, when in sorted(self.wake_ups.items(), key=lambda item: item[1]):
-            if key not in self.failures and key not in self.states:
-                del self.wake_ups[key]
-                self.due[key] = when
-                self.add(key)
+    def wake_early(self) -> Sequence[Ticket]:
+        """Put the keys that only wait for their wake-up in the line, each to be told that its instant has come.
+
+        The kernel need no longer wake them.
+        """
+        early = [(k, w) for k, w in self.wake_ups.items() if k not in self.failures and k not in self.states]
+        early.sort(key=lambda item: item[1].at)
+        for key, wake_up in early:
+            del self.wake_ups[key]
+            self.due[key] = wake_up.at
+            self.add(key)
+        return [wake_up.ticket for _, wake_up in early]
 
 
 Line: TypeAlias = deque[tuple[Lane, Key]]

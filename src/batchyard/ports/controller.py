@@ -24,6 +24,8 @@ class Outcome:
 
     Of the writes those before one that is refused are done, or before a crash. Independent ones do not need each other:
     whatever becomes of one, the others are tried.
+
+    Where there are no writes `requeue_at` is all that there is to wait for: what a look before asked for is forgotten.
     """
 
     writes: list[Write] = field(default_factory=list)

@@ -6,6 +6,8 @@ from typing import Protocol, TypeAlias
 from batchyard.base.instant import Instant
 
 Work: TypeAlias = Callable[[], None]
+Ticket: TypeAlias = int
+"""Names work that is to be done later."""
 
 
 class Clock(Protocol):
@@ -18,8 +20,11 @@ class Clock(Protocol):
 class Kernel(Clock, Protocol):
     """A clock and the queue of work: live on an event loop, simulated on a heap."""
 
-    def call_at(self, when: Instant, work: Work) -> None:
+    def call_at(self, when: Instant, work: Work) -> Ticket:
         """Do the work at an instant (now, if that is past); equal instants in order of arrival."""
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Do that work no more, unless its instant has come; no time passes for the sake of it."""
 
     def call_soon(self, work: Work) -> None:
         """Do the work at the present instant, after all that is due now."""

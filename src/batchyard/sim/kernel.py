@@ -2,7 +2,8 @@
 
 Work for later lies in a heap, work for the present instant in a line. When the line is empty the clock moves to the
 heap's first instant, and all work of that instant moves from the heap to the line; whatever is asked for now goes
-behind it. Nothing else moves the clock. Work is done one piece at a time, to its end, and may ask for more; it is
+behind it. Nothing else moves the clock. What was cancelled stays in the heap until its turn comes, or until most of the
+heap is such. Work is done one piece at a time, to its end, and may ask for more; it is
 never done from within a call.
 
 An instant in which work begets work for ever would never end. The kernel counts the work of each instant and raises
@@ -11,15 +12,16 @@ EndlessInstant beyond a bound, naming the instant and the next work.
 
 import sys
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, NoReturn
 
 from batchyard.base.check import invariant
 from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import Instant
-from batchyard.ports.kernel import Work
+from batchyard.ports.kernel import Ticket, Work
 
 WORK_PER_INSTANT_MAX: Final = 10_000_000
+_UNWANTED_MAX: Final = 1_000  # so much of the heap, and as much as is wanted, may be cancelled work
 
 
 class EndlessInstant(RuntimeError):  # noqa: N818 - says what happened
@@ -29,11 +31,12 @@ class EndlessInstant(RuntimeError):  # noqa: N818 - says what happened
 class VirtualKernel:
     """A clock that jumps from one piece of work to the next."""
 
-    __slots__ = ("_arrivals", "_heap", "_line", "_now", "_steps_bound", "_work_max", "_working", "steps")
+    __slots__ = ("_arrivals", "_heap", "_later", "_line", "_now", "_steps_bound", "_work_max", "_working", "steps")
 
     def __init__(self, start: Instant = 0, *, work_per_instant_max: int = WORK_PER_INSTANT_MAX) -> None:
         self._now = start
-        self._heap: list[tuple[Instant, int, Work]] = []
+        self._heap: list[tuple[Instant, Ticket]] = []  # whose first is wanted
+        self._later: dict[Ticket, Work] = {}  # what is wanted of the heap
         self._line: deque[Work] = deque()
         self._arrivals = 0
         self._work_max = work_per_instant_max
@@ -45,13 +48,24 @@ class VirtualKernel:
         """The present instant."""
         return self._now
 
-    def call_at(self, when: Instant, work: Work) -> None:
+    def call_at(self, when: Instant, work: Work) -> Ticket:
         """Do the work at an instant (now, if that is past); equal instants in order of arrival."""
+        self._arrivals += 1
         if when <= self._now:
             self._line.append(work)
+        else:
+            heappush(self._heap, (when, self._arrivals))
+            self._later[self._arrivals] = work
+        return self._arrivals
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Do that work no more, unless its instant has come; no time passes for the sake of it."""
+        if self._later.pop(ticket, None) is None:
             return
-        self._arrivals += 1
-        heappush(self._heap, (when, self._arrivals, work))
+        if len(self._heap) > 2 * len(self._later) + _UNWANTED_MAX:
+            self._heap = [entry for entry in self._heap if entry[1] in self._later]
+            heapify(self._heap)
+        self._drop_unwanted()
 
     def call_soon(self, work: Work) -> None:
         """Do the work at the present instant, after all that is due now."""
@@ -59,7 +73,7 @@ class VirtualKernel:
 
     def pending(self) -> int:
         """How much work waits."""
-        return len(self._heap) + len(self._line)
+        return len(self._later) + len(self._line)
 
     def next_instant(self) -> Instant | None:
         """When the next work is due, or None if there is none."""
@@ -82,6 +96,7 @@ class VirtualKernel:
     def validate(self) -> None:
         """Check what must hold between two pieces of work."""
         invariant(all(entry[0] > self._now for entry in self._heap), "what the heap holds is for later")
+        invariant(not self._heap or self._heap[0][1] in self._later, "what the heap holds first is wanted")
         invariant(self.steps <= self._steps_bound, "the work of an instant is bounded")
 
     def _work_alone(self, until: Instant | None, steps_max: int | None) -> int:
@@ -117,8 +132,17 @@ class VirtualKernel:
         self._now = when = heap[0][0]
         self._steps_bound = self.steps + self._work_max
         while heap and heap[0][0] == when:
-            self._line.append(heappop(heap)[2])
+            work = self._later.pop(heappop(heap)[1], None)
+            if work is not None:
+                self._line.append(work)
+        self._drop_unwanted()
         return True
+
+    def _drop_unwanted(self) -> None:
+        """Let the heap begin with what is wanted."""
+        heap, later = self._heap, self._later
+        while heap and heap[0][1] not in later:
+            heappop(heap)
 
     def _refuse(self) -> NoReturn:
         """Say that time stands still."""

@@ -42,6 +42,16 @@ def nothing(key: Key, reader: Reader, now: Instant) -> Outcome:
     return Outcome()
 
 
+def unless_it_goes(event: WatchEvent) -> bool:
+    """What a controller hears of that does not mind when objects go."""
+    return event.type is not EventType.DELETED
+
+
+def when_a_comes(event: WatchEvent) -> bool:
+    """What a controller hears of that minds nothing but that."""
+    return event.type is EventType.ADDED and event.key == A
+
+
 @dataclass
 class Scripted:
     """A controller whose looks are given by the test; it writes down when it looked at what."""
@@ -51,11 +61,12 @@ class Scripted:
     rank: int = 0
     kinds: tuple[str, ...] | None = None
     also: tuple[Key, ...] = ()
+    minds: Callable[[WatchEvent], bool] = unless_it_goes
     looks: list[tuple[str, Instant]] = field(default_factory=list)
     diary: list[str] = field(default_factory=list)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        return () if event.type is EventType.DELETED else (event.key, *self.also)
+        return (event.key, *self.also) if self.minds(event) else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         self.looks.append((key.name, now - START))
@@ -417,21 +428,76 @@ def test_a_key_is_looked_at_when_it_asked_to_be() -> None:
     assert controller.looks == [("a", 0), ("a", 50)]
 
 
-def test_a_look_that_asks_for_nothing_leaves_the_wake_up() -> None:
+def test_a_look_that_asks_for_nothing_forgets_the_wake_up_and_no_time_passes() -> None:
     controller = Scripted(look=waking({0: 50}))
     yard = Yard(controller)
     yard.kernel.call_at(START + 20, lambda: yard.submit(Update(job(x=1))))
     yard.run(Create(job()))
-    assert controller.looks == [("a", 0), ("a", 20), ("a", 50)]
+    assert controller.looks == [("a", 0), ("a", 20)]
+    assert yard.kernel.now() == START + 20
 
 
-def test_the_earlier_of_two_wake_ups_wins() -> None:
+def test_the_last_wake_up_that_was_asked_for_counts() -> None:
     controller = Scripted(look=waking({0: 50, 20: 30, 25: 90}))
     yard = Yard(controller)
     for when in (20, 25):
         yard.kernel.call_at(START + when, lambda when=when: yard.submit(Update(job(x=when))))  # type: ignore[misc]
     yard.run(Create(job()))
-    assert controller.looks == [("a", 0), ("a", 20), ("a", 25), ("a", 30)]
+    assert controller.looks == [("a", 0), ("a", 20), ("a", 25), ("a", 90)]
+
+
+@pytest.mark.parametrize(("asked", "woken"), [(None, 50), (30, 30), (90, 50)])
+def test_a_look_that_writes_can_only_hasten_the_wake_up(asked: int | None, woken: int) -> None:
+    later = None if asked is None else START + asked
+    look = in_turn(Outcome(requeue_at=START + 50), Outcome([Create(job("b"))], requeue_at=later), Outcome())
+    controller = Scripted(look=look, minds=when_a_comes)
+    yard = Yard(controller)
+    yard.kernel.call_at(START + 20, lambda: yard.submit(Update(job(x=1))))
+    yard.run(Create(job()))
+    assert controller.looks == [("a", 0), ("a", 20), ("a", woken)]
+
+
+def test_who_waits_is_looked_at_when_its_object_changes() -> None:
+    controller = Scripted(look=waking({0: 50}), minds=when_a_comes)
+    yard = Yard(controller)
+    yard.kernel.call_at(START + 20, lambda: yard.submit(Update(job(x=1))))
+    yard.run(Create(job()))
+    assert controller.looks == [("a", 0), ("a", 20)]
+    assert yard.kernel.now() == START + 20
+
+
+@pytest.mark.parametrize("last", [Outcome(), Outcome([Create(job("b"))]), Outcome(requeue_at=START + 70)])
+def test_nobody_waits_for_what_is_gone_unless_it_asks_again(last: Outcome) -> None:
+    controller = Scripted(look=in_turn(Outcome(requeue_at=START + 50), last, Outcome()), minds=lambda e: e.key == A)
+    yard = Yard(controller)
+    yard.kernel.call_at(START + 20, lambda: yard.submit(Delete(A)))
+    yard.run(Create(job()))
+    assert yard.kernel.now() == (last.requeue_at or START + 20)
+
+
+def test_for_a_runner_that_was_stopped_no_time_passes() -> None:
+    yard = Yard(Scripted(look=waking({0: 50})))
+    yard.run(Create(job()), seconds=0)
+    yard.runner.stop()
+    assert yard.kernel.next_instant() is None
+
+
+def test_who_waits_for_nothing_is_not_looked_at_when_its_object_changes() -> None:
+    controller = Scripted(minds=when_a_comes)
+    yard = Yard(controller)
+    yard.run(Create(job()))
+    yard.run(Update(job(x=1)))
+    assert controller.looks == [("a", 0)]
+
+
+def test_a_change_does_not_hasten_a_retry() -> None:
+    controller = Scripted(look=always(Create({**job(), "metadata": {"namespace": "team"}})), minds=when_a_comes)
+    yard = Yard(controller)
+    yard.run(Create(job()), seconds=0.01)
+    looks = len(controller.looks)
+    yard.submit(Update(job(x=1)))
+    yard.kernel.run(yard.kernel.now())
+    assert len(controller.looks) == looks
 
 
 def test_asking_for_a_look_now_goes_through_the_kernel() -> None:

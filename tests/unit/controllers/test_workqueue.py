@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
-from batchyard.controllers.workqueue import Lane, WorkQueue
+from batchyard.controllers.workqueue import Lane, WakeUp, WorkQueue
 from batchyard.ports.client import Reader, WatchEvent
 from batchyard.ports.controller import Outcome
 
@@ -66,12 +66,9 @@ def test_a_key_that_nobody_wanted_meanwhile_just_lands() -> None:
     assert not lane.land(A)
 
 
-def test_the_earliest_wake_up_wins() -> None:
+def test_a_wake_up_that_was_replaced_wakes_nobody() -> None:
     _, lane = one_lane()
-    assert lane.wake_at(A, 20)
-    assert not lane.wake_at(A, 30)
-    assert not lane.wake_at(A, 20)
-    assert lane.wake_at(A, 10)
+    lane.wake_ups[A] = WakeUp(10, 1)
     assert not lane.wake(A, 20)
     assert lane.wake(A, 10)
     assert not lane.wake(A, 10)
@@ -81,16 +78,13 @@ def test_the_earliest_wake_up_wins() -> None:
 def test_waking_early_takes_only_keys_that_wait_for_nothing_else() -> None:
     _, lane = one_lane()
     failing, moving = Key("Job.batch", "team", "failing"), Key("Job.batch", "team", "moving")
-    lane.wake_at(B, 20)
-    lane.wake_at(A, 10)
-    lane.wake_at(failing, 5)
+    lane.wake_ups = {B: WakeUp(20, 1), A: WakeUp(10, 2), failing: WakeUp(5, 3), moving: WakeUp(5, 4)}
     lane.failures[failing] = 1
-    lane.wake_at(moving, 5)
     lane.depart(moving)
-    lane.wake_early()
+    assert lane.wake_early() == [2, 1]
     assert [take(lane), take(lane)] == [A, B]
     assert lane.due == {A: 10, B: 20}
-    assert lane.wake_ups == {failing: 5, moving: 5}
+    assert lane.wake_ups == {failing: WakeUp(5, 3), moving: WakeUp(5, 4)}
 
 
 def test_lines_are_by_rank_the_lowest_first() -> None:

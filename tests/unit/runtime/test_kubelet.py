@@ -232,7 +232,7 @@ def test_without_nodes_a_deleted_pod_with_finalizers_ends_at_once() -> None:
     assert status(stage)["phase"] == "Failed"
 
 
-def test_the_runner_is_asked_twice_for_a_pod_that_runs_and_ends() -> None:
+def test_a_pod_that_runs_and_ends_is_looked_at_when_it_comes_runs_and_ends() -> None:
     stage = started(pod())
     stage.run(100)
-    assert stage.runner.reconciles == 2
+    assert stage.runner.reconciles == 3

@@ -44,6 +44,19 @@ def test_until_a_past_instant_does_nothing() -> None:
     assert kernel.pending() == 1
 
 
+def test_what_was_cancelled_is_forgotten() -> None:
+    kernel = VirtualKernel()
+    kept = kernel.call_at(7, lambda: None)
+    for number in range(5_000):
+        kernel.cancel(kernel.call_at(10_000 - number, lambda: None))
+        kernel.validate()
+    assert kernel.pending() == 1
+    assert kernel.next_instant() == 7
+    kernel.cancel(kept)
+    assert kernel.next_instant() is None
+    assert kernel.run() == 0
+
+
 def test_a_step_does_one_piece_of_work() -> None:
     kernel = VirtualKernel()
     done: list[str] = []

@@ -88,9 +88,9 @@ class KnownPods:
 
     def look_at(self, now: Instant) -> Instant:
         """When the Job is to be looked at: now, or when what has come may be looked at together with more."""
-        if self._due is None or (self._wake_at is not None and self._wake_at <= now):
+        if self._due is None:
             return now
-        return max(now, self._due)
+        return max(now, self._due if self._wake_at is None else min(self._due, self._wake_at))
 
     def note_job(self, job: Obj) -> None:
         """Take note of the Job as it is now."""
