@@ -21,7 +21,14 @@ from batchyard.core.placement.fit import NO_NODES, Placed, Unplaceable, find_nod
 from batchyard.core.placement.gang import GangPlaced, GangPreemption, may_have_room, place_gang, preempt_for_gang
 from batchyard.core.placement.parked import Asking
 from batchyard.core.placement.pod_status import set_gated, set_placed, set_preempted, set_unplaced
-from batchyard.core.placement.preemption import Futile, Preemption, awaits_victims, find_preemption, nobody_leaves
+from batchyard.core.placement.preemption import (
+    Futile,
+    Preemption,
+    are_mates,
+    awaits_victims,
+    find_preemption,
+    nobody_leaves,
+)
 from batchyard.core.placement.profile import Profile
 from batchyard.ports.client import Delete, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
@@ -150,8 +157,9 @@ class _Pass:
             self._reserve(pod, swap.nodes[pod.uid], _told_to(pod, stuck, why.message()))
         swaps.hold(claims, swap.nodes)
         self._index.waiting.park(pods)
+        most_important = max(pods, key=lambda pod: pod.priority)
         for victim in swap.victims:
-            self._let_leave(victim, pods[0], swaps)
+            self._let_leave(victim, most_important, swaps)
         return ()
 
     def tell_the_rest(self) -> None:
@@ -190,7 +198,7 @@ class _Pass:
     def _reserve(self, pod: PodView, node_name: str, message: str) -> None:
         """Hold room for a pod until it is free. Who is of lower priority must look for room elsewhere."""
         for other in list(self._nodes.nominated_to(node_name).values()):
-            if other.priority < pod.priority:
+            if other.priority < pod.priority and not are_mates(pod, other):
                 self._nodes.withdraw(other.uid)
                 self._index.waiting.activate(other.uid)
         self._index.nominate(pod, node_name)

@@ -112,10 +112,12 @@ class PlacementIndex:
             self.nodes.set_node(node_view(event.obj))
 
     def _on_namespace(self, event: WatchEvent) -> None:
-        if event.type is _DELETED:
-            self.nodes.namespaces.pop(event.key.name, None)
-        else:
-            self.nodes.namespaces[event.key.name] = namespace_labels(event.obj)
+        namespaces, name = self.nodes.namespaces, event.key.name
+        before = namespaces.pop(name, None)
+        if event.type is not _DELETED:
+            namespaces[name] = namespace_labels(event.obj)
+        if namespaces.get(name) != before:
+            self.waiting.note_namespaces()
 
     def _on_pod(self, event: WatchEvent) -> None:
         view = pod_view(event.obj)
@@ -175,6 +177,8 @@ class PlacementIndex:
             if pod.deleting == known.deleting:
                 return
         else:
+            if known is not None:
+                self.waiting.note_relabelled(known)
             self.nodes.add_pod(pod, node_name)
         self.waiting.note_moved(pod, not pod.deleting)
 

@@ -30,7 +30,7 @@ from batchyard.core.placement.claims import (
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import pick_node
 from batchyard.core.placement.node import Node
-from batchyard.core.placement.preemption import lower_pods
+from batchyard.core.placement.preemption import are_mates, lower_pods
 from batchyard.core.placement.profile import Profile
 from batchyard.core.placement.resources import find_shortage, freed
 
@@ -206,7 +206,7 @@ class _Search:
         rivals: dict[str, _Rival] = {}
         for node in domain:
             for pod in node.pods.values():
-                is_lower = pod.priority < claimant.priority and (not pod.gang or pod.gang != claimant.gang)
+                is_lower = pod.priority < claimant.priority and not are_mates(claimant, pod)
                 occupant = self._occupant_of(pod) if is_lower else None
                 if occupant is not None and self._may_leave(occupant, claimant):
                     rivals.setdefault(occupant.name, _Rival(occupant, [])).inside.append(pod)

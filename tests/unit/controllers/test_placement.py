@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 import make
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition, is_true
@@ -13,6 +15,7 @@ from batchyard.ports.client import Delete, EventType, Update, UpdateStatus, Watc
 from stage import Stage, said
 from unit.core.placement_make import member, node, pod, pod_term, required
 
+GOLD = {"matchLabels": {"tier": "gold"}}
 NO_VICTIMS = "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
 NO_HELP = "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 
@@ -62,7 +65,11 @@ def events_of(stage: Stage, name: str) -> list[tuple[str, str]]:
 
 def passes(stage: Stage) -> Sequence[Write]:
     """What a controller that starts now writes in its first pass. The writes are not done."""
-    controller = PlacementController()
+    return pass_of(PlacementController(), stage)
+
+
+def pass_of(controller: PlacementController, stage: Stage) -> Sequence[Write]:
+    """What a controller that hears of all that is there writes in its first pass. The writes are not done."""
     for kind in controller.kinds:
         for obj in stage.client.list(kind):
             list(controller.keys_for(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1), make.NOW))
@@ -330,3 +337,67 @@ def test_victims_that_were_not_asked_after_all_are_asked_again() -> None:
         assert [write.key.name for write in writes if isinstance(write, Delete)] == ["low"]
         (told_first,) = [w.obj for w in writes if isinstance(w, UpdateStatus) and w.obj["spec"].get("nodeName")]
         assert is_true(told_first, "DisruptionTarget")
+
+
+# --- what wakes ---
+
+
+def test_who_wants_company_is_placed_when_its_namespace_has_the_labels_for_it() -> None:
+    near = required("podAffinity", pod_term(namespaceSelector=GOLD))
+    stage = staged(make.namespace("other"), node(), pod("friend", namespace="other", labels={"app": "a"}))
+    stage.put(pod("p", affinity=near))
+    assert places(stage)["p"] == ""
+    stage.put(make.namespace("other", tier="gold"))
+    assert places(stage)["p"] == "n"
+
+
+@pytest.mark.parametrize("change", ["labels", "goes"])
+def test_who_is_kept_away_by_the_labels_of_a_namespace_is_placed_without_them(change: str) -> None:
+    far = required("podAntiAffinity", pod_term(namespaceSelector=GOLD))
+    stage = staged(make.namespace("team", tier="gold"), node(), pod("t", namespace="other", affinity=far))
+    stage.put(pod("p", labels={"app": "a"}))
+    assert places(stage)["p"] == ""
+    if change == "labels":
+        stage.put(make.namespace("team"))
+    else:
+        stage.delete(scheme.NAMESPACE, "team", "")
+    assert places(stage)["p"] == "n"
+
+
+def test_who_was_kept_away_is_placed_when_the_other_has_other_labels() -> None:
+    far = required("podAntiAffinity", pod_term("topology.kubernetes.io/zone"))
+    other = pod("t", labels={"app": "a"}, nodeName="m", cpu="4")
+    stage = staged(node(), node("m"), other, pod("p", affinity=far))
+    assert places(stage)["p"] == ""
+    stage.put({**other, "metadata": {**other["metadata"], "labels": {"app": "b"}}})
+    assert places(stage)["p"] == "n"
+
+
+# --- gangs of pods of several priorities ---
+
+
+def test_each_pod_of_a_gang_makes_only_those_of_lower_priority_leave() -> None:
+    middle = [pod(f"t{i}", cpu="4", nodeName=f"n{i}", priority=5) for i in range(2)]
+    stage = staged(node("n0"), node("n1"), *middle)
+    stage.put(member("high", cpu="4", priority=9), member("low", cpu="4", priority=1))
+    assert leaving(stage) == []
+    go(stage, "t1")
+    assert leaving(stage) == ["t0"]
+    go(stage, "t0")
+    assert sorted((places(stage)["high"], places(stage)["low"])) == ["n0", "n1"]
+
+
+def test_room_is_held_for_all_pods_of_a_gang_on_one_node() -> None:
+    controller = PlacementController()
+    stage = Stage()
+    stage.put(node(), *[pod(f"t{i}", cpu="2", nodeName="n") for i in range(2)])
+    stage.put(member("a", cpu="2", priority=1), member("b", cpu="2", priority=2))
+    pass_of(controller, stage)
+    assert [controller._index.nodes.nomination_of(f"uid-{name}") for name in "ab"] == ["n", "n"]
+
+
+def test_no_pod_of_a_gang_leaves_for_another_of_it() -> None:
+    stage = staged(node("n0"), node("n1"), pod("t", cpu="4", nodeName="n1", priority=9))
+    stage.put(member("high", cpu="4", priority=9), member("low", cpu="4", priority=1))
+    assert places(stage) == {"t": "n1", "high": "", "low": ""}
+    assert (nominated(stage, "high"), nominated(stage, "low")) == ("", "")

@@ -237,6 +237,15 @@ def test_a_gang_that_came_in_the_same_pass_stays() -> None:
     assert [obj["metadata"]["name"] for obj in stage.workloads() if is_true(obj, "Evicted")] == ["job-v"]
 
 
+def test_who_leaves_for_a_gang_is_told_of_its_most_important_pod() -> None:
+    mixed = [member("a", "m", cpu="4", priority=LOW), member("b", "m", cpu="4", priority=HIGH)]
+    victim = pod("v", cpu="4", nodeName="n0", priority=LOW)
+    stage = staged(node("n0"), node("n1"), make.workload("job-m", conditions=HOLDING), victim, *mixed, pools="")
+    assert [place(stage, name) for name in "ab"] == ["(n1)", "(n0)"]
+    told = [event.message for event in stage.events if event.regarding.name == "v" and event.reason == "Preempted"]
+    assert told == ["Preempted by pod uid-b on node n0"]
+
+
 def test_without_hotswap_pods_are_preempted_one_by_one() -> None:
     stage = staged(*two_jobs(), pod("full", nodeName="a-2", priority=HIGH, cpu="4"), pools="", hotswap=False)
     stage.put(*slice_of("a", hosts=3))

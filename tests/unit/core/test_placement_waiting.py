@@ -62,7 +62,7 @@ def test_a_gang_is_tried_as_a_whole() -> None:
     assert line.go() == [["a"], ["b", "c"]]
 
 
-def test_a_gang_takes_the_turn_of_its_first() -> None:
+def test_a_gang_takes_the_turn_of_its_first_and_of_its_most_important() -> None:
     line = Line(node())
     line.add(member("b", created=5), member("c", priority=2), pod("a", priority=1))
     assert line.go() == [["b", "c"], ["a"]]
@@ -210,6 +210,36 @@ def test_who_was_kept_away_is_woken_when_the_other_leaves() -> None:
     line.go()
     line.leave("t")
     assert line.go() == [["a"]]
+
+
+def test_who_was_kept_away_is_woken_when_the_domains_are_others() -> None:
+    far = required("podAntiAffinity", pod_term(ZONE))
+    line = Line(node(), node("m", cpu="0"), pod("t", affinity=far, nodeName="m"))
+    line.add(pod("a", labels={"app": "a"}), pod("b", cpu="9"))
+    line.go()
+    line.nodes.set_node(node_view(node("m", zone="y", cpu="0")))
+    assert line.go() == [["a"]]
+
+
+def test_who_minds_others_is_woken_when_namespaces_have_other_labels() -> None:
+    far = required("podAntiAffinity", pod_term(ZONE))
+    line = Line(node(), pod("t", labels={"x": "y"}, affinity=far, nodeName="n"))
+    line.add(pod("a", affinity=far, cpu="9"), pod("b", labels={"app": "a"}, cpu="9"), pod("c", cpu="9"))
+    line.go()
+    line.waiting.note_namespaces()
+    assert line.waiting.has_work
+    assert line.go() == [["a"], ["b"]]
+    assert not line.waiting.has_work
+
+
+def test_a_gang_is_woken_by_what_helps_one_of_its_pods_though_another_may_not_preempt() -> None:
+    line = Line(node(), pod("full", cpu="4", nodeName="n", priority=5))
+    polite = member("polite", priority=5, preemptionPolicy="Never")
+    line.add(member("able", priority=5), polite)
+    line.go()
+    line.leave("full")
+    line.nodes.add_pod(view(pod("low", cpu="4", priority=1)), "n")
+    assert line.go() == [["able", "polite"]]
 
 
 def test_pods_that_ask_for_something_else_now_are_tried() -> None:

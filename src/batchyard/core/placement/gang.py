@@ -1,7 +1,9 @@
 """Gangs: pods that are placed together or not at all, so that two gangs never wait for each other's halves.
 
-Pods of a gang are placed one after the other on the cluster as the ones before left it. Those that need most go first:
-they find a place hardest.
+Pods of a gang are placed one after the other on the cluster as the ones before left it. Those go first that find a
+place hardest: who may make nobody leave, or only those of low priority, then who needs most. Each makes only those of
+lower priority than its own leave, though the gang stands in line by its most important pod: else who left for the
+least important would come back for its place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -131,7 +133,7 @@ def _place_in_turn(
     return found, None
 
 
-def _by_need(pod: PodView) -> tuple[int, int, int, int, str]:
-    """Priority, then what few nodes have (extended resources), then cpu and memory, then name."""
+def _by_need(pod: PodView) -> tuple[bool, int, int, int, int, str]:
+    """For whom others leave, then what few nodes have (extended resources), then cpu and memory, then name."""
     rare = sum(amount for resource, amount in pod.requests if "/" in resource)
-    return -pod.priority, -rare, -pod.shape.cpu, -pod.shape.memory, pod.key
+    return pod.may_preempt, pod.priority, -rare, -pod.shape.cpu, -pod.shape.memory, pod.key

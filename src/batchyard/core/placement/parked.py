@@ -62,7 +62,7 @@ class Parked:
         """The line of a unit: equal for units that ask for the same and answer to the same changes."""
         counts: dict[Kind, int] = {}
         for pod in pods:
-            alike = pod.shape, pod.priority, pod.may_preempt, pod.scheduler
+            alike = _kind(pod)
             counts[alike] = counts.get(alike, 0) + 1
         is_alone = any(alike[0].minds_pods for alike in counts) or any(map(self._is_special, pods))
         return Asking(tuple(counts.items()), unit if is_alone else "")
@@ -78,7 +78,7 @@ class Parked:
         held = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nomination_of(pod.uid))))
         self._places[unit] = _Place(line, turn, held)
         if line not in self._lines:
-            asking = {(pod.shape, pod.priority): pod for pod in pods}
+            asking = {_kind(pod): pod for pod in pods}
             self._lines[line] = _Line(list(asking.values()), [])
         insort(self._lines[line].turns, (turn, unit))
         minding = [pod for pod in pods if pod.shape.minds_pods]
@@ -107,14 +107,14 @@ class Parked:
         found = self._lines.get(line)
         return None if found is None else found.turns[0]
 
-    def stir(self, changed: Sequence[str], moved: Iterable[PodView], *, traits_changed: bool) -> list[tuple[Turn, str]]:
+    def stir(self, changed: Sequence[str], moved: Iterable[PodView], *, is_map_new: bool) -> list[tuple[Turn, str]]:
         """Who may be helped by nodes that changed and pods that came or went: the first of each line.
 
-        Where nodes came, went or have other labels, domains are others too.
+        With a new map, as where nodes came, went or have other labels, others are near or far: all who stand alone.
         """
         found = [line.turns[0] for line in self._lines.values() if self._is_helped(line, changed)]
         stirred = [unit for name in changed for unit in self._held.get(name, ())]
-        stirred += self._minding if traits_changed else ()
+        stirred += [unit for unit, place in self._places.items() if place.line.alone] if is_map_new else ()
         for other in moved:
             stirred += [unit for unit, pods in self._minding.items() if self._is_concerned(pods, other)]
             if other.shape.anti_affinity:
@@ -139,3 +139,7 @@ class Parked:
             return True
         terms, namespaces = self._nodes.neighbours.repelling, self._nodes.namespaces
         return bool(terms) and any(term.selects(pod.namespace, pod.labels, namespaces) for term in terms)
+
+
+def _kind(pod: PodView) -> Kind:
+    return pod.shape, pod.priority, pod.may_preempt, pod.scheduler

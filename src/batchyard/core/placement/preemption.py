@@ -96,7 +96,12 @@ def importance(pod: PodView) -> tuple[int, int, str]:
 
 def lower_pods(pod: PodView, node: Node) -> list[PodView]:
     """The pods of a node that may be asked to leave for another."""
-    return [other for other in node.pods.values() if other.priority < pod.priority]
+    return [other for other in node.pods.values() if other.priority < pod.priority and not are_mates(pod, other)]
+
+
+def are_mates(pod: PodView, other: PodView) -> bool:
+    """Whether two pods are of one gang: none of them leaves for the other."""
+    return bool(pod.gang) and pod.gang == other.gang
 
 
 def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption | Obstacle:
@@ -107,7 +112,8 @@ def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption |
     held = nodes.held_against(pod, node.name)
     if not is_about_room([pod, *held], nodes):
         return _find_by_trial(pod, node, lower, nodes)
-    spare = dict(less_held(node.taken_below(pod.priority), held))
+    staying = [other for other in node.pods.values() if other.priority < pod.priority and are_mates(pod, other)]
+    spare = dict(less_held(node.taken_below(pod.priority), [*held, *staying]))
     shortage = find_shortage(pod.shape, node, spare)
     if shortage is not None:
         return shortage

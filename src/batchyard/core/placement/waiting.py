@@ -20,6 +20,8 @@ class WaitingPods:
         #: Pods that came to a node or left one since the parked were last looked at, and up to when nodes were.
         self._moved: list[PodView] = []
         self._moment = self._traits_moment = 0
+        #: Whether namespaces have other labels since then.
+        self._are_namespaces_new = False
         #: What is left of a pass, and the unit tried last with the line it stood in.
         self._heap: list[tuple[Turn, str]] = []
         self._tried: tuple[str, Asking | None] = ("", None)
@@ -31,7 +33,8 @@ class WaitingPods:
     @property
     def has_work(self) -> bool:
         """Whether somebody is to be tried, or something happened that may help somebody."""
-        return bool(self._active or (self._parked and (self._moved or self._moment != self._nodes.lasting.now)))
+        is_news = self._moved or self._are_namespaces_new or self._moment != self._nodes.lasting.now
+        return bool(self._active or (self._parked and is_news))
 
     # --- who waits ---
 
@@ -83,6 +86,15 @@ class WaitingPods:
             for other in rest:
                 self._active[self._units.of(other)] = None
 
+    def note_relabelled(self, before: PodView) -> None:
+        """A pod that has a node had other labels or terms: whom they kept away may come now."""
+        if self._parked:
+            self._moved.append(before)
+
+    def note_namespaces(self) -> None:
+        """Namespaces have other labels: pods may mean others by their terms."""
+        self._are_namespaces_new = bool(self._parked)
+
     def _activate(self, unit: str) -> None:
         self._parked.remove(unit)
         self._active[unit] = None
@@ -96,11 +108,12 @@ class WaitingPods:
     def start(self) -> None:
         """Begin a pass: with those to be tried, and those whom the changes since the last one can help."""
         changed, moved = self._nodes.lasting.since(self._moment), self._moved
-        traits_changed = self._traits_moment != self._nodes.traits.now
+        is_map_new = self._are_namespaces_new or self._traits_moment != self._nodes.traits.now
+        self._are_namespaces_new = False
         self._moment, self._moved, self._traits_moment = self._nodes.lasting.now, [], self._nodes.traits.now
         self._heap = [(self._units.turn(self._units.pods(unit)), unit) for unit in self._active]
-        if self._parked and (changed or moved):
-            self._heap += self._parked.stir(changed, moved, traits_changed=traits_changed)
+        if self._parked and (changed or moved or is_map_new):
+            self._heap += self._parked.stir(changed, moved, is_map_new=is_map_new)
         self._tried = "", None
         heapify(self._heap)
 

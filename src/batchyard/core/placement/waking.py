@@ -22,11 +22,6 @@ def is_helped_by(pod: PodView, changed: Iterable[str], nodes: Nodes) -> bool:
     return False
 
 
-def minds_others(pod: PodView) -> bool:
-    """Whether it matters for where a pod fits where other pods are, by its own terms."""
-    return pod.shape.minds_pods
-
-
 def is_concerned_by(pod: PodView, other: PodView, nodes: Nodes) -> bool:
     """Whether it can matter to the pod that another one came or went."""
     for term in (*pod.shape.affinity, *pod.shape.anti_affinity):

@@ -10,7 +10,6 @@ from typing import NamedTuple, TypeAlias
 from batchyard.api.views.pods import PodView
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import pick_node
-from batchyard.core.placement.waking import minds_others
 
 Kind: TypeAlias = Hashable
 """Pods of one kind fit the same nodes."""
@@ -36,7 +35,7 @@ def units_of(pods: Iterable[PodView]) -> list[Unit]:
 
 def kind_of(pod: PodView, nodes: Nodes) -> Kind:
     """The kind of a pod; it is one of its own if it matters where other pods are."""
-    if minds_others(pod) or _is_repelled(pod, nodes):
+    if pod.shape.minds_pods or _is_repelled(pod, nodes):
         return pod.uid
     return pod.shape
 
