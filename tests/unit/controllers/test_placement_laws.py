@@ -5,8 +5,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_metadata
+from batchyard.api.views.namespace import namespace_labels
 from batchyard.api.views.node import node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.controllers.placement import PlacementController
@@ -44,6 +46,8 @@ def courses() -> st.SearchStrategy[list[tuple[str, Any]]]:
         st.tuples(st.just("pods"), st.lists(members(), min_size=1, max_size=4)),
         st.tuples(st.just("pods"), st.lists(members(), min_size=1, max_size=4)),
         st.tuples(st.just("no pod"), st.integers(0, 9)),
+        st.tuples(st.just("labels"), st.tuples(st.integers(0, 9), st.sampled_from("ab"))),
+        st.tuples(st.just("namespace"), st.sampled_from(["gold", "tin"])),
         st.tuples(st.just("victims gone"), st.none()),
     )
     return st.lists(step, min_size=5, max_size=25)
@@ -58,11 +62,22 @@ def take(stage: Stage, kind: str, what: Any) -> None:
         stage.put(*[o for name, o in new.items() if stage.client.get(Key(scheme.POD, "team", name)) is None])
     elif kind == "no node" and stage.client.get(Key(scheme.NODE, "", what)) is not None:
         stage.delete(scheme.NODE, what, "")
+    elif kind == "namespace":
+        stage.put(make.namespace("team", tier=what))
+    elif kind == "labels":
+        relabel(stage, *what)
     elif kind == "no pod":
         remove(stage, [f"p{what}"])
     elif kind == "victims gone":
         going = [p["metadata"]["name"] for p in stage.client.list(scheme.POD) if "deletionTimestamp" in p["metadata"]]
         remove(stage, going)
+
+
+def relabel(stage: Stage, number: int, app: str) -> None:
+    """A pod has another label."""
+    obj = stage.client.get(Key(scheme.POD, "team", f"p{number}"))
+    if obj is not None:
+        stage.put(with_metadata(obj, labels={**obj["metadata"]["labels"], "app": app}))
 
 
 def remove(stage: Stage, names: list[str]) -> None:
@@ -78,6 +93,8 @@ def as_written(stage: Stage) -> tuple[Nodes, list[PodView]]:
     cluster, waiting = Nodes(), []
     for obj in stage.client.list(scheme.NODE):
         cluster.set_node(node_view(obj))
+    for obj in stage.client.list(scheme.NAMESPACE):
+        cluster.namespaces[obj["metadata"]["name"]] = namespace_labels(obj)
     for obj in stage.client.list(scheme.POD):
         view = pod_view(obj)
         if view.node_name:

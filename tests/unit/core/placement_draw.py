@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from batchyard.api.meta import Obj
 from unit.core.placement_make import ZONE, node, pod, pod_term, preferred, required
 
+GOLD = {"matchLabels": {"tier": "gold"}}
 NAMES = [f"n{i}" for i in range(6)]
 TAINT = {"key": "t", "value": "v", "effect": "NoSchedule"}
 SOFT_TAINT = {"key": "s", "value": "v", "effect": "PreferNoSchedule"}
@@ -37,7 +38,10 @@ def wishes() -> st.SearchStrategy[Mapping[str, Any]]:
             {},
             {"nodeSelector": {ZONE: "y"}},
             {"tolerations": [{"operator": "Exists"}]},
+            {"preemptionPolicy": "Never"},
             {"affinity": required("podAntiAffinity", pod_term())},
+            {"affinity": required("podAntiAffinity", pod_term(ZONE, namespaceSelector=GOLD))},
+            {"affinity": required("podAffinity", pod_term(ZONE, namespaceSelector=GOLD))},
             {"affinity": required("podAffinity", pod_term(ZONE))},
             {"affinity": preferred("podAffinity", 5, pod_term(ZONE))},
             {"affinity": preferred("nodeAffinity", 5, {"matchExpressions": [{"key": ZONE, "operator": "Exists"}]})},
