@@ -119,11 +119,6 @@ class Runner:
         """How often controllers were asked to reconcile."""
         return sum(lane.reconciles for lane in self._queue.lanes)
 
-    def enqueue(self, controller: str, key: Key) -> None:
-        """Ask a controller to look at a key, whatever the changes: for what a world starts with."""
-        self._lane(controller).add(key)
-        self._drain_soon()
-
     def flush_delayed(self, controllers: Iterable[str]) -> None:
         """Let the keys of these controllers that only wait for their `requeue_at` be looked at now.
 

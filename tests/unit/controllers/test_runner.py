@@ -52,6 +52,11 @@ def when_a_comes(event: WatchEvent) -> bool:
     return event.type is EventType.ADDED and event.key == A
 
 
+def when_touched(event: WatchEvent) -> bool:
+    """What a controller hears of that minds only what a test tells it."""
+    return event.revision == 0
+
+
 @dataclass
 class Scripted:
     """A controller whose looks are given by the test; it writes down when it looked at what."""
@@ -124,6 +129,10 @@ class Yard:
         self.kernel.run(None if seconds is None else START + int(seconds * SECOND))
         self.runner.validate()
         self.store.check_unchanged()
+
+    def touch(self, key: Key = A) -> None:
+        """The runner hears of a change of an object, which need not be there."""
+        self.runner.observe([WatchEvent(EventType.MODIFIED, key, job(key.name), job(key.name), 0)])
 
     def spec(self, name: str = "a") -> Any:
         obj = self.client.get(key(name))
@@ -228,13 +237,13 @@ def test_controllers_hear_only_of_the_kinds_they_ask_for() -> None:
 def test_a_key_is_not_looked_at_while_its_writes_are_under_way() -> None:
     def look(key: Key, reader: Reader, now: Instant) -> Outcome:
         assert yard.client.settled(), "its own write was not delivered yet"
-        yard.kernel.call_soon(lambda: yard.runner.enqueue("scripted", A))
+        yard.kernel.call_soon(yard.touch)
         return count_to(3)(key, reader, now) if len(controller.looks) < 10 else Outcome()
 
-    controller = Scripted(look=look, kinds=())
+    controller = Scripted(look=look, minds=when_touched)
     yard = Yard(controller)
     yard.submit(Create(job()))
-    yard.kernel.call_at(START + 1, lambda: yard.runner.enqueue("scripted", A))
+    yard.kernel.call_at(START + 1, yard.touch)
     yard.kernel.run(steps_max=100)
     assert yard.spec() == {"count": 3}
 
@@ -312,17 +321,17 @@ def test_a_higher_rank_waits_for_the_results_of_others() -> None:
 
 def test_all_writes_of_an_outcome_are_done_in_order() -> None:
     told: list[str] = []
-    yard = Yard(Scripted(look=always(Create(job("b")), Create(job("c")), Delete(key("b"))), kinds=()))
+    yard = Yard(Scripted(look=always(Create(job("b")), Create(job("c")), Delete(key("b"))), minds=when_touched))
     yard.client.subscribe(lambda events: told.extend(f"{e.type} {e.key.name}" for e in events))
-    yard.runner.enqueue("scripted", A)
+    yard.touch()
     yard.run()
     assert told == ["ADDED b", "ADDED c", "DELETED b"]
 
 
 def test_events_are_recorded_when_the_writes_have_succeeded() -> None:
     look = always(Update(job(done=1)), events=[record_of("Done"), record_of("Dusted")])
-    yard = Yard(Scripted(look=look, kinds=()), errors=[InvalidObject([])])
-    yard.runner.enqueue("scripted", A)
+    yard = Yard(Scripted(look=look, minds=when_touched), errors=[InvalidObject([])])
+    yard.touch()
     yard.run(Create(job()))
     assert yard.recorded == [(MILLISECOND, "scripted", "Done"), (MILLISECOND, "scripted", "Dusted")]
 
@@ -345,25 +354,25 @@ def test_who_was_too_slow_looks_again_at_once(error: ApiError) -> None:
 
 def test_the_writes_of_an_outcome_end_with_the_first_that_is_refused() -> None:
     writes = (Create(job("b")), Create(job("b")), Create(job("c")))
-    yard = Yard(Scripted(look=in_turn(Outcome([*writes]), Outcome()), kinds=()))
-    yard.runner.enqueue("scripted", A)
+    yard = Yard(Scripted(look=in_turn(Outcome([*writes]), Outcome()), minds=when_touched))
+    yard.touch()
     yard.run()
     assert [obj["metadata"]["name"] for obj in yard.client.list(A.kind)] == ["b"]
 
 
 def test_independent_writes_are_all_tried() -> None:
     writes = (Create(job("b")), Create(job("b")), Create(job("c")))
-    yard = Yard(Scripted(look=in_turn(Outcome([*writes], independent=True), Outcome()), kinds=()))
-    yard.runner.enqueue("scripted", A)
+    yard = Yard(Scripted(look=in_turn(Outcome([*writes], independent=True), Outcome()), minds=when_touched))
+    yard.touch()
     yard.run()
     assert [obj["metadata"]["name"] for obj in yard.client.list(A.kind)] == ["b", "c"]
 
 
 def test_the_first_error_of_independent_writes_decides() -> None:
     outcome = Outcome([Create(job("b")), Create(job("c"))], independent=True)
-    controller = Scripted(look=in_turn(outcome, Outcome()), kinds=())
+    controller = Scripted(look=in_turn(outcome, Outcome()), minds=when_touched)
     yard = Yard(controller, errors=[InvalidObject([]), Conflict("second")])
-    yard.runner.enqueue("scripted", A)
+    yard.touch()
     yard.run(seconds=MILLISECOND / SECOND)
     assert controller.looks == [("a", 0), ("a", MILLISECOND)]
 
@@ -553,7 +562,7 @@ def test_a_defect_of_a_controller_passes_with_a_note_of_who_and_what() -> None:
 def test_a_deleted_object_is_looked_at_if_somebody_asks() -> None:
     controller = Scripted(kinds=("Job.batch",))
     yard = Yard(controller)
-    yard.runner.enqueue("scripted", key("never"))
+    yard.touch(key("never"))
     yard.run()
     assert controller.looks == [("never", 0)]
 

@@ -15,7 +15,6 @@ REQUEUED: Final = "Requeued"
 PODS_READY: Final = "PodsReady"
 DEACTIVATION_TARGET: Final = "DeactivationTarget"
 BLOCKED_ON_PREEMPTION_GATES: Final = "BlockedOnPreemptionGates"
-WAITING_FOR_REPLACEMENT_PODS: Final = "WaitingForReplacementPods"
 
 # Reasons of Evicted=True.
 EVICTED_BY_PREEMPTION: Final = "Preempted"
