@@ -25,7 +25,6 @@ ENTRY_POINTS = (
     "batchyard.sim.checkers.inspection",
     "batchyard.sim.generate",
     "batchyard.sim.generate_cluster",
-    "batchyard.sim.generate_cluster",
 )
 
 EVERYWHERE = ("src/", "tests/", "benchmarks/", "tools/")

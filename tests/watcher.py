@@ -4,7 +4,7 @@ from typing import Any
 
 import make
 from batchyard.api.meta import Key, Obj, key_of, with_path
-from batchyard.controllers.admission_index import AdmissionIndex
+from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Admit
 from batchyard.core.lifecycle import workload as lifecycle

@@ -11,12 +11,17 @@ from batchyard.api.admission.pods import admit_pod, default_class
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import view_by_creation, workload_view
 from batchyard.client.local import Prepare
-from batchyard.controllers.admission_index import AdmissionIndex
+from batchyard.controllers.admission.in_use import InUse
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.pods_ready import PodsReadyGate
+from batchyard.controllers.admission.preemption_loops import PreemptionLoop
+from batchyard.controllers.admission.priority_classes import PriorityClassValues
+from batchyard.controllers.admission.queue_status import QueueStatus
+from batchyard.controllers.admission.scheduler import Scheduler
+from batchyard.controllers.admission.workload import WorkloadLifecycle
 from batchyard.controllers.autoscaler.controller import Autoscaler
 from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
-from batchyard.controllers.hotswap import Hotswap
-from batchyard.controllers.in_use import InUse
 from batchyard.controllers.job_pods.controller import JobPods
 from batchyard.controllers.job_sets.controller import JobSetController
 from batchyard.controllers.job_sets.exclusive_placement import ExclusivePlacement
@@ -27,17 +32,12 @@ from batchyard.controllers.namespaces import Namespaces
 from batchyard.controllers.nodes.health import NodeHealth
 from batchyard.controllers.nodes.pod_gc import PodGarbageCollector
 from batchyard.controllers.nodes.taint_eviction import TaintEviction
-from batchyard.controllers.placement import PlacementController
-from batchyard.controllers.pods_ready import PodsReadyGate
-from batchyard.controllers.preemption_loops import PreemptionLoop
-from batchyard.controllers.priority_classes import PriorityClassValues
+from batchyard.controllers.placement.controller import PlacementController
+from batchyard.controllers.placement.hotswap import Hotswap
 from batchyard.controllers.provisioning.checks import ProvisioningChecks
 from batchyard.controllers.provisioning.controller import ProvisioningController
-from batchyard.controllers.queue_status import QueueStatus
 from batchyard.controllers.runner import EventSink, Runner
-from batchyard.controllers.scheduler import Scheduler
 from batchyard.controllers.ttl import TtlAfterFinished
-from batchyard.controllers.workload import WorkloadLifecycle
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle.job.selector import with_selector
 from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod

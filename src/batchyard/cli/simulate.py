@@ -16,7 +16,7 @@ from batchyard.cli.books import books_of, costs_tables, losses_table
 from batchyard.cli.options import OnLoop, Output
 from batchyard.cli.progress import watched
 from batchyard.cli.tables import NOTHING_FOUND, render
-from batchyard.controllers.preemption_loops import PreemptionLoop
+from batchyard.controllers.admission.preemption_loops import PreemptionLoop
 from batchyard.sim.event_log import Record
 from batchyard.sim.kernel import EndlessInstant
 from batchyard.sim.result import Ending, Result

@@ -11,7 +11,7 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant, seconds
-from batchyard.controllers.preemption_loops import PreemptionLoop
+from batchyard.controllers.admission.preemption_loops import PreemptionLoop
 from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
 from batchyard.core.reasons import preemptor_uid_of
 from batchyard.ports.client import EventType, Reader, WatchEvent

@@ -15,7 +15,7 @@ from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Obj, annotation, label
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Duration, Instant, seconds
-from batchyard.controllers.hotswap import is_lost
+from batchyard.controllers.placement.hotswap import is_lost
 from batchyard.core.checkpoints import checkpoint_interval, lost_work, running_since
 from batchyard.core.hotswap import HOTSWAP
 from batchyard.core.lifecycle.pod import SUCCEEDED, is_terminating, node_of, phase

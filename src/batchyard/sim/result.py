@@ -15,7 +15,7 @@ from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Duration, Instant, seconds
-from batchyard.controllers.preemption_loops import PreemptionLoop
+from batchyard.controllers.admission.preemption_loops import PreemptionLoop
 from batchyard.core.lifecycle.workload import Status
 from batchyard.core.lifecycle.workload import status as status_of
 from batchyard.ports.client import Delete, Write

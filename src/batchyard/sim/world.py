@@ -16,7 +16,7 @@ from batchyard.api.validation import validate_update
 from batchyard.base.instant import Duration, Instant
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
-from batchyard.controllers.preemption_loops import PreemptionLoop
+from batchyard.controllers.admission.preemption_loops import PreemptionLoop
 from batchyard.core.cycle import Policy
 from batchyard.core.placement.profile import Profile
 from batchyard.ports.client import Create, Delete, EventType, Update, WatchEvent, Write, WriteResult

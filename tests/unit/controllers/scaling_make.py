@@ -16,7 +16,7 @@ from batchyard.controllers.autoscaler.controller import Autoscaler
 from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.controllers.nodes.health import NodeHealth
-from batchyard.controllers.placement import PlacementController
+from batchyard.controllers.placement.controller import PlacementController
 from batchyard.controllers.runner import Runner
 from batchyard.ports.client import Delete, UpdateStatus
 from batchyard.ports.controller import Controller, EventRecord

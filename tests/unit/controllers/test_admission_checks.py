@@ -5,11 +5,11 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.controllers.admission_index import AdmissionIndex
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.scheduler import Scheduler
+from batchyard.controllers.admission.workload import WorkloadLifecycle
 from batchyard.controllers.jobs.framework import JobController
 from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.controllers.scheduler import Scheduler
-from batchyard.controllers.workload import WorkloadLifecycle
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.core.lifecycle.checks import checks_of

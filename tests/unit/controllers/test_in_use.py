@@ -4,9 +4,9 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.well_known import RESOURCE_IN_USE
-from batchyard.controllers.admission_index import AdmissionIndex
-from batchyard.controllers.in_use import InUse
-from batchyard.controllers.scheduler import Scheduler
+from batchyard.controllers.admission.in_use import InUse
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.scheduler import Scheduler
 from batchyard.core.cycle import Policy
 from stage import Stage
 from yard import cohort, queue, workload

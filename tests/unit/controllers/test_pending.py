@@ -7,7 +7,7 @@ import pytest
 import make
 from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.controllers.pending import PendingQueue, must_wait
+from batchyard.controllers.admission.pending import PendingQueue, must_wait
 from batchyard.core.assignment import LastAssignment
 from batchyard.core.decisions import Head
 from batchyard.core.reasons import RequeueReason

@@ -9,7 +9,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, key_of
-from batchyard.controllers.placement import PASS, PlacementController
+from batchyard.controllers.placement.controller import PASS, PlacementController
 from batchyard.core.placement.profile import Profile
 from batchyard.ports.client import Delete, EventType, Update, UpdateStatus, WatchEvent, Write
 from stage import Stage, said

@@ -4,7 +4,7 @@ import make
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj
 from batchyard.client.local import LocalClient
-from batchyard.controllers.placement import PlacementController
+from batchyard.controllers.placement.controller import PlacementController
 from batchyard.controllers.runner import Runner
 from batchyard.ports.client import Create
 from batchyard.sim.faulty_client import FaultyClient, Trouble

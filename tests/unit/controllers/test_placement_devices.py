@@ -1,7 +1,7 @@
 """A pod that shares a GPU is told which one at its binding; who places pods after a restart goes by that."""
 
 from batchyard.api.meta import Key, annotation, with_path
-from batchyard.controllers.placement import PlacementController
+from batchyard.controllers.placement.controller import PlacementController
 from batchyard.ports.client import Delete, Update
 from stage import Stage
 from unit.core.test_placement_devices import INDEX, gpu_node, sharer

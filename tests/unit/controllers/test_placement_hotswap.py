@@ -6,7 +6,7 @@ import make
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_status
-from batchyard.controllers.placement import PlacementController
+from batchyard.controllers.placement.controller import PlacementController
 from batchyard.core.lifecycle.workload import release_after_eviction
 from batchyard.ports.client import EventType, UpdateStatus, WatchEvent
 from stage import Stage, said

@@ -11,7 +11,7 @@ from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.views.namespace import namespace_labels
 from batchyard.api.views.node import node_view
 from batchyard.api.views.pods import PodView, pod_view
-from batchyard.controllers.placement import PlacementController
+from batchyard.controllers.placement.controller import PlacementController
 from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.fit import Unplaceable, find_node
 from batchyard.core.placement.gang import GangPlaced, GangPreemption, place_gang, preempt_for_gang

@@ -7,13 +7,13 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.workload import view_by_creation
 from batchyard.base.instant import MINUTE, SECOND
-from batchyard.controllers.admission_index import AdmissionIndex
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.pods_ready import PodsReadyGate
+from batchyard.controllers.admission.scheduler import Scheduler
+from batchyard.controllers.admission.workload import WorkloadLifecycle
 from batchyard.controllers.jobs.framework import JobController
 from batchyard.controllers.jobs.job import JobIntegration
 from batchyard.controllers.jobs.jobset import JobSetIntegration
-from batchyard.controllers.pods_ready import PodsReadyGate
-from batchyard.controllers.scheduler import Scheduler
-from batchyard.controllers.workload import WorkloadLifecycle
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, tell_pods_ready

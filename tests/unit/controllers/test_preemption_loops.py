@@ -1,7 +1,7 @@
 """Workloads that preempt each other for ever within one instant are noticed, and only they."""
 
 import make
-from batchyard.controllers.preemption_loops import CYCLES_UNWATCHED, LoopWatch, PreemptionLoop, Step
+from batchyard.controllers.admission.preemption_loops import CYCLES_UNWATCHED, LoopWatch, PreemptionLoop, Step
 from batchyard.core.decisions import Preempt
 from yard import Yard, preemption, queue, workload
 

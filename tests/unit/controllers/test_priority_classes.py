@@ -1,7 +1,7 @@
 """Workloads follow the value of their WorkloadPriorityClass."""
 
 import make
-from batchyard.controllers.priority_classes import PriorityClassValues
+from batchyard.controllers.admission.priority_classes import PriorityClassValues
 from batchyard.core.lifecycle import workload as lifecycle
 from stage import Stage
 

@@ -8,9 +8,9 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
-from batchyard.controllers.admission_index import AdmissionIndex
-from batchyard.controllers.queue_status import QueueStatus
-from batchyard.controllers.scheduler import Scheduler
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.queue_status import QueueStatus
+from batchyard.controllers.admission.scheduler import Scheduler
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle import workload as lifecycle
 from stage import Stage, said

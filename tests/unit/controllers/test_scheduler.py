@@ -8,9 +8,9 @@ import make
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, key_of, with_path
-from batchyard.controllers.admission_index import AdmissionIndex
-from batchyard.controllers.scheduler import CYCLE, REPORT_PERIOD, Scheduler
-from batchyard.controllers.workload import WorkloadLifecycle
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.scheduler import CYCLE, REPORT_PERIOD, Scheduler
+from batchyard.controllers.admission.workload import WorkloadLifecycle
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.ports.client import EventType, WatchEvent

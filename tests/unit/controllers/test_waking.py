@@ -8,7 +8,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_path
 from batchyard.base.instant import SECOND
-from batchyard.controllers.workload_book import GRACE
+from batchyard.controllers.admission.book import GRACE
 from batchyard.core.lifecycle import workload as lifecycle
 from watcher import Watcher, holding, open_queue, parked
 from yard import cohort, group, queue, workload

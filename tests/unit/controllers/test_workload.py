@@ -8,7 +8,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj, with_path
-from batchyard.controllers.workload import WorkloadLifecycle
+from batchyard.controllers.admission.workload import WorkloadLifecycle
 from batchyard.core.lifecycle import workload as lifecycle
 from stage import Stage, said
 

@@ -3,11 +3,11 @@
 import make
 from batchyard.api import scheme
 from batchyard.api.views.workload import workload_view
-from batchyard.controllers.admission_index import AdmissionIndex
-from batchyard.controllers.preemption_loops import PreemptionLoop
-from batchyard.controllers.queue_status import QueueStatus
-from batchyard.controllers.scheduler import Scheduler
-from batchyard.controllers.workload import WorkloadLifecycle
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.preemption_loops import PreemptionLoop
+from batchyard.controllers.admission.queue_status import QueueStatus
+from batchyard.controllers.admission.scheduler import Scheduler
+from batchyard.controllers.admission.workload import WorkloadLifecycle
 from batchyard.core.assignment import LastAssignment
 from batchyard.core.cycle import Policy
 from batchyard.core.decisions import Admit

@@ -5,8 +5,8 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.meta import key_of
 from batchyard.base.instant import Instant
-from batchyard.controllers.admission_index import AdmissionIndex
-from batchyard.controllers.tally import Count
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.tally import Count
 from batchyard.core.queue import Admitted
 from batchyard.core.snapshot import Snapshot
 from batchyard.ports.client import EventType, WatchEvent

@@ -11,8 +11,8 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, label, without_finalizer
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Instant
-from batchyard.controllers.workload_index import QueueIndex
-from batchyard.controllers.workload_steps import Look, first_step
+from batchyard.controllers.admission.workload_index import QueueIndex
+from batchyard.controllers.admission.workload_steps import Look, first_step
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import waiting
 from batchyard.core.lifecycle import workload as lifecycle

@@ -13,8 +13,8 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.queues import LocalQueueView
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import MINUTE, Instant
-from batchyard.controllers.line_up import LineUp
-from batchyard.controllers.tally import Tally
+from batchyard.controllers.admission.line_up import LineUp
+from batchyard.controllers.admission.tally import Tally
 from batchyard.core.decisions import Admit
 from batchyard.core.queue import Admitted, ClusterQueue
 from batchyard.core.quota import Usage

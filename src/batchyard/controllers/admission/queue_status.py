@@ -14,8 +14,8 @@ from batchyard.api.meta import Key, Obj, with_status
 from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
-from batchyard.controllers.admission_index import AdmissionIndex
-from batchyard.controllers.tally import Count
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.tally import Count
 from batchyard.core.fairshare import share_of
 from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import QuotaNode

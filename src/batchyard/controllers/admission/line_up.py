@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
-from batchyard.controllers.pending import PendingQueue
+from batchyard.controllers.admission.pending import PendingQueue
 from batchyard.core.assignment import LastAssignment
 from batchyard.core.decisions import Head
 from batchyard.core.queue import ClusterQueue

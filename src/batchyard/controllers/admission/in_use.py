@@ -11,7 +11,7 @@ from typing import Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, finalizers_of, with_finalizer, without_finalizer
 from batchyard.base.instant import Instant
-from batchyard.controllers.admission_index import AdmissionIndex
+from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.ports.client import EventType, Reader, Update, WatchEvent
 from batchyard.ports.controller import Outcome
 

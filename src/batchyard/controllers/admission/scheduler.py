@@ -14,9 +14,9 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
-from batchyard.controllers.admission_index import KINDS, AdmissionIndex
-from batchyard.controllers.pods_ready import PodsReadyGate
-from batchyard.controllers.preemption_loops import LoopWatch, PreemptionLoop
+from batchyard.controllers.admission.index import KINDS, AdmissionIndex
+from batchyard.controllers.admission.pods_ready import PodsReadyGate
+from batchyard.controllers.admission.preemption_loops import LoopWatch, PreemptionLoop
 from batchyard.core.assignment import Assignment, PodSetAssignment
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Admit, Decision, Preempt, Wait, Why

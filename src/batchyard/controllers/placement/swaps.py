@@ -11,9 +11,9 @@ from batchyard.api.meta import Key, Obj, annotation, controller_of, key_of
 from batchyard.api.views.pods import PodView
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant
-from batchyard.controllers.followers import HeldRoom, missing_followers
 from batchyard.controllers.jobs.family import owner_key
-from batchyard.controllers.placement_index import pod_key
+from batchyard.controllers.placement.followers import HeldRoom, missing_followers
+from batchyard.controllers.placement.index import pod_key
 from batchyard.core.checkpoints import checkpoint_interval, lost_work, running_since
 from batchyard.core.hotswap import HOTSWAP, Occupant, message
 from batchyard.core.lifecycle import reasons as r

@@ -15,9 +15,9 @@ from batchyard.api.views.namespace import namespace_labels
 from batchyard.api.views.queues import cluster_queue_view, cohort_view, local_queue_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
-from batchyard.controllers.line_up import LineUp
-from batchyard.controllers.pending import PendingQueue
-from batchyard.controllers.workload_book import WorkloadBook
+from batchyard.controllers.admission.book import WorkloadBook
+from batchyard.controllers.admission.line_up import LineUp
+from batchyard.controllers.admission.pending import PendingQueue
 from batchyard.core.decisions import Head
 from batchyard.core.readiness import Check, Readiness, readiness_of
 from batchyard.core.snapshot import Snapshot

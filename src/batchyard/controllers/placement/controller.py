@@ -12,9 +12,9 @@ from batchyard.api import well_known
 from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
-from batchyard.controllers.followers import HeldRoom
-from batchyard.controllers.placement_index import KINDS, PlacementIndex, pod_key
-from batchyard.controllers.swaps import Swaps
+from batchyard.controllers.placement.followers import HeldRoom
+from batchyard.controllers.placement.index import KINDS, PlacementIndex, pod_key
+from batchyard.controllers.placement.swaps import Swaps
 from batchyard.core.hotswap import Occupant, find_swap
 from batchyard.core.placement.claims import place_claims
 from batchyard.core.placement.fit import NO_NODES, Placed, Unplaceable, find_node

@@ -3,7 +3,7 @@
 Without it they stay for the five minutes that pods tolerate it, and then until the node is gone or back, since nobody
 else can end them; only then does their Job fail and the gang start anew. This does at once what an administrator does
 with the taint out-of-service. The other half, to find the gang another place, is placement's
-(batchyard.controllers.swaps).
+(batchyard.controllers.placement.swaps).
 """
 
 from collections.abc import Iterable

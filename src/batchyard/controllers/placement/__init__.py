@@ -1,0 +1,1 @@
+"""kube-scheduler's part: pods to nodes, and Hotswap."""
