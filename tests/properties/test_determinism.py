@@ -1,11 +1,11 @@
 """The same world gives the same log, byte for byte: whatever the hash seed, and however its documents are ordered."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from properties.worlds import event_log
 
 SEEDS = range(2000, 2012)
 HASH_SEEDS = (0, 1, 2)
-TESTS = Path(__file__).parents[1]
 
 
 def objects_of(seed: int) -> tuple[bool, list[dict[str, Any]]]:
@@ -38,7 +37,7 @@ def logs_under(hash_seed: int) -> Sequence[str]:
         "from properties.test_determinism import SEEDS, log_of\n"
         "sys.stdout.write(json.dumps([log_of(seed) for seed in SEEDS]))"
     )
-    environment = {"PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(TESTS)}
+    environment = {"PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     logs: list[str] = json.loads(done.stdout)
     return logs
