@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 import make
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND
@@ -133,26 +135,22 @@ def test_a_node_that_is_not_heard_of_or_gone_is_lost_too_but_only_once() -> None
     assert tale.only().lost_at == make.at(50)
 
 
-def test_work_is_lost_since_the_last_checkpoint_of_the_job_set() -> None:
+@pytest.mark.parametrize(
+    ("restarted", "lost"),
+    [
+        pytest.param(115, 10 + 10, id="nobody saved after the loss"),
+        pytest.param(124, 10 + 4, id="who ran on after the loss saved his work once more"),
+    ],
+)
+def test_work_is_lost_since_the_last_checkpoint_of_the_job_set(restarted: int, lost: int) -> None:
     tale = Tale()
     tale.tell(0, jobset("a-set", "30s"))
     tale.workload(0, "a")
     for number in range(2):
         tale.runs(0, "a", number, f"a-n{number}")
     tale.crash(100, "a-n0")
-    tale.restarts(115, "a")
-    assert tale.only().lost_work == 2 * 10 * SECOND
-
-
-def test_who_runs_on_after_the_loss_may_still_save_his_work() -> None:
-    tale = Tale()
-    tale.tell(0, jobset("a-set", "30s"))
-    tale.workload(0, "a")
-    for number in range(2):
-        tale.runs(0, "a", number, f"a-n{number}")
-    tale.crash(100, "a-n0")
-    tale.restarts(124, "a")
-    assert tale.only().lost_work == (10 + 4) * SECOND
+    tale.restarts(restarted, "a")
+    assert tale.only().lost_work == lost * SECOND
 
 
 def test_pods_that_go_on_or_come_to_their_end_lose_nothing() -> None:

@@ -20,7 +20,6 @@ FAILED: Final = "Failed"
 
 #: How long before it is switched off a machine is told.
 NOTICE: Final = 30 * SECOND
-#: Its node is there from the beginning: part of the cluster that a world starts with.
 
 #: How long machines run at the longest that the cloud gives out for a time only, if nobody says.
 _LONGEST_RUNS: Final = {"flex-start": "168h", "queued": "168h"}
