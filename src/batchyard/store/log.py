@@ -7,11 +7,12 @@ what has left the window is gone, and a watch that still wants it must list agai
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.errors import ApiError
+from batchyard.api.meta import Key, Obj
 from batchyard.base.check import invariant
 from batchyard.ports.client import WatchEvent
 
@@ -26,17 +27,25 @@ class Expired(ApiError):  # noqa: N818 - named as the reasons of Kubernetes
     reason = "Expired"
 
 
+class Recovered(NamedTuple):
+    """What was kept of a store: its objects as they are, and the last changes in order, up to its revision."""
+
+    revision: int
+    objects: Mapping[Key, Obj]
+    changes: Sequence[WatchEvent]
+
+
 class RevisionLog:
     """All changes in order of revision; the last `window` of them can be read again."""
 
     __slots__ = ("_entries", "_listeners", "_telling", "revision")
 
-    def __init__(self, window: int = WINDOW) -> None:
+    def __init__(self, window: int = WINDOW, recovered: Recovered | None = None) -> None:
         invariant(window >= 1, "the window of history holds at least one entry")
-        self._entries: deque[WatchEvent] = deque(maxlen=window)
+        self._entries: deque[WatchEvent] = deque(recovered.changes if recovered else (), maxlen=window)
         self._listeners: list[Listener] = []
         self._telling = False
-        self.revision = 0
+        self.revision = recovered.revision if recovered else 0
 
     def listen(self, listener: Listener) -> None:
         """Tell this listener of every later entry, after those that came before it."""

@@ -3,7 +3,8 @@
 It knows no kind and makes no time, uid or name: what it is given it keeps, but for `metadata.resourceVersion`, which
 is the revision of the object's last change. A writer says which revision it has read; if another write came first the
 store refuses. Stored objects are never changed, by the store or by anybody who reads them; with `detect_mutation`
-the store keeps a copy of each and `check_unchanged` fails if somebody did.
+the store keeps a copy of each and `check_unchanged` fails if somebody did. A store can go on from what was recovered
+of an earlier one (journal.py).
 """
 
 import copy
@@ -14,7 +15,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.base.check import InvariantError, invariant
 from batchyard.ports.client import EventType, WatchEvent
 from batchyard.store.listing import Listing
-from batchyard.store.log import WINDOW, Listener, RevisionLog
+from batchyard.store.log import WINDOW, Listener, Recovered, RevisionLog
 from batchyard.store.watch import Watch
 
 _ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
@@ -25,10 +26,16 @@ class Store:
 
     __slots__ = ("_copies", "_kinds", "_log")
 
-    def __init__(self, *, window: int = WINDOW, detect_mutation: bool = False) -> None:
+    def __init__(
+        self, *, window: int = WINDOW, detect_mutation: bool = False, recovered: Recovered | None = None
+    ) -> None:
         self._kinds: dict[str, Listing] = {}
-        self._log = RevisionLog(window)
+        self._log = RevisionLog(window, recovered)
         self._copies: dict[Key, Obj] | None = {} if detect_mutation else None
+        for key, obj in recovered.objects.items() if recovered else ():
+            self._kinds.setdefault(key.kind, Listing()).objects[key] = obj
+            if self._copies is not None:
+                self._copies[key] = copy.deepcopy(obj)
 
     @property
     def revision(self) -> int:

@@ -1,0 +1,234 @@
+"""The journal: what it keeps through ends of every kind, and what it refuses to serve."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.api.meta import Key, Obj
+from batchyard.ports.client import WatchEvent
+from batchyard.store.journal import Journal, JournalError, Sync
+from batchyard.store.log import Expired
+from batchyard.store.memory import Store
+
+TESTS = Path(__file__).parents[2]
+
+
+def key(name: str) -> Key:
+    return Key("ConfigMap", "team", name)
+
+
+def thing(name: str, **fields: Any) -> Obj:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "team"}, **fields}
+
+
+class Kept:
+    """A store whose changes go into a journal, one transaction for all that gathered."""
+
+    def __init__(self, path: Path) -> None:
+        self.journal = Journal(path)
+        self.store = Store(recovered=self.journal.recover())
+        self.gathered: list[WatchEvent] = []
+        self.store.listen(self.gathered.append)
+
+    def flush(self) -> None:
+        self.journal.append(self.gathered)
+        self.gathered.clear()
+
+    def fill(self) -> None:
+        """Three objects: one changed, one gone."""
+        for name in "abc":
+            self.store.put(key(name), thing(name))
+        self.store.put(key("a"), thing("a", data={"x": "1"}))
+        self.store.delete(key("b"))
+        self.flush()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+def filled(path: Path, floor: int = 0) -> Kept:
+    """A store with a journal, closed."""
+    kept = Kept(path)
+    kept.fill()
+    if floor:
+        kept.journal.compact(floor)
+    kept.journal.close()
+    return kept
+
+
+@pytest.mark.parametrize("floor", range(6))
+def test_a_store_goes_on_where_it_ended(path: Path, floor: int) -> None:
+    before = filled(path, floor).store
+    after = Kept(path).store
+    assert after.revision == before.revision == 5
+    assert after.list("ConfigMap") == before.list("ConfigMap")
+    assert after.put(key("d"), thing("d"))["metadata"]["resourceVersion"] == "6"
+    after.validate()
+
+
+@pytest.mark.parametrize("floor", range(6))
+def test_watches_go_on_after_a_restart(path: Path, floor: int) -> None:
+    before = filled(path, floor).store
+    after = Kept(path).store
+    assert after.watch(floor).take() == before.watch(floor).take()
+
+
+def test_a_watch_of_what_was_compacted_must_list_again(path: Path) -> None:
+    filled(path, 3)
+    with pytest.raises(Expired, match="too old resource version: 2"):
+        Kept(path).store.watch(2)
+
+
+def test_what_was_replaced_takes_no_room_after_compaction(path: Path) -> None:
+    kept = filled(path, 5)
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("SELECT revision FROM revisions").fetchall() == [(3,), (4,)]
+    kept = Kept(path)
+    kept.store.delete(key("a"))
+    kept.flush()
+    kept.journal.compact(6)
+    kept.journal.close()
+    assert Kept(path).store.list("ConfigMap") == [kept.store.get(key("c"))]
+
+
+def test_changes_that_were_not_appended_are_not_there(path: Path) -> None:
+    kept = Kept(path)
+    kept.store.put(key("a"), thing("a"))
+    kept.journal.close()
+    assert Kept(path).store.revision == 0
+
+
+def test_one_process_at_a_time_has_the_file(path: Path) -> None:
+    kept = Kept(path)
+    with pytest.raises(JournalError, match="another process has it open; end that one first"):
+        Journal(path)
+    kept.fill()
+
+
+def test_a_copy_holds_what_there_was_when_it_was_made(path: Path, tmp_path: Path) -> None:
+    kept = Kept(path)
+    kept.fill()
+    kept.journal.copy_to(tmp_path / "copy.db")
+    kept.store.put(key("z"), thing("z"))
+    kept.flush()
+    copied = Kept(tmp_path / "copy.db").store
+    assert copied.revision == 5
+    assert copied.list("ConfigMap") == [obj for obj in kept.store.list("ConfigMap") if obj["metadata"]["name"] != "z"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        pytest.param(
+            "UPDATE revisions SET object = x'7b7d' WHERE revision = 3", "revision 3 is not what", id="another"
+        ),
+        pytest.param("UPDATE revisions SET name = 'z' WHERE revision = 3", "revision 3 is not what", id="renamed"),
+        pytest.param("UPDATE revisions SET object = NULL WHERE revision = 3", "revision 3 is not what", id="emptied"),
+        pytest.param("DELETE FROM revisions WHERE revision = 4", "revision 4 is missing", id="missing above the floor"),
+        pytest.param("DELETE FROM revisions WHERE revision = 1", "there are 1 and not 2", id="missing below"),
+    ],
+)
+def test_damage_is_told_and_not_served(path: Path, damage: str, told: str) -> None:
+    filled(path, 2)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(damage)
+        file.commit()
+    with pytest.raises(JournalError, match=rf"journal.db is damaged: .*{told}.*; restore a backup"):
+        Journal(path).recover()
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 4096, 9000])
+def test_a_file_that_was_cut_off_is_told(path: Path, length: int) -> None:
+    filled(path)
+    os.truncate(path, length)
+    with pytest.raises(JournalError, match=r"journal\.db"):
+        Journal(path).recover()
+
+
+def test_files_of_others_are_left_alone(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE t (x)")
+    with pytest.raises(JournalError, match="this is no file of batchyard; choose another data directory"):
+        Journal(path)
+    path.write_text("text " * 1000, "utf-8")
+    with pytest.raises(JournalError, match="is damaged: file is not a database"):
+        Journal(path)
+
+
+def test_a_newer_format_is_told(path: Path) -> None:
+    filled(path)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA user_version = 9")
+    with pytest.raises(JournalError, match="its format is 9 and not 1; use the batchyard that wrote it"):
+        Journal(path)
+
+
+def test_a_disk_that_is_full_loses_nothing_that_was_kept(path: Path) -> None:
+    kept = Kept(path)
+    kept.fill()
+    kept.journal._file.execute("PRAGMA max_page_count = 4")
+    kept.store.put(key("big"), thing("big", data={"x": "y" * 100_000}))
+    with pytest.raises(JournalError, match="database or disk is full"):
+        kept.flush()
+    kept.journal._file.execute("PRAGMA max_page_count = 1000")
+    kept.flush()
+    kept.journal.close()
+    assert Kept(path).store.revision == 6
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="unable to open database file"):
+        Journal(tmp_path / "nowhere" / "journal.db")
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from unit.store.test_journal import Kept, key, thing
+
+kept = Kept(Path(sys.argv[1]))
+for number in range(1_000_000):
+    name = str(number % 7)
+    if number % 5 == 4 and kept.store.get(key(name)):
+        kept.store.delete(key(name))
+    else:
+        kept.store.put(key(name), thing(name, data={"n": str(number)}))
+    kept.flush()
+    sys.stdout.write(f"{kept.store.revision}\\n")
+    sys.stdout.flush()
+    if number % 50 == 49:
+        kept.journal.compact(kept.store.revision - 20)
+"""
+
+
+def test_what_was_acknowledged_survives_a_kill_at_any_time(path: Path) -> None:
+    acknowledged = 0
+    for round_ in range(8):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True, cwd=TESTS
+        ) as writer:
+            assert writer.stdout is not None
+            for _ in range(20 + 37 * round_):
+                acknowledged = int(writer.stdout.readline())
+            writer.send_signal(signal.SIGKILL)
+            acknowledged = max([acknowledged, *map(int, writer.stdout.read().split()[:-1])])
+        kept = Kept(path)
+        assert kept.store.revision >= acknowledged
+        kept.store.validate()
+        kept.journal.close()
+
+
+def test_a_process_may_ask_for_less(path: Path) -> None:
+    journal = Journal(path, Sync.PROCESS)
+    assert journal._file.execute("PRAGMA synchronous").fetchone() == (1,)
+    journal.close()
+    assert Journal(path)._file.execute("PRAGMA synchronous").fetchone() == (2,)
