@@ -105,6 +105,10 @@ class Store:
         self._log.since(since)
         return Watch(self._log, since)
 
+    def changes_since(self, revision: int) -> Sequence[WatchEvent]:
+        """All changes after a revision; Expired if the window of history does not reach back to it."""
+        return self._log.since(revision)
+
     def check_unchanged(self) -> None:
         """Fail if somebody changed a stored object in place. Needs `detect_mutation`."""
         invariant(self._copies is not None, "only a store with detect_mutation can tell whether objects were changed")

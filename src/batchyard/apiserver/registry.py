@@ -1,0 +1,292 @@
+"""One pipeline for every verb and every kind: read what was sent, complete it, check it, store it, answer.
+
+Objects are stored in their storage version and answered in the version asked for. Who may do what is asked before
+(authz); what happens to be true of one kind alone is not here but in that kind's schema, defaults, rules and
+preparations. Source of the order of the steps: k8s.io/apiserver, pkg/registry/rest/{create,update}.go.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from batchyard.api import conversion, validation
+from batchyard.api.decode import decode
+from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound
+from batchyard.api.meta import Key, Obj, with_metadata
+from batchyard.apiserver.patch import patched
+from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
+from batchyard.apiserver.selection import selection_of
+from batchyard.ports.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
+
+#: How often a patch is tried again on the newer object where another write came between.
+PATCHES_MAX: Final = 5
+_LIMIT_MAX: Final = 100_000
+_decode_json = msgspec.json.Decoder(strict=True).decode
+_SUBRESOURCES: Final = ("", "status")
+
+
+class Objects(Protocol):
+    """Where the objects are."""
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+
+    def get(self, key: Key) -> Obj | None:
+        """The object, or None."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+
+    def attempt(self, write: Write) -> WriteResult:
+        """Do one write now."""
+
+
+class Sent(NamedTuple):
+    """An object as it was sent, complete and in the storage version, and what its sender is warned of."""
+
+    obj: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+class Registry:
+    """See the module."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def handle(self, request: Request, path: ResourcePath) -> Response:
+        """Answer a request for a resource; Refused where it cannot be done."""
+        if path.subresource not in _SUBRESOURCES or (path.subresource == "status" and not path.info.has_status):
+            raise Refused(404, "NotFound", "the server could not find the requested resource")
+        match request.method, bool(path.name):
+            case "GET", True:
+                return self._get(path)
+            case "GET", False:
+                return self._list(request, path)
+            case "POST", False:
+                return self._create(request, path)
+            case "PUT", True:
+                return self._update(request, path)
+            case "PATCH", True:
+                return self._patch(request, path)
+            case "DELETE", True:
+                return self._delete(request, path)
+            case "DELETE", False:
+                return self._delete_all(request, path)
+        raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+    # --- reading ---
+
+    def _get(self, path: ResourcePath) -> Response:
+        return Response(200, self._shown(self._found(path), path))
+
+    def _list(self, request: Request, path: ResourcePath) -> Response:
+        selection = selection_of(request, path.info.constant)
+        found = self._objects.list(path.info.constant, path.namespace or None)
+        items = [self._shown(obj, path) for obj in found if selection.accepts(obj)]
+        metadata: dict[str, Any] = {"resourceVersion": str(self._objects.revision)}
+        items, more = _page(items, request)
+        if more:
+            metadata |= {"continue": _place(items[-1]), "remainingItemCount": more}
+        listed = {"kind": f"{path.info.kind}List", "apiVersion": path.api_version, "metadata": metadata, "items": items}
+        return Response(200, listed)
+
+    # --- writing ---
+
+    def _create(self, request: Request, path: ResourcePath) -> Response:
+        sent = self._read(request, path)
+        obj = with_metadata(sent.obj, resourceVersion=None)
+        if path.namespace and obj["metadata"].get("namespace") != path.namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        stored = self._write(Create(obj), path, obj["metadata"].get("name", ""))
+        return Response(201, self._shown(stored, path), sent.warnings)
+
+    def _update(self, request: Request, path: ResourcePath) -> Response:
+        stored = self._objects.get(_key(path))
+        if stored is None:
+            raise _not_found(path)
+        sent = self._read(request, path)
+        if sent.obj["metadata"].get("name") != path.name:
+            told = f"the name of the object ({sent.obj['metadata'].get('name', '')}) does not match"
+            raise bad_request(f"{told} the name on the URL ({path.name})")
+        return self._replace(sent, stored, path)
+
+    def _patch(self, request: Request, path: ResourcePath) -> Response:
+        for attempt in range(PATCHES_MAX):
+            stored = self._found(path)
+            shown = self._shown(stored, path)
+            wanted = patched(shown, request)
+            sent = self._completed(wanted, path)
+            try:
+                return self._replace(sent, stored, path)
+            except Refused as refused:
+                named = wanted["metadata"].get("resourceVersion") != shown["metadata"]["resourceVersion"]
+                if refused.reason != "Conflict" or named or attempt == PATCHES_MAX - 1:
+                    raise
+        raise AssertionError("unreachable: the last attempt answers or raises")
+
+    def _replace(self, sent: Sent, stored: Obj, path: ResourcePath) -> Response:
+        """Put what was sent in the place of what is stored, or its status."""
+        if path.subresource == "status":
+            write: Write = UpdateStatus({**stored, **sent.obj})
+        else:
+            faults = validation.validate_update({**sent.obj, "status": stored.get("status", {})}, stored)
+            if faults:
+                raise _invalid(InvalidObject(faults), path, path.name)
+            write = Update(sent.obj)
+        done = self._write(write, path, path.name)
+        return Response(200, self._shown(done, path), sent.warnings)
+
+    def _delete(self, request: Request, path: ResourcePath) -> Response:
+        options = _options(request)
+        stored = self._found(path)
+        wanted = (options.get("preconditions") or {}).get("resourceVersion")
+        if wanted and wanted != stored["metadata"]["resourceVersion"]:
+            raise _conflict(path, path.name)
+        self._write(_deletion(_key(path), options), path, path.name)
+        left = self._objects.get(_key(path))
+        if left is not None:
+            return Response(200, self._shown(left, path))
+        details = {**_details(path, path.name), "uid": stored["metadata"]["uid"]}
+        done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+        return Response(200, done)
+
+    def _delete_all(self, request: Request, path: ResourcePath) -> Response:
+        options = _options(request)
+        listed = self._list(request, path)
+        for obj in listed.body["items"]:
+            metadata = obj["metadata"]
+            key = Key(path.info.constant, metadata.get("namespace", ""), metadata["name"])
+            self._write(_deletion(key, options), path, key.name)
+        return listed
+
+    # --- the steps ---
+
+    def _read(self, request: Request, path: ResourcePath) -> Sent:
+        return self._completed(body_of(request), path)
+
+    def _completed(self, sent: Any, path: ResourcePath) -> Sent:
+        """What was sent, complete and in the storage version."""
+        if not isinstance(sent, Mapping):
+            raise bad_request("the request's body is no object")
+        kind, version = sent.get("kind") or path.info.kind, sent.get("apiVersion") or path.api_version
+        if kind != path.info.kind or version != path.api_version:
+            if kind != path.info.kind:
+                raise bad_request(f'{kind} in version "{version}" cannot be handled as a {path.info.kind}')
+            expected = f"the expected API version ({path.api_version})"
+            raise bad_request(f"the API version in the data ({version}) does not match {expected}")
+        decoded = decode({**sent, "kind": kind, "apiVersion": version}, path.namespace or "default")
+        if decoded.obj is None:
+            name = str((sent.get("metadata") or {}).get("name", ""))
+            raise _invalid(InvalidObject(decoded.faults), path, name)
+        return Sent(decoded.obj, tuple(decoded.warnings))
+
+    def _write(self, write: Write, path: ResourcePath, name: str) -> Obj:
+        result = self._objects.attempt(write)
+        if result.error is not None:
+            raise _refusal(result.error, write, path, name) from result.error
+        assert result.obj is not None, "a write that is done has an object"
+        return result.obj
+
+    def _found(self, path: ResourcePath) -> Obj:
+        found = self._objects.get(_key(path))
+        if found is None:
+            raise _not_found(path)
+        return found
+
+    def _shown(self, obj: Obj, path: ResourcePath) -> dict[str, Any]:
+        """An object in the version asked for."""
+        return conversion.from_storage(obj, path.api_version)
+
+
+def body_of(request: Request) -> Any:
+    """The body as JSON; Refused if it is none."""
+    try:
+        return _decode_json(request.body) if request.body else {}
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise bad_request(f"the request's body is no JSON: {error}") from error
+
+
+def _key(path: ResourcePath) -> Key:
+    return Key(path.info.constant, path.namespace, path.name)
+
+
+def _page(items: list[dict[str, Any]], request: Request) -> tuple[list[dict[str, Any]], int]:
+    """The items of the page asked for, and how many come after it."""
+    after = request.query.get("continue", "")
+    if after:
+        items = [item for item in items if _place(item) > after]
+    text = request.query.get("limit", "")
+    limit = int(text) if text.isdecimal() and int(text) else _LIMIT_MAX
+    return items[:limit], max(0, len(items) - limit)
+
+
+def _place(obj: Obj) -> str:
+    """Where an object stands in a list: the token to go on after it."""
+    metadata = obj["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _options(request: Request) -> Mapping[str, Any]:
+    """The DeleteOptions of a request: its body, else its query."""
+    options = body_of(request)
+    if not isinstance(options, Mapping):
+        raise bad_request("the request's body is no DeleteOptions")
+    asked = {name: request.query[name] for name in ("gracePeriodSeconds", "propagationPolicy") if name in request.query}
+    return {**asked, **options}
+
+
+def _deletion(key: Key, options: Mapping[str, Any]) -> Delete:
+    grace = options.get("gracePeriodSeconds")
+    foreground = options.get("propagationPolicy") == "Foreground"
+    return Delete(
+        key,
+        grace=None if grace is None else int(grace),
+        propagation=Propagation.FOREGROUND if foreground else Propagation.BACKGROUND,
+        uid=(options.get("preconditions") or {}).get("uid"),
+    )
+
+
+# --- refusals ---
+
+
+def _refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> Refused:
+    """An error of a write in the words of the API."""
+    match error:
+        case NotFound():
+            return _not_found(path)
+        case Conflict() if isinstance(write, Create):
+            return Refused(409, "AlreadyExists", f'{path.resource} "{name}" already exists', _details(path, name))
+        case Conflict():
+            return _conflict(path, name)
+        case InvalidObject():
+            return _invalid(error, path, name)
+        case Forbidden():
+            return Refused(403, "Forbidden", str(error), _details(path, name))
+    return Refused(500, error.reason, str(error))
+
+
+def _not_found(path: ResourcePath) -> Refused:
+    return Refused(404, "NotFound", f'{path.resource} "{path.name}" not found', _details(path, path.name))
+
+
+def _conflict(path: ResourcePath, name: str) -> Refused:
+    told = "the object has been modified; please apply your changes to the latest version and try again"
+    message = f'Operation cannot be fulfilled on {path.resource} "{name}": {told}'
+    return Refused(409, "Conflict", message, _details(path, name))
+
+
+def _invalid(error: InvalidObject, path: ResourcePath, name: str) -> Refused:
+    kind = f"{path.info.kind}.{path.info.group}" if path.info.group else path.info.kind
+    faults = "; ".join(map(str, error.faults))
+    told = faults if len(error.faults) == 1 else f"[{', '.join(map(str, error.faults))}]"
+    details = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(error.faults)}
+    return Refused(422, "Invalid", f'{kind} "{name}" is invalid: {told}', {k: v for k, v in details.items() if v})
+
+
+def _details(path: ResourcePath, name: str) -> dict[str, str]:
+    details = {"name": name, "group": path.info.group, "kind": path.info.plural}
+    return {field: value for field, value in details.items() if value}

@@ -1,0 +1,85 @@
+"""Requests, responses and errors as values: what lies between the wire and the registry."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.errors import FieldError
+
+JSON: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. Names of headers are in lower case; of a query parameter given twice the first counts."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    def flag(self, name: str) -> bool:
+        """Whether a query parameter says true, as Go's strconv.ParseBool reads it."""
+        return self.query.get(name, "") in {"1", "t", "T", "true", "TRUE", "True"}
+
+
+class Response(NamedTuple):
+    """The answer: its status code and the object that is its body."""
+
+    code: int
+    body: Any
+    warnings: tuple[str, ...] = ()
+    content_type: str = JSON
+
+
+class Refused(Exception):  # noqa: N818 - as a person would say it
+    """The request is refused, as a Status of reason and code; details as `metav1.StatusDetails` has them."""
+
+    def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.details = details or {}
+
+    def response(self) -> Response:
+        """The Status that says so."""
+        status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        status |= {"message": str(self), "reason": self.reason}
+        if self.details:
+            status["details"] = self.details
+        return Response(self.code, {**status, "code": self.code})
+
+
+def bad_request(message: str) -> Refused:
+    """The request cannot be understood."""
+    return Refused(400, "BadRequest", message)
+
+
+def path_not_found() -> Refused:
+    """There is nothing at that path."""
+    return Refused(404, "NotFound", "the server could not find the requested resource")
+
+
+def causes_of(faults: tuple[FieldError, ...]) -> list[dict[str, str]]:
+    """Faults as the causes of a Status; the reason is what the problem begins with, in one word."""
+    return [
+        {"reason": _reason_of(fault.problem), "message": fault.problem, "field": fault.path or "<nil>"}
+        for fault in faults
+    ]
+
+
+_REASONS: Final = {
+    "Required value": "FieldValueRequired",
+    "Invalid value": "FieldValueInvalid",
+    "Unsupported value": "FieldValueNotSupported",
+    "Duplicate value": "FieldValueDuplicate",
+    "Forbidden": "FieldValueForbidden",
+    "Not found": "FieldValueNotFound",
+    "Too long": "FieldValueTooLong",
+    "Too many": "FieldValueTooMany",
+}
+
+
+def _reason_of(problem: str) -> str:
+    return next((reason for start, reason in _REASONS.items() if problem.startswith(start)), "FieldValueInvalid")

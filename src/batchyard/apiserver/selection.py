@@ -1,0 +1,108 @@
+"""Which objects a list or a watch is about: label and field selectors as the query has them.
+
+Sources: k8s.io/apimachinery, pkg/labels/selector.go and pkg/fields/selector.go.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, group_kind
+from batchyard.api.selectors import Requirement, Selector
+from batchyard.apiserver.request import Request, bad_request
+
+_SET: Final = re.compile(r"\s*([^\s,=!()]+)\s+(in|notin)\s+\(([^)]*)\)\s*")
+_EQUAL: Final = re.compile(r"\s*([^\s,=!()]+)\s*(==|=|!=)\s*([^\s,=!()]*)\s*")
+_EXISTS: Final = re.compile(r"\s*(!?)\s*([^\s,=!()]+)\s*")
+
+#: The fields of kinds that can be selected by, beside name and namespace.
+_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    scheme.POD: (
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "status.phase",
+    ),
+    scheme.NODE: ("spec.unschedulable",),
+    scheme.JOB: ("status.successful",),
+    scheme.NAMESPACE: ("status.phase",),
+    scheme.SECRET: ("type",),
+}
+
+
+class Selection(NamedTuple):
+    """Label selectors and field selectors, all of which must hold."""
+
+    labels: Selector
+    fields: tuple[tuple[str, bool, str], ...]
+
+    def accepts(self, obj: Obj) -> bool:
+        """Whether an object is selected."""
+        if self.labels.requirements and not self.labels.matches(obj["metadata"].get("labels") or {}):
+            return False
+        return all((_field(obj, path) == value) is wanted for path, wanted, value in self.fields)
+
+
+def selection_of(request: Request, kind: str) -> Selection:
+    """What a request selects of a kind; Refused if it cannot be read."""
+    labels = Selector(tuple(_requirements(request.query.get("labelSelector", ""))))
+    return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), kind)))
+
+
+def _requirements(text: str) -> Iterator[Requirement]:
+    rest = text
+    while rest.strip():
+        for pattern, make in _READERS:
+            found = pattern.match(rest)
+            if found and (found.end() == len(rest) or rest[found.end()] == ","):
+                yield make(found)
+                rest = rest[found.end() + 1 :]
+                break
+        else:
+            raise bad_request(f"unable to parse requirement: {text!r} is no label selector")
+
+
+def _set_requirement(found: re.Match[str]) -> Requirement:
+    values = tuple(value.strip() for value in found[3].split(","))
+    return Requirement(found[1], "In" if found[2] == "in" else "NotIn", values)
+
+
+def _equal_requirement(found: re.Match[str]) -> Requirement:
+    return Requirement(found[1], "NotIn" if found[2] == "!=" else "In", (found[3],))
+
+
+def _exists_requirement(found: re.Match[str]) -> Requirement:
+    return Requirement(found[2], "DoesNotExist" if found[1] else "Exists", ())
+
+
+_READERS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Requirement]], ...]] = (
+    (_SET, _set_requirement),
+    (_EQUAL, _equal_requirement),
+    (_EXISTS, _exists_requirement),
+)
+
+
+def _field_terms(text: str, kind: str) -> Iterator[tuple[str, bool, str]]:
+    for term in text.split(",") if text else ():
+        found = _EQUAL.fullmatch(term)
+        if found is None:
+            raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
+        if found[1] not in ("metadata.name", "metadata.namespace", *_FIELDS.get(kind, ())):
+            raise bad_request(f"field label not supported: {found[1]}")
+        yield found[1], found[2] != "!=", found[3]
+
+
+def _field(obj: Obj, path: str) -> str:
+    """The value of a field as selectors compare it."""
+    value: Any = obj
+    if path == "status.successful" and group_kind(obj) == scheme.JOB:
+        path = "status.succeeded"
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return {"spec.unschedulable": "false", "status.succeeded": "0"}.get(path, "")
+    return str(value)

@@ -1,0 +1,91 @@
+"""Watches: what a client is told of changes, from a revision on.
+
+A watch is fed with changes that are durable, in order; it keeps what its client has not taken yet, up to a bound, and
+is ended when the client falls behind that. An object that comes to be selected is told as added, one that no longer is
+as deleted. Source: k8s.io/apiserver, pkg/storage/etcd3/watcher.go and pkg/endpoints/handlers/watch.go.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from batchyard.api.meta import Obj
+from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.selection import Selection
+from batchyard.ports.client import EventType, WatchEvent
+
+#: How many events a client may be behind.
+BACKLOG_MAX: Final = 100_000
+_EXPIRED: Final = {
+    "type": "ERROR",
+    "object": {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": "the watch fell too far behind; list again",
+        "reason": "Expired",
+        "code": 410,
+    },
+}
+
+
+class WatchStream:
+    """The events of one watch that its client has not taken yet."""
+
+    def __init__(self, path: ResourcePath, selection: Selection, show: Callable[[Obj], Mapping[str, Any]]) -> None:
+        self._path = path
+        self._selection = selection
+        self._show = show
+        self._waiting: list[Mapping[str, Any]] = []
+        self.is_over = False
+        #: Called when there is something to take.
+        self.on_news: Callable[[], None] = _nobody
+
+    def take(self) -> list[Mapping[str, Any]]:
+        """All events that wait."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def feed(self, changes: Iterable[WatchEvent]) -> None:
+        """Take in what happened."""
+        if self.is_over:
+            return
+        for change in changes:
+            if change.key.kind == self._path.info.constant and self._is_here(change):
+                self._add(change)
+        if len(self._waiting) > BACKLOG_MAX:
+            self._waiting, self.is_over = [_EXPIRED], True
+        if self._waiting:
+            self.on_news()
+
+    def begin(self, objs: Iterable[Obj]) -> None:
+        """What is there already is told as added."""
+        self._waiting += [{"type": "ADDED", "object": self._show(o)} for o in objs if self._selection.accepts(o)]
+
+    def bookmark(self, revision: int, *, initial: bool = False) -> None:
+        """Tell how far the watch has come."""
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+        if initial:
+            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+        kind, version = self._path.info.kind, self._path.api_version
+        self._waiting.append(
+            {"type": "BOOKMARK", "object": {"kind": kind, "apiVersion": version, "metadata": metadata}}
+        )
+        self.on_news()
+
+    def _is_here(self, change: WatchEvent) -> bool:
+        path = self._path
+        return path.namespace in ("", change.key.namespace) and path.name in ("", change.key.name)
+
+    def _add(self, change: WatchEvent) -> None:
+        was = change.old is not None and self._selection.accepts(change.old)
+        is_now = change.type is not EventType.DELETED and self._selection.accepts(change.obj)
+        if is_now:
+            self._waiting.append({"type": "MODIFIED" if was else "ADDED", "object": self._show(change.obj)})
+        elif was:
+            metadata = {**change.obj["metadata"], "resourceVersion": str(change.revision)}
+            self._waiting.append({"type": "DELETED", "object": self._show({**change.obj, "metadata": metadata})})
+
+
+def _nobody() -> None:
+    pass

@@ -1,0 +1,76 @@
+"""Group commit: changes gather while the last ones are written, and are written together.
+
+Whoever waits for a revision is told when it is durable; watches outside the process are fed then and not before, so
+that nobody has seen what a crash takes back.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from batchyard.apiserver.watching import WatchStream
+from batchyard.ports.client import WatchEvent
+from batchyard.store.journal import Journal
+from batchyard.store.memory import Store
+
+#: Compaction keeps so many revisions for watches to go on from, and comes when there are twice as many.
+HISTORY: Final = 10_000
+
+
+class GroupCommit:
+    """See the module."""
+
+    def __init__(self, store: Store, journal: Journal, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
+        self._journal = journal
+        self._loop = loop
+        self._gathered: list[WatchEvent] = []
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._watches: dict[WatchStream, None] = {}
+        self._writing: asyncio.Task[None] | None = None
+        #: The last revision that is durable.
+        self.durable = store.revision
+        store.listen(self._gather)
+
+    def since(self, revision: int) -> Sequence[WatchEvent]:
+        """The durable changes after a revision; Expired where they are no longer known."""
+        return [change for change in self._store.changes_since(revision) if change.revision <= self.durable]
+
+    def join(self, watch: WatchStream) -> None:
+        """Feed a watch with all that becomes durable."""
+        self._watches[watch] = None
+
+    def leave(self, watch: WatchStream) -> None:
+        """Feed a watch no more."""
+        self._watches.pop(watch, None)
+
+    def when_durable(self, revision: int, done: Callable[[], None]) -> None:
+        """Call back once a revision is durable."""
+        if revision <= self.durable:
+            done()
+        else:
+            self._waiting.append((revision, done))
+
+    async def close(self) -> None:
+        """Write what is left."""
+        while self._writing is not None:
+            await self._writing
+
+    def _gather(self, change: WatchEvent) -> None:
+        self._gathered.append(change)
+        if self._writing is None:
+            self._writing = self._loop.create_task(self._write())
+
+    async def _write(self) -> None:
+        while self._gathered:
+            changes, self._gathered = self._gathered, []
+            await self._loop.run_in_executor(None, self._journal.append, changes)
+            self.durable = changes[-1].revision
+            for watch in list(self._watches):
+                watch.feed(changes)
+            while self._waiting and self._waiting[0][0] <= self.durable:
+                self._waiting.popleft()[1]()
+            if self.durable - self._journal.floor > 2 * HISTORY:
+                await self._loop.run_in_executor(None, self._journal.compact, self.durable - HISTORY)
+        self._writing = None

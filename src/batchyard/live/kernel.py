@@ -1,0 +1,82 @@
+"""Real time, or time that runs faster: the virtual kernel, kept up with the clock by an event loop.
+
+Work that comes from outside (a request, the end of a process) is done at the instant it arrived; all that is due by
+then is done before. So the order is that of virtual time, and a run follows from what arrived when.
+"""
+
+import asyncio
+from typing import Final
+
+from batchyard.base.instant import SECOND, Instant
+from batchyard.ports.kernel import Work
+from batchyard.sim.kernel import VirtualKernel
+
+#: How much work is done before the event loop may look at its sockets again.
+STEPS_AT_ONCE: Final = 200
+
+
+class LiveKernel:
+    """See the module. Time begins at `start` and runs `speed` times as fast as the clock."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, start: Instant, speed: float = 1.0) -> None:
+        self._loop = loop
+        self._began = loop.time()
+        self._start = start
+        self._speed = speed
+        self._inner = VirtualKernel(start)
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_pumping_soon = False
+        self.is_stopped = False
+
+    def now(self) -> Instant:
+        """The instant of the work that is done now, or was done last."""
+        return self._inner.now()
+
+    def clock(self) -> Instant:
+        """What time it is."""
+        return self._start + int((self._loop.time() - self._began) * self._speed * SECOND)
+
+    def call_at(self, when: Instant, work: Work) -> None:
+        """Do the work at an instant; equal instants in order of arrival."""
+        self._inner.call_at(when, work)
+        self._pump_soon()
+
+    def call_soon(self, work: Work) -> None:
+        """Do the work at the present instant, after all that is due now."""
+        self._inner.call_soon(work)
+        self._pump_soon()
+
+    def post(self, work: Work) -> None:
+        """Do work that came from outside, now."""
+        self._inner.call_at(self.clock(), work)
+        self._pump_soon()
+
+    def stop(self) -> None:
+        """Do no more work."""
+        self.is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _pump_soon(self) -> None:
+        if not self._is_pumping_soon and not self.is_stopped:
+            self._is_pumping_soon = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Do what is due, a part of it at a time, and come back for the rest when that is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.is_stopped:
+            return
+        inner = self._inner
+        inner.run(until=max(self.clock(), inner.now()), steps_max=STEPS_AT_ONCE)
+        self._is_pumping_soon = False
+        following = inner.next_instant()
+        if following is None:
+            return
+        wait = (following - self.clock()) / SECOND / self._speed
+        if wait <= 0:
+            self._pump_soon()
+        else:
+            self._timer = self._loop.call_later(wait, self._pump_soon)
