@@ -5,7 +5,7 @@ metav1.MicroTime.
 """
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
@@ -22,6 +22,11 @@ _RFC3339: Final = re.compile(
 def format_time(instant: Instant) -> str:
     """An instant in RFC 3339: whole seconds, or microseconds where they are not zero."""
     return (_EPOCH + timedelta(microseconds=instant)).isoformat() + "Z"
+
+
+def to_datetime(instant: Instant) -> datetime:
+    """An instant as the standard library has it, in UTC: for those of its kin that want it so."""
+    return (_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
 
 
 @lru_cache(maxsize=65536)

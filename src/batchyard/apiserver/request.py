@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError
+from batchyard.apiserver.authentication import ANONYMOUS, User
 
 JSON: Final = "application/json"
 
@@ -18,6 +19,7 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    user: User = ANONYMOUS
 
     def flag(self, name: str) -> bool:
         """Whether a query parameter says true, as Go's strconv.ParseBool reads it."""

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 from batchyard.api import conversion
 from batchyard.api.meta import Obj
 from batchyard.apiserver import discovery
+from batchyard.apiserver.authentication import ANONYMOUS, MASTERS
 from batchyard.apiserver.openapi import openapi_document
 from batchyard.apiserver.paths import ResourcePath, resource_at
 from batchyard.apiserver.registry import Objects, Registry
@@ -18,6 +19,8 @@ from batchyard.ports.client import WatchEvent
 from batchyard.store.log import Expired
 
 _HEALTH: Final = ("healthz", "livez", "readyz")
+_OPEN: Final = (*_HEALTH, "version")
+_VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -49,6 +52,7 @@ class ApiServer:
 
     def _answer(self, request: Request) -> Response | WatchStream:
         path = resource_at(request.path)
+        self._check_allowed(request, path)
         if path is None:
             return _about_the_server(request)
         if request.method == "GET" and request.flag("watch"):
@@ -57,6 +61,17 @@ class ApiServer:
         if request.method == "GET" and not path.subresource and wants_table(request):
             return self._as_table(response, request, path)
         return response
+
+    def _check_allowed(self, request: Request, path: ResourcePath | None) -> None:
+        """Whoever is no master is refused; who is not known at all may only ask how the server is."""
+        if MASTERS in request.user.groups or (path is None and request.path.strip("/").split("/")[0] in _OPEN):
+            return
+        if request.user.name == ANONYMOUS.name:
+            raise Refused(401, "Unauthorized", "Unauthorized")
+        verb = _VERBS.get(request.method, request.method.lower())
+        what = f'resource "{path.resource}"' if path is not None else f'path "{request.path}"'
+        told = f'User "{request.user.name}" cannot {verb} {what}'
+        raise Refused(403, "Forbidden", f"{what} is forbidden: {told}")
 
     def _as_table(self, response: Response, request: Request, path: ResourcePath) -> Response:
         body = response.body

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User, of_certificate
 from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.watching import WatchStream
@@ -18,6 +19,7 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+OWNER: Final = of_certificate("admin", (MASTERS,))
 BODY_MAX: Final = 3 * 1024 * 1024
 _T = TypeVar("_T")
 _encode = msgspec.json.Encoder().encode
@@ -108,7 +110,15 @@ def _request(scope: Scope, body: bytes) -> Request:
     for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
         query.setdefault(name, value)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    return Request(scope["method"], scope["path"], query, headers, body)
+    return Request(scope["method"], scope["path"], query, headers, body, _user(scope))
+
+
+def _user(scope: Scope) -> User:
+    """Whom the client's certificate names; over a wire without TLS, which only the owner may open, the owner."""
+    if scope["scheme"] != "https":
+        return OWNER
+    peer = scope.get("state", {}).get("peer")
+    return ANONYMOUS if peer is None else of_certificate(*peer)
 
 
 async def _respond(response: Response, send: Send) -> None:

@@ -1,7 +1,10 @@
 """The embedded platform: a durable store, the controllers of every world, and an API server, in one process."""
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +18,11 @@ from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.runner import ignore_event
 from batchyard.live.clock import wall_clock
+from batchyard.live.credentials import ADMIN, MASTERS, Authority, kubeconfig, write_private
 from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.http import Wire
 from batchyard.live.kernel import LiveKernel
+from batchyard.live.tls import PeerProtocol
 from batchyard.ports.client import Create, EventType, WatchEvent, Write, WriteResult
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
@@ -28,6 +33,8 @@ from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform, preparations
 
 JOURNAL: Final = "journal.db"
+KUBECONFIG: Final = "kubeconfig"
+LOOPBACK: Final = "127.0.0.1"
 _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
@@ -103,14 +110,43 @@ def _must_succeed(result: WriteResult) -> None:
         raise result.error
 
 
-async def serve(folder: Path, port: int, cluster: Obj | None, speed: float, ready: Callable[[int], None]) -> None:
-    """Run the embedded platform until it is told to end."""
-    embedded = Embedded(folder, cluster, speed)
-    config = uvicorn.Config(
-        embedded.app(), host="127.0.0.1", port=port, log_level="error", access_log=False, lifespan="off", loop="none"
-    )
-    server = uvicorn.Server(config)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an embedded platform lives: its data directory, its port (0: any that is free), and how it is spoken to."""
+
+    folder: Path
+    port: int
+    #: Without TLS and credentials, for whoever can reach the loopback.
+    is_insecure: bool = False
+
+
+async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
+    """Run the embedded platform until it is told to end; `ready` is told its address once it listens."""
+    embedded = Embedded(place.folder, cluster, speed)
     try:
-        await server.serve()
+        listener = socket.create_server((LOOPBACK, place.port))
+        url = f"{'http' if place.is_insecure else 'https'}://{LOOPBACK}:{listener.getsockname()[1]}"
+        config = uvicorn.Config(embedded.app(), log_level="error", access_log=False, lifespan="off", http=PeerProtocol)
+        server = uvicorn.Server(config)
+        config.load()
+        config.ssl = None if place.is_insecure else _secured(place.folder, url)
+        ready(url)
+        await server.serve([listener])
     finally:
         await embedded.close()
+
+
+def _secured(folder: Path, url: str) -> ssl.SSLContext:
+    """TLS that asks clients for certificates, and a kubeconfig with one."""
+    authority = Authority(folder, wall_clock())
+    signed = authority.server([LOOPBACK, "::1", "localhost"])
+    write_private(folder / "server.pem", signed.certificate + signed.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(folder / "server.pem")
+    context.load_verify_locations(authority.certificate_file)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    known = authority.certificate_file.read_bytes()
+    admin = kubeconfig(url, known, ADMIN, authority.client(ADMIN, [MASTERS]))
+    write_private(folder / KUBECONFIG, admin.encode())
+    return context
