@@ -1,12 +1,15 @@
 """The commands and their options. A command's work is imported when it is called: help and usage errors are quick."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from batchyard.base.instant import Duration
 from batchyard.cli.options import OnLoop, Output, Step
+
+#: Beyond this a second of the clock holds more than the platform can do in it.
+SPEED_MAX = 3600
 
 app = typer.Typer(
     name="batchyard",
@@ -27,6 +30,16 @@ def _run_length(text: str) -> Duration:
         return run_length(text)
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong)) from None
+
+
+def _speed(text: str) -> float:
+    try:
+        factor = float(text.removesuffix("x"))
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor <= SPEED_MAX:
+        raise typer.BadParameter(f"{text!r} is no speed; write it as 1x or 60x, at most {SPEED_MAX}x")
+    return factor
 
 
 def _print_version(wanted: bool) -> None:
@@ -102,3 +115,42 @@ def guide(
     from batchyard.cli.guide import run  # noqa: PLC0415 - loads the platform
 
     run(manifests, step, output)
+
+
+_DataDir: TypeAlias = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where all is kept.")]
+_DATA_DIR = Path(".batchyard")
+
+
+@app.command()
+def up(
+    data_dir: _DataDir = _DATA_DIR,
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The nodes there are: simulated pools, limits, capacity.")
+    ] = None,
+    speed: Annotated[float, typer.Option(parser=_speed, metavar="FACTOR", help="How fast time runs: 1x, 60x.")] = "1x",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any port that is free.")] = 0,
+    insecure_loopback: Annotated[
+        bool, typer.Option(help="No TLS and no credentials, for whoever is on this machine.")
+    ] = False,
+) -> None:
+    """Run the platform on this machine, for kubectl to talk to, until it is told to end."""
+    from batchyard.cli import up as command  # noqa: PLC0415 - loads the platform
+
+    place = command.Place(data_dir, port, insecure_loopback)
+    command.up(command.Wanted(place, cluster, speed))
+
+
+@app.command()
+def status(data_dir: _DataDir = _DATA_DIR) -> None:
+    """Say whether the platform of a data directory runs."""
+    from batchyard.cli.up import status as command  # noqa: PLC0415 - loads the platform
+
+    command(data_dir)
+
+
+@app.command()
+def down(data_dir: _DataDir = _DATA_DIR) -> None:
+    """Tell the platform of a data directory to end."""
+    from batchyard.cli.up import down as command  # noqa: PLC0415 - loads the platform
+
+    command(data_dir)

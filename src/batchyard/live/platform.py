@@ -11,8 +11,10 @@ from typing import Final
 import uvicorn
 
 from batchyard.api.meta import Obj, key_of
-from batchyard.api.scheme import CLUSTER
+from batchyard.api.scheme import CLUSTER, LEASE
+from batchyard.api.times import parse_time
 from batchyard.apiserver.server import ApiServer
+from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
@@ -52,10 +54,9 @@ class Embedded:
 
     def __init__(self, folder: Path, cluster: Obj | None, speed: float) -> None:
         loop = asyncio.get_running_loop()
-        folder.mkdir(parents=True, exist_ok=True)
         self._journal = Journal(folder / JOURNAL)
         self._store = Store(window=2 * HISTORY, recovered=self._journal.recover())
-        self._kernel = LiveKernel(loop, wall_clock(), speed)
+        self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         self._commit = GroupCommit(self._store, self._journal, loop)
         known = self._store.list(CLUSTER)
         settings = Settings(with_nodes=bool(known) or cluster is not None)
@@ -95,6 +96,13 @@ class Embedded:
     def _make(self, writes: Iterable[Write]) -> None:
         for write in writes:
             self._client.submit([write], _must_succeed)
+
+
+def _last_instant(store: Store) -> Instant:
+    """The latest instant that any object tells of its birth or its Lease: time that ran faster does not run back."""
+    born = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
+    renewed = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE)]
+    return max((parse_time(text) for text in (*born, *renewed) if text), default=0)
 
 
 def _namespace(name: str) -> Obj:
