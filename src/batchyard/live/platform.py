@@ -1,9 +1,11 @@
 """The embedded platform: a durable store, the controllers of every world, and an API server, in one process."""
 
 import asyncio
+import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -128,6 +130,19 @@ class Place:
     is_insecure: bool = False
 
 
+class _Server(uvicorn.Server):
+    """A server that leaves signals to us: what is written has to be kept before the process ends."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take none."""
+        yield
+
+    def end(self) -> None:
+        """Stop listening, let requests end, close what streams."""
+        self.should_exit = True
+
+
 async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
     """Run the embedded platform until it is told to end; `ready` is told its address once it listens."""
     embedded = Embedded(place.folder, cluster, speed)
@@ -135,7 +150,9 @@ async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable
         listener = socket.create_server((LOOPBACK, place.port))
         url = f"{'http' if place.is_insecure else 'https'}://{LOOPBACK}:{listener.getsockname()[1]}"
         config = uvicorn.Config(embedded.app(), log_level="error", access_log=False, lifespan="off", http=PeerProtocol)
-        server = uvicorn.Server(config)
+        server = _Server(config)
+        for told in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(told, server.end)
         config.load()
         config.ssl = None if place.is_insecure else _secured(place.folder, url)
         ready(url)
