@@ -22,9 +22,9 @@ from batchyard.base.ids import fnv1a_64
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
 from batchyard.controllers.runner import Runner
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, EventType, Reader, Update, UpdateStatus, WatchEvent, WriteResult
 from batchyard.ports.controller import Outcome
-from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 
 JOB, POD = "Job.batch", "Pod"

@@ -10,9 +10,9 @@ from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.controllers.runner import Runner
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write, WriteResult
 from batchyard.ports.controller import Controller, EventRecord
-from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from batchyard.api.errors import Conflict, InvalidObject, NotFound
 from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_path, with_status
 from batchyard.client.local import LocalClient
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import (
     Client,
     Create,
@@ -22,7 +23,6 @@ from batchyard.ports.client import (
     Write,
     WriteResult,
 )
-from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 
 

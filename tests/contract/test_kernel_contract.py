@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from batchyard.base.instant import Instant
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.kernel import Kernel
-from batchyard.sim.kernel import VirtualKernel
 
 Run = Callable[[], object]
 START: Instant = 1_000

@@ -32,9 +32,9 @@ def _run_length(text: str) -> Duration:
         raise typer.BadParameter(str(wrong)) from None
 
 
-def _speed(text: str) -> float:
+def _speed(text: str | float) -> float:
     try:
-        factor = float(text.removesuffix("x"))
+        factor = float(str(text).removesuffix("x"))
     except ValueError:
         factor = 0.0
     if not 0 < factor <= SPEED_MAX:
@@ -127,7 +127,9 @@ def up(
     cluster: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The nodes there are: simulated pools, limits, capacity.")
     ] = None,
-    speed: Annotated[float, typer.Option(parser=_speed, metavar="FACTOR", help="How fast time runs: 1x, 60x.")] = "1x",
+    speed: Annotated[
+        float, typer.Option(parser=_speed, metavar="FACTOR", show_default="1x", help="How fast time runs: 1x, 60x.")
+    ] = 1.0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any port that is free.")] = 0,
     insecure_loopback: Annotated[
         bool, typer.Option(help="No TLS and no credentials, for whoever is on this machine.")
@@ -136,8 +138,7 @@ def up(
     """Run the platform on this machine, for kubectl to talk to, until it is told to end."""
     from batchyard.cli import up as command  # noqa: PLC0415 - loads the platform
 
-    place = command.Place(data_dir, port, insecure_loopback)
-    command.up(command.Wanted(place, cluster, speed))
+    command.up(command.Wanted(data_dir, port, insecure_loopback, cluster, speed))
 
 
 @app.command()

@@ -17,8 +17,8 @@ from batchyard.cli.options import OnLoop, Output
 from batchyard.cli.progress import watched
 from batchyard.cli.tables import NOTHING_FOUND, render
 from batchyard.controllers.admission.preemption_loops import PreemptionLoop
+from batchyard.kernel import EndlessInstant
 from batchyard.sim.event_log import Record
-from batchyard.sim.kernel import EndlessInstant
 from batchyard.sim.result import Ending, Result
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, InvalidScenario, Scenario
 from batchyard.sim.simulate import OnLoop as WhenLooping

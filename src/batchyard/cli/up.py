@@ -21,7 +21,9 @@ _ENDED_WITHIN: Final = 30  # seconds
 class Wanted(NamedTuple):
     """What `up` was asked for."""
 
-    place: Place
+    folder: Path
+    port: int
+    is_insecure: bool
     cluster: Path | None
     speed: float
 
@@ -29,22 +31,22 @@ class Wanted(NamedTuple):
 def up(wanted: Wanted) -> None:
     """Run the platform until it is told to end."""
     cluster = None if wanted.cluster is None else _cluster_of(wanted.cluster)
-    folder = wanted.place.folder
+    folder = wanted.folder
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def ready(url: str) -> None:
         state = {"pid": os.getpid(), "url": url}
         (folder / STATE).write_text(json.dumps(state), "utf-8")
         output.tell(f"batchyard: listening on {url}, its data in {folder}")
-        if not wanted.place.is_insecure:
+        if not wanted.is_insecure:
             output.tell(f"batchyard: export KUBECONFIG={(folder / KUBECONFIG).resolve()}")
 
     try:
-        asyncio.run(serve(wanted.place, cluster, wanted.speed, ready))
+        asyncio.run(serve(Place(folder, wanted.port, wanted.is_insecure), cluster, wanted.speed, ready))
     except JournalError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
-        output.fail(f"batchyard: {folder}, port {wanted.place.port}: {error}")
+        output.fail(f"batchyard: {folder}, port {wanted.port}: {error}")
     (folder / STATE).unlink(missing_ok=True)
     output.tell("batchyard: ended, all is kept")
 
@@ -83,7 +85,8 @@ def _cluster_of(path: Path) -> Obj:
     except (OSError, UnicodeDecodeError) as error:
         output.fail(f"batchyard: {path}: {error}")
     clusters = [manifest.obj for manifest in manifests.objects if manifest.obj["kind"] == kind_info(CLUSTER).kind]
-    if manifests.faults or len(clusters) != 1:
-        told = manifests.faults or [f"{path}: holds {len(clusters)} Clusters; give a file with one"]
-        output.fail("\n".join(map(str, told)))
+    if manifests.faults:
+        output.fail("\n".join(map(str, manifests.faults)))
+    if len(clusters) != 1:
+        output.fail(f"batchyard: {path}: holds {len(clusters)} Clusters; give a file with one")
     return clusters[0]

@@ -8,8 +8,8 @@ import asyncio
 from typing import Final
 
 from batchyard.base.instant import SECOND, Instant
-from batchyard.ports.kernel import Work
-from batchyard.sim.kernel import VirtualKernel
+from batchyard.kernel import VirtualKernel
+from batchyard.ports.kernel import Ticket, Work
 
 #: How much work is done before the event loop may look at its sockets again.
 STEPS_AT_ONCE: Final = 200
@@ -36,10 +36,15 @@ class LiveKernel:
         """What time it is."""
         return self._start + int((self._loop.time() - self._began) * self._speed * SECOND)
 
-    def call_at(self, when: Instant, work: Work) -> None:
+    def call_at(self, when: Instant, work: Work) -> Ticket:
         """Do the work at an instant; equal instants in order of arrival."""
-        self._inner.call_at(when, work)
+        ticket = self._inner.call_at(when, work)
         self._pump_soon()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Do that work no more, unless its instant has come."""
+        self._inner.cancel(ticket)
 
     def call_soon(self, work: Work) -> None:
         """Do the work at the present instant, after all that is due now."""

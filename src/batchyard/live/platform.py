@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
 from batchyard.apiserver.server import ApiServer
 from batchyard.base.instant import Instant
-from batchyard.client.local import LocalClient
+from batchyard.client.local import LocalClient, Prepare
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.runner import ignore_event
@@ -31,7 +31,7 @@ from batchyard.ports.client import Create, EventType, WatchEvent, Write, WriteRe
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
-from batchyard.sim.pace import pace_of
+from batchyard.runtime.pace import pace_of
 from batchyard.store.journal import Journal
 from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform, preparations
@@ -45,10 +45,14 @@ _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease"
 class LiveClient(LocalClient):
     """The client in process, with the revision of its store."""
 
+    def __init__(self, store: Store, kernel: LiveKernel, prepare: Mapping[str, Prepare]) -> None:
+        super().__init__(store, kernel, prepare=prepare)
+        self._revisions = store
+
     @property
     def revision(self) -> int:
         """The revision of the last change."""
-        return self._store.revision
+        return self._revisions.revision
 
 
 class Embedded:
@@ -62,7 +66,7 @@ class Embedded:
         self._commit = GroupCommit(self._store, self._journal, loop)
         known = self._store.list(CLUSTER)
         settings = Settings(with_nodes=bool(known) or cluster is not None)
-        self._client = LiveClient(self._store, self._kernel, prepare=preparations(settings))
+        self._client = LiveClient(self._store, self._kernel, preparations(settings))
         self.platform = self._wired(settings, cluster or (known[0] if known else None))
         self._server = ApiServer(self._client, self._commit, self._kernel.clock)
         self._begin(cluster)

@@ -18,6 +18,7 @@ from batchyard.core.lifecycle.node import DrainOptions, cordoned, drain
 from batchyard.core.lifecycle.pod import BY_EVICTION, RUNNING, disrupted, is_terminal, is_terminating, node_of, phase
 from batchyard.core.lifecycle.workload import is_finished
 from batchyard.core.machines import instances
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Delete, Reader, Update, UpdateStatus, Write
 from batchyard.sim.event_log import EventLog
 from batchyard.sim.faults import (
@@ -31,7 +32,6 @@ from batchyard.sim.faults import (
     Stockout,
 )
 from batchyard.sim.faulty_client import Trouble
-from batchyard.sim.kernel import VirtualKernel
 from batchyard.sim.shortages import with_shortages, without_shortages
 
 #: A drain by hand gets everything off the node that anybody may take off it.

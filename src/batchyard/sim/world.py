@@ -19,17 +19,17 @@ from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.admission.preemption_loops import PreemptionLoop
 from batchyard.core.cycle import Policy
 from batchyard.core.placement.profile import Profile
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, Delete, EventType, Update, WatchEvent, Write, WriteResult
 from batchyard.ports.controller import EventRecord
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
+from batchyard.runtime.pace import pace_of
 from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.faulty_client import FaultyClient, Trouble
 from batchyard.sim.injection import Injection
-from batchyard.sim.kernel import VirtualKernel
 from batchyard.sim.merge import merged
-from batchyard.sim.pace import pace_of
 from batchyard.sim.scenario import Scenario, Step
 from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store

@@ -194,10 +194,9 @@ class Journal:
             try:
                 yield
                 self._file.execute("COMMIT")
-            except BaseException:
+            finally:
                 if self._file.in_transaction:
                     self._file.execute("ROLLBACK")
-                raise
 
     @contextmanager
     def _told(self) -> Iterator[None]:

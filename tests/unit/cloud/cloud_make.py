@@ -12,9 +12,9 @@ from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.runner import Runner
 from batchyard.core.machines.instances import new_instance, phase_of
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Update, UpdateStatus, Write, WriteResult
 from batchyard.ports.controller import EventRecord
-from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 from stage import Stage
 

@@ -18,9 +18,9 @@ from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningR
 from batchyard.controllers.nodes.health import NodeHealth
 from batchyard.controllers.placement.controller import PlacementController
 from batchyard.controllers.runner import Runner
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Delete, UpdateStatus
 from batchyard.ports.controller import Controller, EventRecord
-from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 from stage import Stage
 from unit.cloud.cloud_make import MortalClient

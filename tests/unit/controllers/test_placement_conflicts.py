@@ -6,9 +6,9 @@ from batchyard.api.meta import Key, Obj
 from batchyard.client.local import LocalClient
 from batchyard.controllers.placement.controller import PlacementController
 from batchyard.controllers.runner import Runner
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create
 from batchyard.sim.faulty_client import FaultyClient, Trouble
-from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 
 

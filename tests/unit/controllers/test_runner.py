@@ -16,6 +16,7 @@ from batchyard.base.check import InvariantError
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
 from batchyard.client.local import LocalClient
 from batchyard.controllers.runner import Runner, backoff
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import (
     Client,
     Create,
@@ -29,7 +30,6 @@ from batchyard.ports.client import (
     WriteResult,
 )
 from batchyard.ports.controller import EventRecord, Outcome
-from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 
 START: Instant = 1_767_225_600_000_000

@@ -10,9 +10,9 @@ from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, MINUTE
 from batchyard.client.local import LocalClient
+from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
 from batchyard.sim.accounts import BOOT, DONE, IDLE, LOST, RUNS, Accounts, Statement
-from batchyard.sim.kernel import VirtualKernel
 from batchyard.store.memory import Store
 
 CLOUD = "cloud.batchyard.dev/v1alpha1"

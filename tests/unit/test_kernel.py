@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.base.check import InvariantError
 from batchyard.base.instant import Instant
-from batchyard.sim.kernel import EndlessInstant, VirtualKernel
+from batchyard.kernel import EndlessInstant, VirtualKernel
 
 
 def test_the_clock_moves_only_with_work() -> None:
