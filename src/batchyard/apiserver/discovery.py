@@ -3,102 +3,120 @@
 Sources: k8s.io/apiserver, pkg/endpoints/discovery; k8s.io/api/apidiscovery/v2.
 """
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api.scheme import ServedKind
-from batchyard.apiserver.paths import SERVED
+from batchyard.apiserver.resources import Resource, Resources
 
 VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-_STATUS_VERBS: Final = ["get", "patch", "update"]
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 #: The version of Kubernetes whose API this is.
 VERSION: Final = {"major": "1", "minor": "32", "gitVersion": "v1.32.0+batchyard", "platform": "linux/amd64"}
+_PART_VERBS: Final = ["get", "patch", "update"]
 
 
-@cache
-def document(path: str) -> Mapping[str, Any] | None:
-    """The discovery document at a path; None if there is none."""
-    match path.strip("/").split("/"):
-        case ["api"]:
-            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
-        case ["apis"]:
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(name) for name in _groups() if name]}
-        case ["apis", group] if group in _groups():
-            return {"kind": "APIGroup", "apiVersion": "v1", **_group(group)}
-        case ["api", version] if version in _groups()[""]:
-            return _resources("", version)
-        case ["apis", group, version] if version in _groups().get(group, ()):
-            return _resources(group, version)
-        case ["version"]:
-            return VERSION
-    return None
+class Discovery:
+    """The documents of what is served at present."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._edition = -1
+        self._documents: dict[str, Mapping[str, Any]] = {}
+
+    def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
+        """The document at `/version`, `/api`, `/apis` or below; None if there is none."""
+        if self._edition != self._resources.edition:
+            self._edition = self._resources.edition
+            self._documents = _documents(self._resources.all())
+        place = path.strip("/")
+        return self._documents.get(f"{place}?aggregated" if is_aggregated else place)
 
 
-@cache
-def aggregated(path: str) -> Mapping[str, Any]:
-    """All groups below `/api` or `/apis` with all their resources in one document."""
-    names = [""] if path.strip("/") == "api" else [name for name in _groups() if name]
-    items = [
-        {
-            "metadata": {"name": name} if name else {},
-            "versions": [
-                {"version": version, "resources": _aggregated_resources(name, version), "freshness": "Current"}
-                for version in _groups()[name]
-            ],
-        }
-        for name in names
-    ]
-    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+def _documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, Any]]:
+    groups = _groups(resources)
+    named = [_group(name, versions) for name, versions in groups.items() if name]
+    documents: dict[str, Mapping[str, Any]] = {
+        "version": VERSION,
+        "api": {"kind": "APIVersions", "versions": groups.get("", []), "serverAddressByClientCIDRs": []},
+        "apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": named},
+        "api?aggregated": _aggregated(resources, {"": groups.get("", [])}),
+        "apis?aggregated": _aggregated(resources, {name: groups[name] for name in groups if name}),
+    }
+    for name, versions in groups.items():
+        if name:
+            documents[f"apis/{name}"] = {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
+        for version in versions:
+            place = f"apis/{name}/{version}" if name else f"api/{version}"
+            documents[place] = _list(name, version, _within(resources, name, version))
+    return documents
 
 
-@cache
-def _groups() -> Mapping[str, list[str]]:
+def _groups(resources: Sequence[Resource]) -> dict[str, list[str]]:
     """The versions of each group, the preferred one first."""
     groups: dict[str, dict[str, None]] = {}
-    for info in SERVED:
+    for info in (resource.info for resource in resources):
         versions = [info.storage_version, *reversed(info.versions)]
         groups.setdefault(info.group, {}).update(dict.fromkeys(versions))
     return {name: list(versions) for name, versions in groups.items()}
 
 
-def _group(name: str) -> dict[str, Any]:
-    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in _groups()[name]]
+def _within(resources: Sequence[Resource], group: str, version: str) -> list[Resource]:
+    return [each for each in resources if each.info.group == group and version in each.info.versions]
+
+
+def _group(name: str, of: Sequence[str]) -> dict[str, Any]:
+    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in of]
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
-def _resources(group: str, version: str) -> dict[str, Any]:
+def _list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
-    for info in _kinds(group, version):
+    for info, _, subresources in resources:
         named = {"namespaced": info.namespaced, "kind": info.kind}
         short = {"shortNames": list(info.short_names)} if info.short_names else {}
         found.append({"name": info.plural, "singularName": info.singular, **named, "verbs": VERBS, **short})
-        if info.has_status:
-            found.append({"name": f"{info.plural}/status", "singularName": "", **named, "verbs": _STATUS_VERBS})
+        found += [
+            {"name": f"{info.plural}/{part}", "singularName": "", **named, "verbs": _PART_VERBS}
+            for part in subresources
+        ]
     group_version = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": found}
 
 
-def _aggregated_resources(group: str, version: str) -> list[dict[str, Any]]:
-    return [
+def _aggregated(resources: Sequence[Resource], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """All of some groups with all their resources in one document."""
+    items = [
         {
-            "resource": info.plural,
-            "responseKind": {"group": group, "version": version, "kind": info.kind},
-            "scope": "Namespaced" if info.namespaced else "Cluster",
-            "singularResource": info.singular,
-            "verbs": VERBS,
-            **({"shortNames": list(info.short_names)} if info.short_names else {}),
-            **({"subresources": [_aggregated_status(info, version)]} if info.has_status else {}),
+            "metadata": {"name": name} if name else {},
+            "versions": [
+                {
+                    "version": version,
+                    "resources": [_told(each, version) for each in _within(resources, name, version)],
+                    "freshness": "Current",
+                }
+                for version in versions
+            ],
         }
-        for info in _kinds(group, version)
+        for name, versions in groups.items()
     ]
+    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
 
 
-def _aggregated_status(info: ServedKind, version: str) -> dict[str, Any]:
+def _told(resource: Resource, version: str) -> dict[str, Any]:
+    """A resource as the aggregated document tells of it."""
+    info = resource.info
     kind = {"group": info.group, "version": version, "kind": info.kind}
-    return {"subresource": "status", "responseKind": kind, "verbs": _STATUS_VERBS}
-
-
-def _kinds(group: str, version: str) -> list[ServedKind]:
-    return [info for info in SERVED if info.group == group and version in info.versions]
+    told: dict[str, Any] = {
+        "resource": info.plural,
+        "responseKind": kind,
+        "scope": "Namespaced" if info.namespaced else "Cluster",
+        "singularResource": info.singular,
+        "verbs": VERBS,
+    }
+    if info.short_names:
+        told["shortNames"] = list(info.short_names)
+    if resource.subresources:
+        told["subresources"] = [
+            {"subresource": part, "responseKind": kind, "verbs": _PART_VERBS} for part in resource.subresources
+        ]
+    return told

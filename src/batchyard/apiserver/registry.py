@@ -10,13 +10,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from batchyard.api import conversion, validation
-from batchyard.api.decode import decode
 from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound
 from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.apiserver.patch import patched
 from batchyard.apiserver.paths import ResourcePath
-from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
+from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_request, causes_of, path_not_found
 from batchyard.apiserver.selection import selection_of
 from batchyard.ports.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
 
@@ -24,7 +22,6 @@ from batchyard.ports.client import Create, Delete, Propagation, Update, UpdateSt
 PATCHES_MAX: Final = 5
 _LIMIT_MAX: Final = 100_000
 _decode_json = msgspec.json.Decoder(strict=True).decode
-_SUBRESOURCES: Final = ("", "status")
 
 
 class Objects(Protocol):
@@ -59,8 +56,8 @@ class Registry:
 
     def handle(self, request: Request, path: ResourcePath) -> Response:
         """Answer a request for a resource; Refused where it cannot be done."""
-        if path.subresource not in _SUBRESOURCES or (path.subresource == "status" and not path.info.has_status):
-            raise Refused(404, "NotFound", "the server could not find the requested resource")
+        if path.subresource and path.subresource not in path.resource.subresources:
+            raise path_not_found()
         match request.method, bool(path.name):
             case "GET", True:
                 return self._get(path)
@@ -133,7 +130,7 @@ class Registry:
         if path.subresource == "status":
             write: Write = UpdateStatus({**stored, **sent.obj})
         else:
-            faults = validation.validate_update({**sent.obj, "status": stored.get("status", {})}, stored)
+            faults = path.resource.strategy.check_update({**sent.obj, "status": stored.get("status", {})}, stored)
             if faults:
                 raise _invalid(InvalidObject(faults), path, path.name)
             write = Update(sent.obj)
@@ -178,7 +175,9 @@ class Registry:
                 raise bad_request(f'{kind} in version "{version}" cannot be handled as a {path.info.kind}')
             expected = f"the expected API version ({path.api_version})"
             raise bad_request(f"the API version in the data ({version}) does not match {expected}")
-        decoded = decode({**sent, "kind": kind, "apiVersion": version}, path.namespace or "default")
+        decoded = path.resource.strategy.decode(
+            {**sent, "kind": kind, "apiVersion": version}, path.namespace or "default"
+        )
         if decoded.obj is None:
             name = str((sent.get("metadata") or {}).get("name", ""))
             raise _invalid(InvalidObject(decoded.faults), path, name)
@@ -199,11 +198,15 @@ class Registry:
 
     def _shown(self, obj: Obj, path: ResourcePath) -> dict[str, Any]:
         """An object in the version asked for."""
-        return conversion.from_storage(obj, path.api_version)
+        return path.resource.strategy.show(obj, path.api_version)
 
 
 def body_of(request: Request) -> Any:
-    """The body as JSON; Refused if it is none."""
+    """The body as JSON; Refused if it is none, or is said to be something else, such as protobuf."""
+    content_type = request.headers.get("content-type", JSON).partition(";")[0].strip()
+    if request.body and content_type != JSON:
+        told = f"the body of the request was in an unknown format - accepted media types include: {JSON}"
+        raise Refused(415, "UnsupportedMediaType", told)
     try:
         return _decode_json(request.body) if request.body else {}
     except (msgspec.DecodeError, RecursionError) as error:
@@ -259,7 +262,7 @@ def _refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> Re
         case NotFound():
             return _not_found(path)
         case Conflict() if isinstance(write, Create):
-            return Refused(409, "AlreadyExists", f'{path.resource} "{name}" already exists', _details(path, name))
+            return Refused(409, "AlreadyExists", f'{path.resource.title} "{name}" already exists', _details(path, name))
         case Conflict():
             return _conflict(path, name)
         case InvalidObject():
@@ -270,12 +273,12 @@ def _refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> Re
 
 
 def _not_found(path: ResourcePath) -> Refused:
-    return Refused(404, "NotFound", f'{path.resource} "{path.name}" not found', _details(path, path.name))
+    return Refused(404, "NotFound", f'{path.resource.title} "{path.name}" not found', _details(path, path.name))
 
 
 def _conflict(path: ResourcePath, name: str) -> Refused:
     told = "the object has been modified; please apply your changes to the latest version and try again"
-    message = f'Operation cannot be fulfilled on {path.resource} "{name}": {told}'
+    message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {told}'
     return Refused(409, "Conflict", message, _details(path, name))
 
 

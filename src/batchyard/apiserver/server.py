@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from batchyard.api import conversion
-from batchyard.api.meta import Obj
-from batchyard.apiserver import discovery
-from batchyard.apiserver.authentication import ANONYMOUS, MASTERS
-from batchyard.apiserver.openapi import openapi_document
+from batchyard.api.meta import Obj, key_of
+from batchyard.apiserver.authentication import ANONYMOUS
+from batchyard.apiserver.authorization import Authorizer, attributes_of, refusal
+from batchyard.apiserver.discovery import AGGREGATED, Discovery
+from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.paths import ResourcePath, resource_at
 from batchyard.apiserver.registry import Objects, Registry
 from batchyard.apiserver.request import Refused, Request, Response, path_not_found
+from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.selection import selection_of
 from batchyard.apiserver.tables import table_of, wants_table
 from batchyard.apiserver.watching import WatchStream
@@ -20,7 +21,6 @@ from batchyard.store.log import Expired
 
 _HEALTH: Final = ("healthz", "livez", "readyz")
 _OPEN: Final = (*_HEALTH, "version")
-_VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -37,11 +37,22 @@ class Feed(Protocol):
 class ApiServer:
     """See the module."""
 
-    def __init__(self, objects: Objects, feed: Feed, now: Callable[[], Instant]) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        feed: Feed,
+        now: Callable[[], Instant],
+        resources: Resources,
+        authorizer: Authorizer,
+    ) -> None:
         self._objects = objects
         self._registry = Registry(objects)
         self._feed = feed
         self._now = now
+        self._resources = resources
+        self._authorizer = authorizer
+        self._discovery = Discovery(resources)
+        self._openapi = OpenApi(resources)
 
     def handle(self, request: Request) -> Response | WatchStream:
         """Answer a request."""
@@ -51,10 +62,10 @@ class ApiServer:
             return refused.response()
 
     def _answer(self, request: Request) -> Response | WatchStream:
-        path = resource_at(request.path)
+        path = resource_at(self._resources, request.path)
         self._check_allowed(request, path)
         if path is None:
-            return _about_the_server(request)
+            return self._about_the_server(request)
         if request.method == "GET" and request.flag("watch"):
             return self._watch(request, path)
         response = self._registry.handle(request, path)
@@ -63,32 +74,39 @@ class ApiServer:
         return response
 
     def _check_allowed(self, request: Request, path: ResourcePath | None) -> None:
-        """Whoever is no master is refused; who is not known at all may only ask how the server is."""
-        if MASTERS in request.user.groups or (path is None and request.path.strip("/").split("/")[0] in _OPEN):
+        """Whoever may not do it is refused; who is not known at all may only ask how the server is."""
+        if path is None and request.path.strip("/").split("/")[0] in _OPEN:
             return
         if request.user.name == ANONYMOUS.name:
             raise Refused(401, "Unauthorized", "Unauthorized")
-        verb = _VERBS.get(request.method, request.method.lower())
-        what = f'resource "{path.resource}"' if path is not None else f'path "{request.path}"'
-        told = f'User "{request.user.name}" cannot {verb} {what}'
-        raise Refused(403, "Forbidden", f"{what} is forbidden: {told}")
+        attributes = attributes_of(request, path)
+        if self._authorizer.allows(attributes):
+            return
+        told = refusal(attributes)
+        if path is None:
+            raise Refused(403, "Forbidden", f"forbidden: {told}")
+        details = {"name": path.name, "group": path.info.group, "kind": path.info.plural}
+        named = f'{path.resource.title} "{path.name}"' if path.name else path.resource.title
+        raise Refused(403, "Forbidden", f"{named} is forbidden: {told}", {k: v for k, v in details.items() if v})
 
     def _as_table(self, response: Response, request: Request, path: ResourcePath) -> Response:
-        body = response.body
-        items = body["items"] if not path.name else [body]
-        metadata = body["metadata"] if not path.name else {"resourceVersion": body["metadata"]["resourceVersion"]}
-        stored = [conversion.to_storage(item) for item in items]
-        return response._replace(body=table_of(path.info.constant, stored, request, self._now(), metadata))
+        """What was found, as a Table."""
+        body, strategy = response.body, path.resource.strategy
+        items = [body] if path.name else body["items"]
+        metadata = {"resourceVersion": body["metadata"]["resourceVersion"]} if path.name else body["metadata"]
+        stored = [self._objects.get(key_of(item)) or item for item in items]
+        return response._replace(body=table_of(strategy, stored, request, self._now(), metadata))
 
     def _watch(self, request: Request, path: ResourcePath) -> WatchStream:
         """A watch from the revision asked for; from all that is there where none is."""
         selection = selection_of(request, path.info.constant)
+        strategy = path.resource.strategy
 
         def show(obj: Obj) -> Mapping[str, Any]:
             if not wants_table(request):
-                return conversion.from_storage(obj, path.api_version)
+                return strategy.show(obj, path.api_version)
             metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-            return table_of(path.info.constant, [obj], request, self._now(), metadata)
+            return table_of(strategy, [obj], request, self._now(), metadata)
 
         watch = WatchStream(path, selection, show)
         version = request.query.get("resourceVersion", "")
@@ -114,22 +132,18 @@ class ApiServer:
         except Expired as expired:
             raise Refused(410, "Expired", str(expired)) from expired
 
-
-def _about_the_server(request: Request) -> Response:
-    """What is served, and how it is."""
-    if request.method not in {"GET", "HEAD"}:
-        raise path_not_found()
-    first, _, rest = request.path.strip("/").partition("/")
-    if first in _HEALTH:
-        return Response(200, "ok", content_type=_TEXT)
-    if first == "openapi":
-        found = openapi_document(rest)
+    def _about_the_server(self, request: Request) -> Response:
+        """What is served, and how it is."""
+        if request.method not in {"GET", "HEAD"}:
+            raise path_not_found()
+        first, _, rest = request.path.strip("/").partition("/")
+        if first in _HEALTH:
+            return Response(200, "ok", content_type=_TEXT)
+        is_aggregated = not rest and AGGREGATED in request.headers.get("accept", "") and first in {"api", "apis"}
+        if first == "openapi":
+            found = self._openapi.document(rest)
+        else:
+            found = self._discovery.document(request.path, is_aggregated=is_aggregated)
         if found is None:
             raise path_not_found()
-        return Response(200, found)
-    if first in {"api", "apis"} and not rest and discovery.AGGREGATED in request.headers.get("accept", ""):
-        return Response(200, discovery.aggregated(request.path), content_type=discovery.AGGREGATED)
-    document = discovery.document(request.path)
-    if document is None:
-        raise path_not_found()
-    return Response(200, document)
+        return Response(200, found, content_type=AGGREGATED) if is_aggregated else Response(200, found)

@@ -1,14 +1,14 @@
 """Objects as the Table that `kubectl get` asks for. Source: k8s.io/apimachinery, pkg/apis/meta/v1 (Table)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from batchyard.api.meta import Obj
-from batchyard.api.tables import columns, row
 from batchyard.apiserver.request import Request
+from batchyard.apiserver.resources import Strategy
 from batchyard.base.instant import Instant
 
-_PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+_PARTIAL: Final = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 
 
 def wants_table(request: Request) -> bool:
@@ -18,11 +18,11 @@ def wants_table(request: Request) -> bool:
 
 
 def table_of(
-    kind: str, objs: Sequence[Obj], request: Request, now: Instant, metadata: Mapping[str, Any]
+    strategy: Strategy, objs: Sequence[Obj], request: Request, now: Instant, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Objects in their storage version as a Table, with as much of each as `includeObject` says."""
     included = request.query.get("includeObject", "Metadata")
-    rows = [{"cells": row(obj, now=now, wide=True), **_included(obj, included)} for obj in objs]
+    rows = [{"cells": strategy.cells(obj, now), **_included(obj, included)} for obj in objs]
     definitions = [
         {
             "name": column.name,
@@ -31,7 +31,7 @@ def table_of(
             "description": column.name,
             "priority": column.priority,
         }
-        for number, column in enumerate(columns(kind, wide=True))
+        for number, column in enumerate(strategy.columns())
     ]
     return {
         "kind": "Table",

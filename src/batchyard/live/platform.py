@@ -15,6 +15,9 @@ import uvicorn
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
+from batchyard.apiserver.authorization import MastersOnly
+from batchyard.apiserver.built_in import built_in_resources
+from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.server import ApiServer
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient, Prepare
@@ -68,7 +71,9 @@ class Embedded:
         settings = Settings(with_nodes=bool(known) or cluster is not None)
         self._client = LiveClient(self._store, self._kernel, preparations(settings))
         self.platform = self._wired(settings, cluster or (known[0] if known else None))
-        self._server = ApiServer(self._client, self._commit, self._kernel.clock)
+        self._server = ApiServer(
+            self._client, self._commit, self._kernel.clock, Resources(built_in_resources()), MastersOnly()
+        )
         self._begin(cluster)
 
     def app(self) -> Wire:

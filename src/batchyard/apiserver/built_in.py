@@ -1,0 +1,49 @@
+"""The kinds that batchyard has itself: what `batchyard.api` says of each, as the registry asks it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from batchyard.api import conversion, validation
+from batchyard.api.decode import Decoded, decode
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import KINDS, SCENARIO, ServedKind
+from batchyard.api.tables import Column, columns, row
+from batchyard.apiserver.resources import Resource
+from batchyard.base.instant import Instant
+
+
+class BuiltIn:
+    """The strategy of one such kind."""
+
+    def __init__(self, constant: str) -> None:
+        self._constant = constant
+
+    def decode(self, sent: Mapping[str, Any], namespace: str) -> Decoded:
+        """An object as it was sent, complete and in its storage version; or what is wrong with it."""
+        return decode(sent, namespace)
+
+    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """A stored object in a version that is served."""
+        return conversion.from_storage(stored, api_version)
+
+    def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
+        """What may not become of a stored object."""
+        return validation.validate_update(new, old)
+
+    def columns(self) -> Sequence[Column]:
+        """The columns of its table, those of `-o wide` too."""
+        return columns(self._constant, wide=True)
+
+    def cells(self, stored: Obj, now: Instant) -> list[str]:
+        """The cells of a stored object, one for each column."""
+        return row(stored, now=now, wide=True)
+
+
+def built_in_resources() -> list[Resource]:
+    """The kinds that are resources: all but the Scenario, which is a file."""
+    return [_resource(info) for info in KINDS if info.constant != SCENARIO]
+
+
+def _resource(info: ServedKind) -> Resource:
+    return Resource(info, BuiltIn(info.constant), ("status",) if info.has_status else ())

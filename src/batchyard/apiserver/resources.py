@@ -1,0 +1,83 @@
+"""What is served: each resource with what makes its kind another than the rest.
+
+The kinds that batchyard has are served from the start. Those of CustomResourceDefinitions come and go while it runs;
+whoever keeps something that follows from what is served asks `edition` whether it has changed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from batchyard.api.decode import Decoded
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import ServedKind
+from batchyard.api.tables import Column
+from batchyard.base.instant import Instant
+
+
+class Strategy(Protocol):
+    """What is true of one kind alone."""
+
+    def decode(self, sent: Mapping[str, Any], namespace: str) -> Decoded:
+        """An object as it was sent, complete and in its storage version; or what is wrong with it."""
+
+    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """A stored object in a version that is served."""
+
+    def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
+        """What may not become of a stored object."""
+
+    def columns(self) -> Sequence[Column]:
+        """The columns of its table, those of `-o wide` too."""
+
+    def cells(self, stored: Obj, now: Instant) -> list[str]:
+        """The cells of a stored object, one for each column."""
+
+
+class Resource(NamedTuple):
+    """A resource that is served."""
+
+    info: ServedKind
+    strategy: Strategy
+    #: Parts of its objects that have paths of their own, `status` among them.
+    subresources: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The resource as messages name it: `jobs.batch`, or `pods` in the core group."""
+        return f"{self.info.plural}.{self.info.group}" if self.info.group else self.info.plural
+
+
+class Resources:
+    """All that is served, by group, version and plural."""
+
+    def __init__(self, built_in: Iterable[Resource]) -> None:
+        self._built_in = list(built_in)
+        self._all = list(self._built_in)
+        self._by_path = _by_path(self._all)
+        #: Counts how often what is served has changed.
+        self.edition = 0
+
+    def find(self, group: str, version: str, plural: str) -> Resource | None:
+        """The resource at a path; None if there is none."""
+        return self._by_path.get((group, version, plural))
+
+    def all(self) -> Sequence[Resource]:
+        """All resources, the built-in ones first."""
+        return self._all
+
+    def serve_also(self, further: Iterable[Resource]) -> None:
+        """Serve these besides the built-in ones, instead of those that were served besides them before."""
+        self._all = [*self._built_in, *further]
+        self._by_path = _by_path(self._all)
+        self.edition += 1
+
+
+def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Resource]:
+    """Resources by path; of two at the same the first counts."""
+    found: dict[tuple[str, str, str], Resource] = {}
+    for resource in resources:
+        info = resource.info
+        for version in info.versions:
+            found.setdefault((info.group, version, info.plural), resource)
+    return found

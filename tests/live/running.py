@@ -1,0 +1,67 @@
+"""A platform that really runs, in a process of its own, and the kubectl that talks to it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+_READY = "export KUBECONFIG="
+_ENDS_WITHIN = 30
+_ANSWERS_WITHIN = 60
+
+
+class Running:
+    """A process of `batchyard up` that listens."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "batchyard", "up", "--data-dir", str(folder), *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        told = []
+        for line in self.process.stderr:
+            told.append(line)
+            if _READY in line:
+                break
+        else:
+            raise AssertionError("it ended before it listened: " + "".join(told))
+        self.kubeconfig = folder / "kubeconfig"
+
+    def kubectl(self, *arguments: str, sent: str = "", fails: bool = False) -> str:
+        """What kubectl prints; with `fails`, what it says of its failure."""
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        done = subprocess.run(
+            ["kubectl", *arguments],
+            input=sent,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=_ANSWERS_WITHIN,
+            check=False,
+        )
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stderr if fails else done.stdout
+
+    def kill(self) -> None:
+        """End it without a word of warning."""
+        self.process.kill()
+        self._ended()
+
+    def end(self) -> int:
+        """Ask it to end; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._ended()
+
+    def _ended(self) -> int:
+        code = self.process.wait(_ENDS_WITHIN)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.kill()

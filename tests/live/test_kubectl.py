@@ -1,0 +1,76 @@
+"""What people do with kubectl, against a platform that runs."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from live.running import Running
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+PLATFORM = str(EXAMPLES / "refarch/platform")
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One platform for the tests of this module."""
+    folder = tmp_path_factory.mktemp("platform")
+    with Running(folder, "--cluster", str(EXAMPLES / "refarch/cluster.yaml"), "--speed", "60x") as started:
+        started.kubectl("apply", "-R", "-f", PLATFORM)
+        yield started
+
+
+CONFIG_MAP = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: told, namespace: team-a}
+data: {who: somebody, when: now}
+"""
+
+
+def test_what_was_applied_is_unchanged_when_applied_again(platform: Running) -> None:
+    told = platform.kubectl("apply", "-R", "-f", PLATFORM)
+    assert {line.rpartition(" ")[2] for line in told.splitlines()} == {"unchanged"}
+
+
+def test_the_reserved_nodes_are_ready(platform: Running) -> None:
+    header, *nodes = platform.kubectl("get", "nodes", "-l", "cloud.google.com/gke-nodepool=reserved-np").splitlines()
+    assert header.split() == ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
+    assert len(nodes) == 4
+
+
+def test_cluster_queues_have_kueues_columns(platform: Running) -> None:
+    header = platform.kubectl("get", "clusterqueues", "-o", "wide").splitlines()[0]
+    assert header.split() == ["NAME", "COHORT", "STRATEGY", "PENDING", "WORKLOADS", "ADMITTED", "WORKLOADS"]
+
+
+def test_an_object_is_made_changed_and_deleted(platform: Running) -> None:
+    assert platform.kubectl("create", "-f", "-", sent=CONFIG_MAP) == "configmap/told created\n"
+    platform.kubectl("label", "-n", "team-a", "configmap", "told", "colour=green")
+    platform.kubectl("patch", "-n", "team-a", "configmap", "told", "--type", "merge", "-p", '{"data":{"when":null}}')
+    seen = platform.kubectl("get", "-n", "team-a", "cm", "told", "-o", "jsonpath={.metadata.labels.colour} {.data}")
+    assert seen == 'green {"who":"somebody"}'
+    assert "deleted" in platform.kubectl("delete", "-n", "team-a", "configmap", "told")
+    assert "NotFound" in platform.kubectl("get", "-n", "team-a", "configmap", "told", fails=True)
+
+
+def test_jobs_run_under_quota_to_their_end(platform: Running) -> None:
+    steps = EXAMPLES / "first-steps"
+    platform.kubectl("apply", "-f", str(steps / "platform.yaml"), "-f", str(steps / "jobs.yaml"))
+    platform.kubectl("wait", "-n", "team", "--for=condition=Complete", "--timeout=50s", "job", "--all")
+    shown = platform.kubectl("get", "-n", "team", "workloads", "-o", "jsonpath={.items[*].status.conditions[*].type}")
+    assert shown.split().count("Finished") == 3
+
+
+def test_what_was_answered_survives_a_sudden_end(tmp_path: Path) -> None:
+    with Running(tmp_path) as first:
+        first.kubectl("create", "-f", "-", sent='{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"kept"}}')
+        version = first.kubectl("get", "namespace", "kept", "-o", "jsonpath={.metadata.resourceVersion}")
+        first.kill()
+    with Running(tmp_path) as second:
+        again = second.kubectl("get", "namespace", "kept", "-o", "jsonpath={.metadata.resourceVersion}")
+        assert again == version
+        assert second.end() == 0
