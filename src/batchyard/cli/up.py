@@ -1,11 +1,12 @@
 """`batchyard up`, `status` and `down`: the embedded platform in the foreground, and what there is to say of it."""
 
-import asyncio
 import json
 import os
 import signal
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import uvloop
 
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
@@ -42,7 +43,7 @@ def up(wanted: Wanted) -> None:
             output.tell(f"batchyard: export KUBECONFIG={(folder / KUBECONFIG).resolve()}")
 
     try:
-        asyncio.run(serve(Place(folder, wanted.port, wanted.is_insecure), cluster, wanted.speed, ready))
+        uvloop.run(serve(Place(folder, wanted.port, wanted.is_insecure), cluster, wanted.speed, ready))
     except JournalError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
