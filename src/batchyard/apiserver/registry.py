@@ -10,17 +10,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound
-from batchyard.api.meta import Key, Obj, with_metadata
+from batchyard.api.errors import InvalidObject
+from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.apiserver.patch import patched
 from batchyard.apiserver.paths import ResourcePath
-from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_request, causes_of, path_not_found
+from batchyard.apiserver.refusals import conflict, details, invalid, not_found, refusal
+from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_request
 from batchyard.apiserver.selection import selection_of
 from batchyard.ports.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
 
 #: How often a patch is tried again on the newer object where another write came between.
 PATCHES_MAX: Final = 5
-_LIMIT_MAX: Final = 100_000
 _decode_json = msgspec.json.Decoder(strict=True).decode
 
 
@@ -56,13 +56,7 @@ class Registry:
 
     def handle(self, request: Request, path: ResourcePath) -> Response:
         """Answer a request for a resource; Refused where it cannot be done."""
-        if path.subresource and path.subresource not in path.resource.subresources:
-            raise path_not_found()
         match request.method, bool(path.name):
-            case "GET", True:
-                return self._get(path)
-            case "GET", False:
-                return self._list(request, path)
             case "POST", False:
                 return self._create(request, path)
             case "PUT", True:
@@ -74,22 +68,6 @@ class Registry:
             case "DELETE", False:
                 return self._delete_all(request, path)
         raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-
-    # --- reading ---
-
-    def _get(self, path: ResourcePath) -> Response:
-        return Response(200, self._shown(self._found(path), path))
-
-    def _list(self, request: Request, path: ResourcePath) -> Response:
-        selection = selection_of(request, path.info.constant)
-        found = self._objects.list(path.info.constant, path.namespace or None)
-        items = [self._shown(obj, path) for obj in found if selection.accepts(obj)]
-        metadata: dict[str, Any] = {"resourceVersion": str(self._objects.revision)}
-        items, more = _page(items, request)
-        if more:
-            metadata |= {"continue": _place(items[-1]), "remainingItemCount": more}
-        listed = {"kind": f"{path.info.kind}List", "apiVersion": path.api_version, "metadata": metadata, "items": items}
-        return Response(200, listed)
 
     # --- writing ---
 
@@ -104,7 +82,7 @@ class Registry:
     def _update(self, request: Request, path: ResourcePath) -> Response:
         stored = self._objects.get(_key(path))
         if stored is None:
-            raise _not_found(path)
+            raise not_found(path)
         sent = self._read(request, path)
         if sent.obj["metadata"].get("name") != path.name:
             told = f"the name of the object ({sent.obj['metadata'].get('name', '')}) does not match"
@@ -132,7 +110,7 @@ class Registry:
         else:
             faults = path.resource.strategy.check_update({**sent.obj, "status": stored.get("status", {})}, stored)
             if faults:
-                raise _invalid(InvalidObject(faults), path, path.name)
+                raise invalid(InvalidObject(faults), path, path.name)
             write = Update(sent.obj)
         done = self._write(write, path, path.name)
         return Response(200, self._shown(done, path), sent.warnings)
@@ -142,23 +120,26 @@ class Registry:
         stored = self._found(path)
         wanted = (options.get("preconditions") or {}).get("resourceVersion")
         if wanted and wanted != stored["metadata"]["resourceVersion"]:
-            raise _conflict(path, path.name)
+            raise conflict(path, path.name)
         self._write(_deletion(_key(path), options), path, path.name)
         left = self._objects.get(_key(path))
         if left is not None:
             return Response(200, self._shown(left, path))
-        details = {**_details(path, path.name), "uid": stored["metadata"]["uid"]}
-        done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+        gone = {**details(path, path.name), "uid": stored["metadata"]["uid"]}
+        done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": gone}
         return Response(200, done)
 
     def _delete_all(self, request: Request, path: ResourcePath) -> Response:
         options = _options(request)
-        listed = self._list(request, path)
-        for obj in listed.body["items"]:
-            metadata = obj["metadata"]
-            key = Key(path.info.constant, metadata.get("namespace", ""), metadata["name"])
+        selection = selection_of(request, path.info.constant)
+        found = self._objects.list(path.info.constant, path.namespace or None)
+        gone = [obj for obj in found if selection.accepts(obj)]
+        for obj in gone:
+            key = key_of(obj)
             self._write(_deletion(key, options), path, key.name)
-        return listed
+        items = [self._shown(obj, path) for obj in gone]
+        listed = {"kind": f"{path.info.kind}List", "apiVersion": path.api_version, "metadata": {}, "items": items}
+        return Response(200, listed)
 
     # --- the steps ---
 
@@ -180,20 +161,20 @@ class Registry:
         )
         if decoded.obj is None:
             name = str((sent.get("metadata") or {}).get("name", ""))
-            raise _invalid(InvalidObject(decoded.faults), path, name)
+            raise invalid(InvalidObject(decoded.faults), path, name)
         return Sent(decoded.obj, tuple(decoded.warnings))
 
     def _write(self, write: Write, path: ResourcePath, name: str) -> Obj:
         result = self._objects.attempt(write)
         if result.error is not None:
-            raise _refusal(result.error, write, path, name) from result.error
+            raise refusal(result.error, write, path, name) from result.error
         assert result.obj is not None, "a write that is done has an object"
         return result.obj
 
     def _found(self, path: ResourcePath) -> Obj:
         found = self._objects.get(_key(path))
         if found is None:
-            raise _not_found(path)
+            raise not_found(path)
         return found
 
     def _shown(self, obj: Obj, path: ResourcePath) -> dict[str, Any]:
@@ -217,22 +198,6 @@ def _key(path: ResourcePath) -> Key:
     return Key(path.info.constant, path.namespace, path.name)
 
 
-def _page(items: list[dict[str, Any]], request: Request) -> tuple[list[dict[str, Any]], int]:
-    """The items of the page asked for, and how many come after it."""
-    after = request.query.get("continue", "")
-    if after:
-        items = [item for item in items if _place(item) > after]
-    text = request.query.get("limit", "")
-    limit = int(text) if text.isdecimal() and int(text) else _LIMIT_MAX
-    return items[:limit], max(0, len(items) - limit)
-
-
-def _place(obj: Obj) -> str:
-    """Where an object stands in a list: the token to go on after it."""
-    metadata = obj["metadata"]
-    return f"{metadata.get('namespace', '')}/{metadata['name']}"
-
-
 def _options(request: Request) -> Mapping[str, Any]:
     """The DeleteOptions of a request: its body, else its query."""
     options = body_of(request)
@@ -251,45 +216,3 @@ def _deletion(key: Key, options: Mapping[str, Any]) -> Delete:
         propagation=Propagation.FOREGROUND if foreground else Propagation.BACKGROUND,
         uid=(options.get("preconditions") or {}).get("uid"),
     )
-
-
-# --- refusals ---
-
-
-def _refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> Refused:
-    """An error of a write in the words of the API."""
-    match error:
-        case NotFound():
-            return _not_found(path)
-        case Conflict() if isinstance(write, Create):
-            return Refused(409, "AlreadyExists", f'{path.resource.title} "{name}" already exists', _details(path, name))
-        case Conflict():
-            return _conflict(path, name)
-        case InvalidObject():
-            return _invalid(error, path, name)
-        case Forbidden():
-            return Refused(403, "Forbidden", str(error), _details(path, name))
-    return Refused(500, error.reason, str(error))
-
-
-def _not_found(path: ResourcePath) -> Refused:
-    return Refused(404, "NotFound", f'{path.resource.title} "{path.name}" not found', _details(path, path.name))
-
-
-def _conflict(path: ResourcePath, name: str) -> Refused:
-    told = "the object has been modified; please apply your changes to the latest version and try again"
-    message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {told}'
-    return Refused(409, "Conflict", message, _details(path, name))
-
-
-def _invalid(error: InvalidObject, path: ResourcePath, name: str) -> Refused:
-    kind = f"{path.info.kind}.{path.info.group}" if path.info.group else path.info.kind
-    faults = "; ".join(map(str, error.faults))
-    told = faults if len(error.faults) == 1 else f"[{', '.join(map(str, error.faults))}]"
-    details = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(error.faults)}
-    return Refused(422, "Invalid", f'{kind} "{name}" is invalid: {told}', {k: v for k, v in details.items() if v})
-
-
-def _details(path: ResourcePath, name: str) -> dict[str, str]:
-    details = {"name": name, "group": path.info.group, "kind": path.info.plural}
-    return {field: value for field, value in details.items() if value}

@@ -38,6 +38,11 @@ class Selection(NamedTuple):
     labels: Selector
     fields: tuple[tuple[str, bool, str], ...]
 
+    @property
+    def is_all(self) -> bool:
+        """Whether every object is selected."""
+        return not self.labels.requirements and not self.fields
+
     def accepts(self, obj: Obj) -> bool:
         """Whether an object is selected."""
         if self.labels.requirements and not self.labels.matches(obj["metadata"].get("labels") or {}):

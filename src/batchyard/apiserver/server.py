@@ -1,37 +1,23 @@
 """The API: a request in, a response or a watch out. Nothing here knows of sockets."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
-from batchyard.api.meta import Obj, key_of
 from batchyard.apiserver.authentication import ANONYMOUS
 from batchyard.apiserver.authorization import Authorizer, attributes_of, refusal
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.paths import ResourcePath, resource_at
+from batchyard.apiserver.reading import Feed, Reading
 from batchyard.apiserver.registry import Objects, Registry
 from batchyard.apiserver.request import Refused, Request, Response, path_not_found
 from batchyard.apiserver.resources import Resources
-from batchyard.apiserver.selection import selection_of
-from batchyard.apiserver.tables import table_of, wants_table
 from batchyard.apiserver.watching import WatchStream
 from batchyard.base.instant import Instant
-from batchyard.ports.client import WatchEvent
-from batchyard.store.log import Expired
 
 _HEALTH: Final = ("healthz", "livez", "readyz")
 _OPEN: Final = (*_HEALTH, "version")
 _TEXT: Final = "text/plain; charset=utf-8"
-
-
-class Feed(Protocol):
-    """The changes that are durable, for watches."""
-
-    def since(self, revision: int) -> Sequence[WatchEvent]:
-        """The changes after a revision; Expired where they are no longer known."""
-
-    def join(self, watch: WatchStream) -> None:
-        """Feed a watch with all that comes."""
 
 
 class ApiServer:
@@ -45,10 +31,8 @@ class ApiServer:
         resources: Resources,
         authorizer: Authorizer,
     ) -> None:
-        self._objects = objects
         self._registry = Registry(objects)
-        self._feed = feed
-        self._now = now
+        self._reading = Reading(objects, feed, now)
         self._resources = resources
         self._authorizer = authorizer
         self._discovery = Discovery(resources)
@@ -66,12 +50,13 @@ class ApiServer:
         self._check_allowed(request, path)
         if path is None:
             return self._about_the_server(request)
-        if request.method == "GET" and request.flag("watch"):
-            return self._watch(request, path)
-        response = self._registry.handle(request, path)
-        if request.method == "GET" and not path.subresource and wants_table(request):
-            return self._as_table(response, request, path)
-        return response
+        if path.subresource and path.subresource not in path.resource.subresources:
+            raise path_not_found()
+        if request.method != "GET":
+            return self._registry.handle(request, path)
+        if request.flag("watch"):
+            return self._reading.watch(request, path)
+        return self._reading.get(request, path) if path.name else self._reading.list(request, path)
 
     def _check_allowed(self, request: Request, path: ResourcePath | None) -> None:
         """Whoever may not do it is refused; who is not known at all may only ask how the server is."""
@@ -88,49 +73,6 @@ class ApiServer:
         details = {"name": path.name, "group": path.info.group, "kind": path.info.plural}
         named = f'{path.resource.title} "{path.name}"' if path.name else path.resource.title
         raise Refused(403, "Forbidden", f"{named} is forbidden: {told}", {k: v for k, v in details.items() if v})
-
-    def _as_table(self, response: Response, request: Request, path: ResourcePath) -> Response:
-        """What was found, as a Table."""
-        body, strategy = response.body, path.resource.strategy
-        items = [body] if path.name else body["items"]
-        metadata = {"resourceVersion": body["metadata"]["resourceVersion"]} if path.name else body["metadata"]
-        stored = [self._objects.get(key_of(item)) or item for item in items]
-        return response._replace(body=table_of(strategy, stored, request, self._now(), metadata))
-
-    def _watch(self, request: Request, path: ResourcePath) -> WatchStream:
-        """A watch from the revision asked for; from all that is there where none is."""
-        selection = selection_of(request, path.info.constant)
-        strategy = path.resource.strategy
-
-        def show(obj: Obj) -> Mapping[str, Any]:
-            if not wants_table(request):
-                return strategy.show(obj, path.api_version)
-            metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-            return table_of(strategy, [obj], request, self._now(), metadata)
-
-        watch = WatchStream(path, selection, show)
-        version = request.query.get("resourceVersion", "")
-        initial = request.flag("sendInitialEvents")
-        if initial or version in {"", "0"}:
-            found = self._objects.list(path.info.constant, path.namespace or None)
-            watch.begin(obj for obj in found if path.name in ("", obj["metadata"]["name"]))
-        if initial and request.flag("allowWatchBookmarks"):
-            watch.bookmark(self._objects.revision, initial=True)
-        if not initial and version not in {"", "0"}:
-            watch.feed(self._changes_since(version))
-        self._feed.join(watch)
-        return watch
-
-    def _changes_since(self, version: str) -> Sequence[WatchEvent]:
-        if not version.isdecimal() or len(version) > 18:
-            raise Refused(400, "BadRequest", f'invalid resource version "{version}"')
-        if int(version) > self._objects.revision:
-            told = f"Too large resource version: {version}, current: {self._objects.revision}"
-            raise Refused(504, "Timeout", told, {"causes": [{"reason": "ResourceVersionTooLarge", "message": told}]})
-        try:
-            return self._feed.since(int(version))
-        except Expired as expired:
-            raise Refused(410, "Expired", str(expired)) from expired
 
     def _about_the_server(self, request: Request) -> Response:
         """What is served, and how it is."""

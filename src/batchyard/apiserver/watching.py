@@ -32,11 +32,21 @@ _EXPIRED: Final = {
 class WatchStream:
     """The events of one watch that its client has not taken yet."""
 
-    def __init__(self, path: ResourcePath, selection: Selection, show: Callable[[Obj], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        path: ResourcePath,
+        selection: Selection,
+        show: Callable[[Obj], Mapping[str, Any]],
+        *,
+        with_bookmarks: bool = False,
+    ) -> None:
         self._path = path
         self._selection = selection
         self._show = show
+        self._with_bookmarks = with_bookmarks
         self._waiting: list[Mapping[str, Any]] = []
+        #: The last revision the client knows of, or need not know.
+        self._revision = 0
         self.is_over = False
         #: Called when there is something to take.
         self.on_news: Callable[[], None] = _nobody
@@ -51,19 +61,27 @@ class WatchStream:
         if self.is_over:
             return
         for change in changes:
-            if change.key.kind == self._path.info.constant and self._is_here(change):
-                self._add(change)
+            if change.revision > self._revision:
+                self._revision = change.revision
+                if change.key.kind == self._path.info.constant and self._is_here(change):
+                    self._add(change)
         if len(self._waiting) > BACKLOG_MAX:
             self._waiting, self.is_over = [_EXPIRED], True
         if self._waiting:
             self.on_news()
 
-    def begin(self, objs: Iterable[Obj]) -> None:
-        """What is there already is told as added."""
+    def begin(self, objs: Iterable[Obj], revision: int) -> None:
+        """What is there at a revision is told as added; what came of it is known then."""
         self._waiting += [{"type": "ADDED", "object": self._show(o)} for o in objs if self._selection.accepts(o)]
+        self._revision = revision
+
+    def mark(self) -> None:
+        """Tell how far the watch has come, if its client wants to know."""
+        if self._with_bookmarks and self._revision and not self.is_over:
+            self.bookmark(self._revision)
 
     def bookmark(self, revision: int, *, initial: bool = False) -> None:
-        """Tell how far the watch has come."""
+        """Tell that all up to a revision has been told."""
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}

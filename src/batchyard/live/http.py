@@ -21,6 +21,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 OWNER: Final = of_certificate("admin", (MASTERS,))
 BODY_MAX: Final = 3 * 1024 * 1024
+BOOKMARKS_EVERY: Final = 60.0  # seconds
 _T = TypeVar("_T")
 _encode = msgspec.json.Encoder().encode
 
@@ -67,7 +68,8 @@ class Wire:
         timeout = _timeout(scope)
         gone = asyncio.ensure_future(_gone(receive))
         loop = asyncio.get_running_loop()
-        end = loop.time() + timeout
+        marked = loop.time()
+        end = marked + timeout
         await send(_start(200, "application/json"))
         try:
             while not gone.done() and loop.time() < end:
@@ -77,9 +79,13 @@ class Wire:
                 if watch.is_over:
                     break
                 heard = asyncio.ensure_future(news.wait())
-                await asyncio.wait({heard, gone}, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+                wait = min(end, marked + BOOKMARKS_EVERY) - loop.time()
+                await asyncio.wait({heard, gone}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 heard.cancel()
                 news.clear()
+                if loop.time() >= marked + BOOKMARKS_EVERY:
+                    watch.mark()
+                    marked = loop.time()
             if not gone.done():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:

@@ -1,0 +1,200 @@
+"""Which objects a list has: as of which revision, and page by page.
+
+A list that goes on over several pages shows one revision: what was listed is held, for some lists at a time, and a
+client that comes back too late is told so. Sources: k8s.io/apiserver, pkg/storage/continue.go and etcd3/store.go;
+k8s.io/apimachinery, pkg/apis/meta/internalversion/validation.
+"""
+
+import base64
+import binascii
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.request import Refused, Request, bad_request, causes_of
+from batchyard.apiserver.selection import Selection, selection_of
+
+#: How many lists are held for those who have not read them to their end.
+HELD_MAX: Final = 64
+_MATCHES: Final = ("", "Exact", "NotOlderThan")
+_FORMAT: Final = "meta.k8s.io/v1"
+_TOO_OLD: Final = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter."
+)
+
+
+class Listed(Protocol):
+    """Where the objects are."""
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name; the list never changes."""
+
+
+class Page(NamedTuple):
+    """Some of the objects of a list, and the metadata of the list."""
+
+    items: Sequence[Obj]
+    metadata: dict[str, Any]
+
+
+class _Token(msgspec.Struct):
+    """Where a list goes on: in what was listed at a revision, after a place."""
+
+    v: str
+    rv: int
+    start: str
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_token = msgspec.json.Decoder(_Token).decode
+
+
+class Lists:
+    """See the module."""
+
+    def __init__(self, objects: Listed) -> None:
+        self._objects = objects
+        self._held: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
+
+    def page(self, request: Request, path: ResourcePath) -> Page:
+        """The page that is asked for; Refused where it cannot be had."""
+        selection = selection_of(request, path.info.constant)
+        limit = _limit(request)
+        token = request.query.get("continue", "")
+        revision, found, after = self._goes_on(token, path) if token else self._begins(request, path)
+        selected = _selected(found, selection, path.name)
+        first = _first_after(selected, after)
+        items = selected[first : first + limit] if limit else selected[first:]
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+        left = len(selected) - first - len(items)
+        if left:
+            self._hold(path, revision, found)
+            metadata["continue"] = _token(revision, items[-1])
+            if selection.is_all:
+                metadata["remainingItemCount"] = left
+        return Page(items, metadata)
+
+    def _begins(self, request: Request, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
+        """The whole list as it is now, if that is what is asked for."""
+        revision = self._objects.revision
+        match, asked = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
+        _check_match(match, asked)
+        wanted = revision_of(asked)
+        check_not_ahead(wanted, revision)
+        if match == "Exact" and wanted != revision:
+            held = self._held.get((path.info.constant, path.namespace, wanted))
+            if held is None:
+                told = f"The resourceVersion for the provided list is too old: {wanted} ({revision})."
+                raise Refused(410, "Expired", told)
+            return wanted, held, ""
+        return revision, self._objects.list(path.info.constant, path.namespace or None), ""
+
+    def _goes_on(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
+        """The list that a token goes on with."""
+        token = _read(text)
+        held = self._held.get((path.info.constant, path.namespace, token.rv))
+        if held is None:
+            raise Refused(410, "Expired", _TOO_OLD)
+        return token.rv, held, token.start
+
+    def _hold(self, path: ResourcePath, revision: int, found: Sequence[Obj]) -> None:
+        key = (path.info.constant, path.namespace, revision)
+        self._held[key] = found
+        self._held.move_to_end(key)
+        while len(self._held) > HELD_MAX:
+            self._held.popitem(last=False)
+
+
+def revision_of(text: str) -> int:
+    """A resourceVersion as the number it is; Refused if it is none."""
+    if not text:
+        return 0
+    if not text.isdecimal() or not text.isascii() or len(text) > 18:
+        raise bad_request(f'invalid resource version "{text}": it is no number')
+    return int(text)
+
+
+def check_not_ahead(wanted: int, revision: int) -> None:
+    """Refused where a revision is asked for that is yet to come."""
+    if wanted > revision:
+        told = f"Too large resource version: {wanted}, current: {revision}"
+        cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+        raise Refused(504, "Timeout", told, {"causes": [cause], "retryAfterSeconds": 1})
+
+
+def _check_match(match: str, version: str) -> None:
+    path = "resourceVersionMatch"
+    if match not in _MATCHES:
+        problem = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
+    elif match and not version:
+        problem = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+    elif match == "Exact" and version == "0":
+        problem = 'Forbidden: resourceVersionMatch "Exact" is forbidden for resourceVersion "0"'
+    else:
+        return
+    faults = (FieldError(path, problem),)
+    told = f"ListOptions.meta.k8s.io is invalid: {path}: {problem}"
+    details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes_of(faults)}
+    raise Refused(422, "Invalid", told, details)
+
+
+def _limit(request: Request) -> int:
+    text = request.query.get("limit", "")
+    if not text:
+        return 0
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
+        raise bad_request(f'limit: "{text}" is no number')
+    return max(0, int(text))
+
+
+def _selected(found: Sequence[Obj], selection: Selection, name: str) -> Sequence[Obj]:
+    if selection.is_all and not name:
+        return found
+    return [obj for obj in found if name in ("", obj["metadata"]["name"]) and selection.accepts(obj)]
+
+
+def _first_after(objs: Sequence[Obj], after: str) -> int:
+    """The position of the first object beyond a place."""
+    if not after:
+        return 0
+    namespace, _, name = after.partition("/")
+    wanted = Key("", namespace, name)
+    low, high = 0, len(objs)
+    while low < high:
+        middle = (low + high) // 2
+        if _place(objs[middle]) <= wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _place(obj: Obj) -> Key:
+    metadata = obj["metadata"]
+    return Key("", metadata.get("namespace", ""), metadata["name"])
+
+
+def _token(revision: int, last: Obj) -> str:
+    place = _place(last)
+    token = _Token(_FORMAT, revision, f"{place.namespace}/{place.name}")
+    return base64.urlsafe_b64encode(_encode(token)).decode().rstrip("=")
+
+
+def _read(text: str) -> _Token:
+    try:
+        token = _decode_token(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (binascii.Error, ValueError) as error:
+        raise bad_request(f"continue key is not valid: {error}") from error
+    if token.v != _FORMAT:
+        raise bad_request("continue key is not valid: server does not recognize this encoded version")
+    return token

@@ -1,0 +1,49 @@
+"""Refusals in the words of the API server. Source: k8s.io/apimachinery, pkg/api/errors."""
+
+from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound
+from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.request import Refused, causes_of
+from batchyard.ports.client import Create, Write
+
+
+def refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> Refused:
+    """An error of a write in the words of the API."""
+    match error:
+        case NotFound():
+            return not_found(path)
+        case Conflict() if isinstance(write, Create):
+            return Refused(409, "AlreadyExists", f'{path.resource.title} "{name}" already exists', details(path, name))
+        case Conflict():
+            return conflict(path, name)
+        case InvalidObject():
+            return invalid(error, path, name)
+        case Forbidden():
+            return Refused(403, "Forbidden", str(error), details(path, name))
+    return Refused(500, error.reason, str(error))
+
+
+def not_found(path: ResourcePath) -> Refused:
+    """There is no such object."""
+    return Refused(404, "NotFound", f'{path.resource.title} "{path.name}" not found', details(path, path.name))
+
+
+def conflict(path: ResourcePath, name: str) -> Refused:
+    """Another write came first."""
+    told = "the object has been modified; please apply your changes to the latest version and try again"
+    message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {told}'
+    return Refused(409, "Conflict", message, details(path, name))
+
+
+def invalid(error: InvalidObject, path: ResourcePath, name: str) -> Refused:
+    """The object breaks rules."""
+    kind = f"{path.info.kind}.{path.info.group}" if path.info.group else path.info.kind
+    faults = "; ".join(map(str, error.faults))
+    told = faults if len(error.faults) == 1 else f"[{', '.join(map(str, error.faults))}]"
+    about = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(error.faults)}
+    return Refused(422, "Invalid", f'{kind} "{name}" is invalid: {told}', {k: v for k, v in about.items() if v})
+
+
+def details(path: ResourcePath, name: str) -> dict[str, str]:
+    """The details of a Status about an object."""
+    told = {"name": name, "group": path.info.group, "kind": path.info.plural}
+    return {field: value for field, value in told.items() if value}

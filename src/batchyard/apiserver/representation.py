@@ -1,0 +1,115 @@
+"""How a client wants to see objects: whole, as their metadata alone, or as the rows of a Table.
+
+Sources: k8s.io/apiserver, pkg/endpoints/handlers/{response,negotiation}.go; k8s.io/apimachinery, pkg/apis/meta/v1.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from batchyard.api.meta import Obj
+from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.request import JSON, Refused, Request, bad_request
+from batchyard.apiserver.resources import Strategy
+from batchyard.base.instant import Instant
+
+_META: Final = "meta.k8s.io/v1"
+_INCLUDED: Final = ("Metadata", "Object", "None")
+
+
+class Form(Enum):
+    """What becomes of an object on the wire."""
+
+    WHOLE = ""
+    TABLE = "Table"
+    METADATA = "PartialObjectMetadata"
+    METADATA_LIST = "PartialObjectMetadataList"
+
+
+class Representation:
+    """Shows objects of a resource as one request asks for them."""
+
+    def __init__(self, request: Request, path: ResourcePath, now: Instant) -> None:
+        self._form = form_of(request)
+        self._path = path
+        self._now = now
+        self._included = request.query.get("includeObject") or _INCLUDED[0]
+        if self._included not in _INCLUDED:
+            raise bad_request(f'unrecognized includeObject value: "{self._included}"')
+
+    def one(self, stored: Obj) -> Mapping[str, Any]:
+        """One object."""
+        match self._form:
+            case Form.TABLE:
+                return self._table([stored], {"resourceVersion": stored["metadata"]["resourceVersion"]})
+            case Form.WHOLE:
+                return self._path.resource.strategy.show(stored, self._path.api_version)
+        return _metadata_of(stored)
+
+    def many(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A list of objects."""
+        match self._form:
+            case Form.TABLE:
+                return self._table(stored, metadata)
+            case Form.WHOLE:
+                version, show = self._path.api_version, self._path.resource.strategy.show
+                items = [show(obj, version) for obj in stored]
+                kind = f"{self._path.info.kind}List"
+                return {"kind": kind, "apiVersion": version, "metadata": metadata, "items": items}
+        kind, items = Form.METADATA_LIST.value, [_metadata_of(obj) for obj in stored]
+        return {"kind": kind, "apiVersion": _META, "metadata": metadata, "items": items}
+
+    def _table(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
+        strategy = self._path.resource.strategy
+        rows = [{"cells": strategy.cells(obj, self._now), **self._with(obj)} for obj in stored]
+        about = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
+        return {**about, "columnDefinitions": _definitions(strategy), "rows": rows}
+
+    def _with(self, obj: Obj) -> dict[str, Any]:
+        match self._included:
+            case "None":
+                return {}
+            case "Object":
+                return {"object": self._path.resource.strategy.show(obj, self._path.api_version)}
+        return {"object": _metadata_of(obj)}
+
+
+def form_of(request: Request) -> Form:
+    """What form a request accepts first; Refused if it accepts none that there is."""
+    for accepted in request.headers.get("accept", "*/*").split(","):
+        media_type, *parameters = (part.strip() for part in accepted.split(";"))
+        if media_type not in {JSON, "application/*", "*/*", ""}:
+            continue
+        given = dict(_parameters(parameters))
+        if "as" not in given:
+            return Form.WHOLE
+        if given.get("g") == "meta.k8s.io" and given.get("v") == "v1" and given["as"] in _FORMS:
+            return Form(given["as"])
+    told = f"only the following media types are accepted: {JSON}"
+    raise Refused(406, "NotAcceptable", told)
+
+
+_FORMS: Final = frozenset(form.value for form in Form)
+
+
+def _parameters(parts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for part in parts:
+        name, _, value = part.partition("=")
+        yield name, value
+
+
+def _definitions(strategy: Strategy) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": column.name,
+            "type": "string",
+            "format": "name" if number == 0 else "",
+            "description": column.name,
+            "priority": column.priority,
+        }
+        for number, column in enumerate(strategy.columns())
+    ]
+
+
+def _metadata_of(obj: Obj) -> dict[str, Any]:
+    return {"kind": Form.METADATA.value, "apiVersion": _META, "metadata": obj["metadata"]}

@@ -1,0 +1,1 @@
+"""The API without sockets: requests in, responses out."""

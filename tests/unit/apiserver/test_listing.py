@@ -1,0 +1,91 @@
+"""Lists: pages, revisions, selectors, and how they are shown."""
+
+import pytest
+
+from unit.apiserver.api import Api, config_map
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+@pytest.fixture
+def api() -> Api:
+    """An API with five ConfigMaps, two of them red."""
+    api = Api()
+    for number in range(5):
+        api.post(MAPS, config_map(f"m{number}", colour="red" if number % 3 else "green"))
+    return api
+
+
+def names(listed: dict[str, list[dict[str, dict[str, str]]]]) -> list[str]:
+    return [item["metadata"]["name"] for item in listed["items"]]
+
+
+def test_pages_show_one_revision(api: Api) -> None:
+    first = api.get(f"{MAPS}?limit=2")
+    assert names(first) == ["m0", "m1"]
+    assert first["metadata"]["remainingItemCount"] == 3
+    api.ask("DELETE", f"{MAPS}/m2")
+    api.post(MAPS, config_map("m21"))
+    second = api.get(f"{MAPS}?limit=2&continue={first['metadata']['continue']}")
+    assert names(second) == ["m2", "m3"]
+    third = api.get(f"{MAPS}?limit=2&continue={second['metadata']['continue']}")
+    assert names(third) == ["m4"]
+    assert third["metadata"] == {"resourceVersion": first["metadata"]["resourceVersion"]}
+
+
+def test_a_selected_list_does_not_say_how_many_are_left(api: Api) -> None:
+    page = api.get(f"{MAPS}?limit=1&labelSelector=colour%3Dgreen".replace("%3D", "="))
+    assert names(page) == ["m0"]
+    assert "remainingItemCount" not in page["metadata"]
+    assert names(api.get(f"{MAPS}?limit=1&labelSelector=colour=green&continue={page['metadata']['continue']}")) == [
+        "m3"
+    ]
+
+
+def test_whoever_goes_on_too_late_is_told(api: Api) -> None:
+    token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]
+    for number in range(70):
+        api.post(MAPS, config_map(f"x{number}"))
+        api.get(f"{MAPS}?limit=1")
+    refused = api.ask("GET", f"{MAPS}?limit=2&continue={token}")
+    assert (refused.code, refused.body["reason"]) == (410, "Expired")
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("continue=abc", 400),
+        ("continue=eyJ2IjoibWV0YTIiLCJydiI6MSwic3RhcnQiOiIifQ", 400),
+        ("limit=many", 400),
+        ("resourceVersion=soon", 400),
+        ("resourceVersion=99999", 504),
+        ("resourceVersionMatch=Exact", 422),
+        ("resourceVersion=0&resourceVersionMatch=Exact", 422),
+        ("resourceVersion=1&resourceVersionMatch=Newest", 422),
+        ("resourceVersion=1&resourceVersionMatch=Exact", 410),
+        ("resourceVersion=1&resourceVersionMatch=NotOlderThan", 200),
+        ("fieldSelector=spec.nodeName=a", 400),
+        ("labelSelector=a in b", 400),
+    ],
+)
+def test_what_cannot_be_listed_is_refused(api: Api, query: str, code: int) -> None:
+    assert api.ask("GET", f"{MAPS}?{query}").code == code
+
+
+def test_metadata_alone(api: Api) -> None:
+    listed = api.get(MAPS, accept="application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
+    assert (listed["kind"], listed["items"][0]["kind"]) == ("PartialObjectMetadataList", "PartialObjectMetadata")
+    assert "data" not in listed["items"][0]
+
+
+def test_a_table_has_rows(api: Api) -> None:
+    table = api.get(MAPS, accept="application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
+    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Data", "Age"]
+    assert [row["cells"][:2] for row in table["rows"]][0] == ["m0", "1"]
+
+
+def test_nobody_is_sent_what_he_cannot_read(api: Api) -> None:
+    refused = api.ask("GET", MAPS, headers={"accept": "application/vnd.kubernetes.protobuf"})
+    assert (refused.code, refused.body["reason"]) == (406, "NotAcceptable")
+    both = "application/vnd.kubernetes.protobuf,application/json"
+    assert api.ask("GET", MAPS, headers={"accept": both}).code == 200

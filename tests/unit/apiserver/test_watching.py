@@ -1,0 +1,83 @@
+"""Watches: from where they tell, what they leave out, and how they end."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.apiserver.watching import WatchStream
+from unit.apiserver.api import Api, config_map
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+def told(watch: WatchStream) -> list[tuple[str, str]]:
+    return [(event["type"], event["object"]["metadata"].get("name", "")) for event in watch.take()]
+
+
+def labelled(api: Api, name: str, colour: str) -> None:
+    patch = {"metadata": {"labels": {"colour": colour}}}
+    headers = {"content-type": "application/merge-patch+json"}
+    assert api.ask("PATCH", f"{MAPS}/{name}", patch, headers=headers).code == 200
+
+
+def test_what_is_there_comes_first_and_once() -> None:
+    api = Api()
+    api.post(MAPS, config_map("a"))
+    watch = api.watch(f"{MAPS}?watch=1")
+    api.post(MAPS, config_map("b"))
+    assert told(watch) == [("ADDED", "a"), ("ADDED", "b")]
+
+
+def test_a_watch_goes_on_from_a_revision() -> None:
+    api = Api()
+    version = api.post(MAPS, config_map("a"))["metadata"]["resourceVersion"]
+    api.post(MAPS, config_map("b"))
+    watch = api.watch(f"{MAPS}?watch=1&resourceVersion={version}")
+    api.ask("DELETE", f"{MAPS}/a")
+    assert told(watch) == [("ADDED", "b"), ("DELETED", "a")]
+
+
+def test_what_comes_to_be_selected_is_added_and_what_no_longer_is_deleted() -> None:
+    api = Api()
+    api.post(MAPS, config_map("a", colour="red"))
+    watch = api.watch(f"{MAPS}?watch=1&labelSelector=colour=green")
+    labelled(api, "a", "green")
+    labelled(api, "a", "blue")
+    assert told(watch) == [("ADDED", "a"), ("DELETED", "a")]
+
+
+def test_the_end_of_what_was_there_is_marked() -> None:
+    api = Api()
+    api.post(MAPS, config_map("a"))
+    asked = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    events = api.watch(f"{MAPS}?{asked}").take()
+    assert [event["type"] for event in events] == ["ADDED", "BOOKMARK"]
+    marked: dict[str, Any] = events[1]["object"]["metadata"]
+    assert marked["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+def test_only_whoever_wants_bookmarks_gets_them() -> None:
+    api = Api()
+    api.post(MAPS, config_map("a"))
+    with_them, without = api.watch(f"{MAPS}?watch=1&allowWatchBookmarks=true"), api.watch(f"{MAPS}?watch=1")
+    for watch in (with_them, without):
+        watch.take()
+        watch.mark()
+    assert ([kind for kind, _ in told(with_them)], told(without)) == (["BOOKMARK"], [])
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("resourceVersion=1", 410),
+        ("resourceVersion=9999", 504),
+        ("resourceVersion=x", 400),
+        ("sendInitialEvents=true", 422),
+        ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan", 422),
+    ],
+)
+def test_watches_that_cannot_be_are_refused(query: str, code: int) -> None:
+    api = Api(window=2)
+    for number in range(5):
+        api.post(MAPS, config_map(f"m{number}"))
+    assert api.ask("GET", f"{MAPS}?watch=1&{query}").code == code
