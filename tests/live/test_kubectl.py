@@ -74,3 +74,10 @@ def test_what_was_answered_survives_a_sudden_end(tmp_path: Path) -> None:
         again = second.kubectl("get", "namespace", "kept", "-o", "jsonpath={.metadata.resourceVersion}")
         assert again == version
         assert second.end() == 0
+
+
+def test_fields_are_explained(platform: Running) -> None:
+    told = platform.kubectl("explain", "clusterqueue.spec.queueingStrategy")
+    assert told.splitlines()[:2] == ["GROUP:      kueue.x-k8s.io", "KIND:       ClusterQueue"]
+    assert "ENUM:\n    StrictFIFO\n    BestEffortFIFO\n" in told
+    assert "backoffLimit" in platform.kubectl("explain", "job.spec")

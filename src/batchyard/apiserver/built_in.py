@@ -7,8 +7,9 @@ from batchyard.api import conversion, validation
 from batchyard.api.decode import Decoded, decode
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
-from batchyard.api.scheme import KINDS, SCENARIO, ServedKind
+from batchyard.api.scheme import KINDS, SCENARIO, ServedKind, kind_info
 from batchyard.api.tables import Column, columns, row
+from batchyard.apiserver.openapi.schemas import schemas_of
 from batchyard.apiserver.resources import Resource
 from batchyard.base.instant import Instant
 
@@ -38,6 +39,10 @@ class BuiltIn:
     def cells(self, stored: Obj, now: Instant) -> list[str]:
         """The cells of a stored object, one for each column."""
         return row(stored, now=now, wide=True)
+
+    def schemas(self, version: str) -> Mapping[str, Any]:
+        """Its schema in a version, as OpenAPI has it, and all schemas that it refers to, by name."""
+        return schemas_of(kind_info(self._constant), version)
 
 
 def built_in_resources() -> list[Resource]:

@@ -33,6 +33,9 @@ class Strategy(Protocol):
     def cells(self, stored: Obj, now: Instant) -> list[str]:
         """The cells of a stored object, one for each column."""
 
+    def schemas(self, version: str) -> Mapping[str, Any]:
+        """Its schema in a version, as OpenAPI has it, and all schemas that it refers to, by name."""
+
 
 class Resource(NamedTuple):
     """A resource that is served."""

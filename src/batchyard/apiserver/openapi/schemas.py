@@ -1,0 +1,100 @@
+"""Field tables as JSON schemas. Source of the words: OpenAPI 3.0 and Kubernetes's extensions (`x-kubernetes-`)."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from batchyard.api.schema.tables import NATIVE, Field, Scope, scope_for
+from batchyard.api.scheme import ServedKind
+
+Schemas: TypeAlias = dict[str, dict[str, Any]]
+
+REFERENCE: Final = "#/components/schemas/"
+_SCALARS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "string": {"type": "string"},
+    "bool": {"type": "boolean"},
+    "int": {"type": "integer", "format": "int64"},
+    "int32": {"type": "integer", "format": "int32"},
+    "int64": {"type": "integer", "format": "int64"},
+    "number": {"type": "number"},
+    "quantity": {"x-kubernetes-int-or-string": True},
+    "int-or-string": {"x-kubernetes-int-or-string": True},
+    "time": {"type": "string", "format": "date-time"},
+    "duration": {"type": "string"},
+    "bytes": {"type": "string", "format": "byte"},
+    "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+}
+_FACTS: Final[Mapping[str, str]] = {
+    "default": "default",
+    "enum": "enum",
+    "max": "maximum",
+    "maxItems": "maxItems",
+    "maxLength": "maxLength",
+    "maxProperties": "maxProperties",
+    "min": "minimum",
+    "minItems": "minItems",
+    "minLength": "minLength",
+    "nullable": "nullable",
+    "pattern": "pattern",
+}
+
+
+def schema_name(info: ServedKind, version: str) -> str:
+    """The name of a kind's schema: its group turned round, its version, its kind."""
+    group = ".".join(reversed(info.group.split("."))) if "." in info.group else f"io.k8s.api.{info.group or 'core'}"
+    return f"{group}.{version}.{info.kind}"
+
+
+def schemas_of(info: ServedKind, version: str) -> Schemas:
+    """The schema of a kind in a version, first, and all that it refers to."""
+    scope = scope_for(info, version)
+    found: Schemas = {}
+    waiting = [(schema_name(info, version), scope, info.kind)]
+    while waiting:
+        name, within, type_name = waiting.pop()
+        if name not in found:
+            fields = within.fields(type_name)
+            found[name] = _object(fields, within)
+            waiting += list(_referred(fields, within))
+    kind = {"group": info.group, "version": version, "kind": info.kind}
+    found[schema_name(info, version)]["x-kubernetes-group-version-kind"] = [kind]
+    return found
+
+
+def _object(fields: Mapping[str, Field], within: Scope) -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: _schema(field, within) for name, field in fields.items()},
+    }
+    required = [name for name, field in fields.items() if field.required]
+    return {**schema, "required": required} if required else schema
+
+
+def _schema(field: Field, within: Scope) -> dict[str, Any]:
+    facts = {_FACTS[fact]: value for fact, value in field.facts.items() if fact in _FACTS}
+    if field.is_list:
+        return {"type": "array", "items": _schema(field.element, within), **facts, **_list_type(field.facts)}
+    if field.is_map:
+        return {"type": "object", "additionalProperties": _schema(field.element, within), **facts}
+    if not field.is_object:
+        return {**_SCALARS[field.expression], **facts}
+    reference = {"$ref": REFERENCE + _type_name(field.expression, within)}
+    return {"allOf": [reference], **facts} if facts else reference
+
+
+def _list_type(facts: Mapping[str, Any]) -> dict[str, Any]:
+    if "keys" in facts:
+        return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(facts["keys"])}
+    return {"x-kubernetes-list-type": "set"} if facts.get("set") else {}
+
+
+def _referred(fields: Mapping[str, Field], within: Scope) -> Iterator[tuple[str, Scope, str]]:
+    for field in fields.values():
+        if field.object_type:
+            scope, type_name = within.scope_of(field.object_type)
+            yield _type_name(field.object_type, within), scope, type_name
+
+
+def _type_name(expression: str, within: Scope) -> str:
+    """The name of the schema of a type; types of Kubernetes itself have one name wherever they are used."""
+    scope, type_name = within.scope_of(expression)
+    return f"io.k8s.{type_name}" if scope.name == NATIVE else f"dev.batchyard.{scope.name}.{type_name}"
