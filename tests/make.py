@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchyard.api.times import format_time, parse_time
+from batchyard.api.times import format_micro_time, format_time, parse_time
 from batchyard.base.instant import SECOND, Instant
 
 Obj = dict[str, Any]
@@ -20,6 +20,11 @@ def at(seconds: float) -> Instant:
 def stamp(seconds: float = 0) -> str:
     """The text of an instant after the beginning."""
     return format_time(at(seconds))
+
+
+def micro_stamp(seconds: float = 0) -> str:
+    """The text of an instant after the beginning, as metav1.MicroTime."""
+    return format_micro_time(at(seconds))
 
 
 def condition(type: str, status: bool = True, **fields: Any) -> Obj:  # noqa: A002 - the field's name

@@ -67,13 +67,26 @@ def test_jobs_run_under_quota_to_their_end(platform: Running) -> None:
 
 def test_what_was_answered_survives_a_sudden_end(tmp_path: Path) -> None:
     with Running(tmp_path) as first:
-        first.kubectl("create", "-f", "-", sent='{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"kept"}}')
+        first.kubectl("create", "namespace", "kept")
         version = first.kubectl("get", "namespace", "kept", "-o", "jsonpath={.metadata.resourceVersion}")
         first.kill()
     with Running(tmp_path) as second:
         again = second.kubectl("get", "namespace", "kept", "-o", "jsonpath={.metadata.resourceVersion}")
         assert again == version
         assert second.end() == 0
+
+
+def test_what_typed_clients_send_is_understood(platform: Running) -> None:
+    platform.kubectl("create", "configmap", "typed", "--from-literal=a=1", "--from-literal=b=2")
+    assert platform.kubectl("get", "configmap", "typed", "-o", "jsonpath={.data}") == '{"a":"1","b":"2"}'
+    platform.kubectl("create", "secret", "generic", "hidden", "--from-literal=word=hush")
+    assert platform.kubectl("get", "secret", "hidden", "-o", "jsonpath={.data.word}") == "aHVzaA=="
+    platform.kubectl("create", "job", "counted", "--image=python:3.12", "--", "sleep", "1")
+    template = platform.kubectl("get", "job", "counted", "-o", "jsonpath={.spec.template.spec}")
+    assert '"command":["sleep","1"]' in template
+    assert '"restartPolicy":"Never"' in template
+    platform.kubectl("run", "alone", "--image=python:3.12", "--restart=Never", "--", "sleep", "1")
+    platform.kubectl("delete", "job/counted", "pod/alone", "configmap/typed", "secret/hidden")
 
 
 def test_fields_are_explained(platform: Running) -> None:

@@ -24,6 +24,12 @@ def format_time(instant: Instant) -> str:
     return (_EPOCH + timedelta(microseconds=instant)).isoformat() + "Z"
 
 
+def format_micro_time(instant: Instant) -> str:
+    """An instant as metav1.MicroTime: Go's clients read those fields with six digits of a fraction, and not without."""
+    text = format_time(instant)
+    return text if "." in text else f"{text[:-1]}.000000Z"
+
+
 def to_datetime(instant: Instant) -> datetime:
     """An instant as the standard library has it, in UTC: for those of its kin that want it so."""
     return (_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)

@@ -14,6 +14,7 @@ from batchyard.api.errors import InvalidObject
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.apiserver.patch import patched
 from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decoded
 from batchyard.apiserver.refusals import conflict, details, invalid, not_found, refusal
 from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_request
 from batchyard.apiserver.selection import selection_of
@@ -183,10 +184,15 @@ class Registry:
 
 
 def body_of(request: Request) -> Any:
-    """The body as JSON; Refused if it is none, or is said to be something else, such as protobuf."""
+    """The body as it would be in JSON; Refused if it is nothing that can be read."""
     content_type = request.headers.get("content-type", JSON).partition(";")[0].strip()
+    if request.body and content_type == PROTOBUF:
+        try:
+            return decoded(request.body)
+        except BadMessage as error:
+            raise bad_request(f"the request's body cannot be read: {error}") from error
     if request.body and content_type != JSON:
-        told = f"the body of the request was in an unknown format - accepted media types include: {JSON}"
+        told = f"the body of the request was in an unknown format - accepted media types include: {JSON}, {PROTOBUF}"
         raise Refused(415, "UnsupportedMediaType", told)
     try:
         return _decode_json(request.body) if request.body else {}

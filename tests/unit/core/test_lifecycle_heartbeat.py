@@ -17,14 +17,14 @@ def test_a_new_lease_beats_and_goes_with_its_node() -> None:
 @pytest.mark.parametrize(("lost", "last"), [(0, 0), (9.9, 0), (10, 10), (47, 40)])
 def test_the_last_beat_is_the_last_one_that_was_due(lost: float, last: float) -> None:
     stopped = heartbeat.stopped(lease(), make.at(lost))
-    assert stopped["spec"]["renewTime"] == make.stamp(last)
+    assert stopped["spec"]["renewTime"] == make.micro_stamp(last)
     assert heartbeat.unheard_from(node(), stopped) == make.at(last + 50)
 
 
 def test_a_lease_that_resumes_counts_its_beats_anew() -> None:
     resumed = heartbeat.resumed(heartbeat.stopped(lease(), make.at(47)), make.at(63))
     assert heartbeat.is_beating(resumed)
-    assert heartbeat.stopped(resumed, make.at(80))["spec"]["renewTime"] == make.stamp(73)
+    assert heartbeat.stopped(resumed, make.at(80))["spec"]["renewTime"] == make.micro_stamp(73)
 
 
 def test_a_node_is_heard_of_while_its_own_lease_beats() -> None:

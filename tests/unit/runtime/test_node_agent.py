@@ -47,19 +47,19 @@ def test_a_lost_machine_leaves_the_time_of_its_last_beat() -> None:
     stage = started(instance(), node())
     pass_time(stage, 47)
     stage.put(instance(phase="Crashed", since=47))
-    assert renewed(stage) == make.stamp(40)
+    assert renewed(stage) == make.micro_stamp(40)
     assert readiness(stage)[0] == "True"
 
 
 def test_a_machine_that_is_lost_before_its_lease_was_there_had_no_beat_after_that() -> None:
     stage = started(instance(phase="Crashed"), node())
-    assert renewed(stage) == make.stamp()
+    assert renewed(stage) == make.micro_stamp()
 
 
 def test_a_machine_that_is_back_beats_and_posts_what_was_unknown() -> None:
     stage = started(instance(phase="Crashed"), node(ready="Unknown"))
     stage.put(instance(phase="Booting"))
-    assert (renewed(stage), readiness(stage)[0]) == (make.stamp(), "Unknown")
+    assert (renewed(stage), readiness(stage)[0]) == (make.micro_stamp(), "Unknown")
     stage.put(instance())
     assert renewed(stage) is None
     assert readiness(stage) == ("True", "KubeletReady", "kubelet is posting ready status")

@@ -9,7 +9,7 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.api.times import format_time, parse_time
+from batchyard.api.times import format_micro_time, parse_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.core.lifecycle.node import readiness
 
@@ -33,7 +33,7 @@ def new_lease(node: Obj, now: Instant) -> Obj:
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
-        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "acquireTime": format_time(now)},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "acquireTime": format_micro_time(now)},
     }
 
 
@@ -52,13 +52,13 @@ def stopped(lease: Obj, at: Instant) -> Obj:
     """The Lease of a machine that was lost: its last beat was the last one due by then."""
     first = parse_time(lease["spec"]["acquireTime"])
     last = first + max(0, at - first) // BEAT * BEAT
-    return with_path(lease, ("spec", "renewTime"), format_time(last))
+    return with_path(lease, ("spec", "renewTime"), format_micro_time(last))
 
 
 def resumed(lease: Obj, now: Instant) -> Obj:
     """The Lease of a machine that is back."""
     spec = {field: value for field, value in lease["spec"].items() if field != "renewTime"}
-    return {**lease, "spec": {**spec, "acquireTime": format_time(now)}}
+    return {**lease, "spec": {**spec, "acquireTime": format_micro_time(now)}}
 
 
 def unheard_from(node: Obj, lease: Obj | None) -> Instant | None:

@@ -1,0 +1,188 @@
+"""Objects in protobuf as the objects they would be in JSON.
+
+What has which number is in messages.json, which tools/proto_tables.py makes from Kubernetes's Go types. Around each
+object is an envelope that says its apiVersion and kind. Source: k8s.io/apimachinery, pkg/runtime/serializer/protobuf.
+"""
+
+import base64
+import pkgutil
+import struct
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from batchyard.api.times import format_micro_time, format_time
+from batchyard.apiserver.protobuf.wire import BadMessage, Value, fields_of, signed
+from batchyard.base.instant import SECOND, Instant
+
+PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
+_MAGIC: Final = b"k8s\0"
+_DEPTH_MAX: Final = 64
+#: What a group's messages are called by, where that is not the first part of its name.
+_PACKAGES: Final = {"": "core", "meta.k8s.io": "meta"}
+_decode_json: Final = msgspec.json.Decoder(strict=True).decode
+
+
+class _Field(NamedTuple):
+    name: str
+    type: str
+    is_list: bool
+    is_map: bool
+    keeps_zero: bool
+
+
+def decoded(body: bytes) -> dict[str, Any]:
+    """The object of a request's body. BadMessage if it is none, or of no kind that is known in protobuf."""
+    if not body.startswith(_MAGIC):
+        raise BadMessage("it does not begin as an object in protobuf does")
+    envelope = dict(fields_of(body[len(_MAGIC) :]))
+    about = {number: _text(value) for number, value in fields_of(_bytes(envelope.get(1, b"")))}
+    api_version, kind = about.get(1, ""), about.get(2, "")
+    if kind == "DeleteOptions":
+        api_version = "meta.k8s.io/v1"
+    message = _message_name(api_version, kind)
+    if message not in _messages():
+        raise BadMessage(f'there is no {kind} in "{api_version}" in protobuf; send it as JSON')
+    return {"apiVersion": api_version, "kind": kind, **_object(_bytes(envelope.get(2, b"")), message, _DEPTH_MAX)}
+
+
+def _message_name(api_version: str, kind: str) -> str:
+    group, _, version = api_version.rpartition("/")
+    return f"{_PACKAGES.get(group) or group.partition('.')[0]}.{version}.{kind}"
+
+
+@cache
+def _messages() -> Mapping[str, Mapping[int, _Field]]:
+    content = pkgutil.get_data(__package__, "messages.json")
+    assert content is not None, "the package lacks its table of messages"
+    table = msgspec.json.decode(content, type=dict[str, dict[int, str]])
+    return {name: {number: _field(spec) for number, spec in fields.items()} for name, fields in table.items()}
+
+
+def _field(spec: str) -> _Field:
+    name, _, expression = spec.partition(" ")
+    inner = expression.removesuffix("*")
+    is_list, is_map = inner.startswith("["), inner.startswith("{")
+    return _Field(name, inner.strip("[]{}"), is_list, is_map, expression.endswith("*"))
+
+
+def _object(message: bytes, name: str, depth: int) -> dict[str, Any]:
+    if not depth:
+        raise BadMessage(f"objects lie more than {_DEPTH_MAX} deep")
+    fields = _messages()[name]
+    result: dict[str, Any] = {}
+    for number, value in fields_of(message):
+        field = fields.get(number)
+        if field is not None:
+            _take(result, field, value, depth - 1)
+    return result
+
+
+def _take(result: dict[str, Any], field: _Field, value: Value, depth: int) -> None:
+    """Put the value of a field into an object."""
+    if field.is_map:
+        entry = dict(fields_of(_bytes(value)))
+        held = _plain(field.type, entry.get(2, b""), depth)
+        result.setdefault(field.name, {})[_text(entry.get(1, b""))] = held
+        return
+    plain = _plain(field.type, value, depth)
+    if field.is_list:
+        result.setdefault(field.name, []).append(plain)
+    elif not field.name:
+        result.update(plain)
+    elif plain is not None and (plain or field.keeps_zero):
+        result[field.name] = plain
+
+
+def _plain(of: str, value: Value, depth: int) -> Any:
+    """A value of a type as JSON has it."""
+    if "." in of:
+        return _object(_bytes(value), of, depth)
+    reader = _READERS.get(of)
+    assert reader is not None, f"the table knows no type {of}"
+    return reader(value)
+
+
+def _text(value: Value) -> str:
+    try:
+        return _bytes(value).decode()
+    except UnicodeDecodeError as error:
+        raise BadMessage(f"a text is not UTF-8: {error}") from error
+
+
+def _bytes(value: Value) -> bytes:
+    if isinstance(value, int):
+        raise BadMessage("a number stands where a text or an object should")
+    return value
+
+
+def _number(value: Value) -> int:
+    if not isinstance(value, int):
+        raise BadMessage("a text or an object stands where a number should")
+    return signed(value)
+
+
+def _double(value: Value) -> float:
+    raw = _bytes(value)
+    if len(raw) != 8:
+        raise BadMessage("a fraction has 8 bytes")
+    number: float = struct.unpack("<d", raw)[0]
+    return number
+
+
+def _instant(value: Value) -> Instant | None:
+    """The instant of a message of seconds and nanoseconds; None where it says none."""
+    parts = {number: _number(part) for number, part in fields_of(_bytes(value))}
+    seconds = parts.get(1, 0)
+    if not 0 <= seconds < 253_402_300_800:
+        raise BadMessage(f"{seconds} is no time")
+    return seconds * SECOND + parts.get(2, 0) // 1000 % SECOND or None
+
+
+def _time(value: Value) -> str | None:
+    instant = _instant(value)
+    return None if instant is None else format_time(instant // SECOND * SECOND)
+
+
+def _micro_time(value: Value) -> str | None:
+    instant = _instant(value)
+    return None if instant is None else format_micro_time(instant)
+
+
+def _quantity(value: Value) -> str:
+    return _text(dict(fields_of(_bytes(value))).get(1, b""))
+
+
+def _int_or_string(value: Value) -> int | str:
+    parts = dict(fields_of(_bytes(value)))
+    return _text(parts.get(3, b"")) if parts.get(1, 0) else _number(parts.get(2, 0))
+
+
+def _raw(value: Value) -> Any:
+    """JSON within the message."""
+    raw = _bytes(dict(fields_of(_bytes(value))).get(1, b""))
+    try:
+        return _decode_json(raw) if raw else None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadMessage(f"what is embedded is no JSON: {error}") from error
+
+
+def _items(value: Value) -> list[str]:
+    return [_text(item) for _, item in fields_of(_bytes(value))]
+
+
+_READERS: Final[Mapping[str, Any]] = {
+    "string": _text,
+    "int": _number,
+    "bool": lambda value: bool(_number(value)),
+    "double": _double,
+    "bytes": lambda value: base64.b64encode(_bytes(value)).decode(),
+    "time": _time,
+    "micro-time": _micro_time,
+    "quantity": _quantity,
+    "int-or-string": _int_or_string,
+    "raw": _raw,
+    "items": _items,
+}

@@ -1,0 +1,89 @@
+"""Requests in protobuf, written by hand as its wire format says."""
+
+import pytest
+
+from batchyard.apiserver.protobuf import BadMessage, decoded
+from unit.apiserver.api import Api
+
+
+def field(number: int, content: bytes | str | int) -> bytes:
+    """One field of a message; all lengths and numbers here are below 128, or are given as they are."""
+    if isinstance(content, int):
+        return bytes([number << 3, content])
+    raw = content.encode() if isinstance(content, str) else content
+    tag = bytes([number << 3 | 2]) if number < 16 else bytes([(number << 3 | 2) & 0x7F | 0x80, number >> 4])
+    length = bytes([len(raw)]) if len(raw) < 128 else bytes([len(raw) & 0x7F | 0x80, len(raw) >> 7])
+    return tag + length + raw
+
+
+def enveloped(api_version: str, kind: str, raw: bytes) -> bytes:
+    return b"k8s\0" + field(1, field(1, api_version) + field(2, kind)) + field(2, raw)
+
+
+def metadata(name: str) -> bytes:
+    """Metadata as Go writes it: what is no pointer is there, though empty."""
+    empty = b"".join(field(number, "") for number in (2, 3, 4, 5, 6))
+    return field(1, name) + empty + field(7, 0) + field(8, b"")
+
+
+def entry(key: str, value: str | bytes) -> bytes:
+    return field(1, key) + field(2, value)
+
+
+def test_empty_texts_and_times_are_as_if_they_were_not_there() -> None:
+    sent = enveloped("v1", "ConfigMap", field(1, metadata("m")) + field(2, entry("a", "1")) + field(2, entry("b", "")))
+    assert decoded(sent) == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "m"},
+        "data": {"a": "1", "b": ""},
+    }
+
+
+def test_a_zero_that_is_meant_is_kept() -> None:
+    spec = field(2, 0) + field(7, 0) + field(10, 0)
+    job = decoded(enveloped("batch/v1", "Job", field(1, metadata("j")) + field(2, spec)))
+    assert job["spec"] == {"completions": 0, "backoffLimit": 0, "suspend": False}
+
+
+def test_numbers_below_zero() -> None:
+    below = b"\x10" + b"\xfe" + b"\xff" * 8 + b"\x01"
+    assert decoded(enveloped("scheduling.k8s.io/v1", "PriorityClass", below))["value"] == -2
+
+
+def test_quantities_and_inlined_fields() -> None:
+    requests = field(2, entry("cpu", field(1, "500m")))
+    volume = field(1, "scratch") + field(2, field(2, b""))
+    container = field(1, "main") + field(8, requests)
+    pod = decoded(enveloped("v1", "Pod", field(2, field(1, volume) + field(2, container))))
+    assert pod["spec"]["volumes"] == [{"name": "scratch", "emptyDir": {}}]
+    assert pod["spec"]["containers"] == [{"name": "main", "resources": {"requests": {"cpu": "500m"}}}]
+
+
+def test_bytes_are_written_as_json_has_them() -> None:
+    secret = decoded(enveloped("v1", "Secret", field(2, entry("word", b"\xff\0"))))
+    assert secret["data"] == {"word": "/wA="}
+
+
+def test_an_object_in_protobuf_is_made() -> None:
+    sent = enveloped("v1", "Namespace", field(1, metadata("team")))
+    headers = {"content-type": "application/vnd.kubernetes.protobuf"}
+    made = Api().ask("POST", "/api/v1/namespaces", sent, headers=headers)
+    assert (made.code, made.body["metadata"]["name"]) == (201, "team")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"{}",
+        b"k8s\0\xff",
+        b"k8s\0" + b"\x0a\x7f",
+        enveloped("kueue.x-k8s.io/v1beta2", "ClusterQueue", b""),
+        enveloped("v1", "Pod", field(2, 7)),
+        enveloped("v1", "ConfigMap", field(1, field(1, b"\xff\xfe"))),
+        enveloped("v1", "Pod", b"\x0b"),
+    ],
+)
+def test_what_is_no_message_is_refused(sent: bytes) -> None:
+    with pytest.raises(BadMessage):
+        decoded(sent)
