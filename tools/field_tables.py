@@ -43,7 +43,9 @@ EMBEDDED: Final = ("Condition", "JobTemplateSpec", "LabelSelector", "PodTemplate
 NATIVE_ROOTS: Final = (
     *("core_v1.ConfigMap", "core_v1.Namespace", "core_v1.Node", "core_v1.Pod", "core_v1.PodTemplate"),
     *("core_v1.Secret", "core_v1.Service", "core_v1.ServiceAccount", "batch_v1.Job", "coordination_v1.Lease"),
-    *("scheduling_v1.PriorityClass", "meta_v1.ObjectMeta"),
+    *("scheduling_v1.PriorityClass", "meta_v1.ObjectMeta", "core_v1.Event", "core_v1.ResourceQuota"),
+    *("core_v1.LimitRange", "policy_v1.PodDisruptionBudget", "batch_v1.CronJob", "apps_v1.Deployment"),
+    *("apps_v1.ReplicaSet", "apps_v1.StatefulSet", "apps_v1.DaemonSet", "networking_v1.NetworkPolicy"),
 )
 #: Mappings of other things than texts, by `Type.field` or by the name of the field wherever it is.
 MAPS: Final = {
@@ -52,9 +54,16 @@ MAPS: Final = {
     "allocatable": "{quantity}",
     "allocatedResources": "{quantity}",
     "capacity": "{quantity}",
+    "default": "{quantity}",
+    "defaultRequest": "{quantity}",
+    "hard": "{quantity}",
     "limits": "{quantity}",
+    "max": "{quantity}",
+    "maxLimitRequestRatio": "{quantity}",
+    "min": "{quantity}",
     "overhead": "{quantity}",
     "requests": "{quantity}",
+    "used": "{quantity}",
 }
 #: What the API server requires though the type leaves it optional.
 REQUIRED: Final = (

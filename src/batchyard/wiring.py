@@ -22,6 +22,7 @@ from batchyard.controllers.admission.workload import WorkloadLifecycle
 from batchyard.controllers.autoscaler.controller import Autoscaler
 from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
+from batchyard.controllers.event_expiry import EventExpiry
 from batchyard.controllers.job_pods.controller import JobPods
 from batchyard.controllers.job_sets.controller import JobSetController
 from batchyard.controllers.job_sets.exclusive_placement import ExclusivePlacement
@@ -79,6 +80,8 @@ class Settings:
     profile: Profile = Profile.BALANCED
     #: Whether gangs that lost a machine get the machines of others of lower priority, whole.
     hotswap: bool = True
+    #: Whether Events are objects, as people read them with kubectl; then they go after an hour.
+    with_events: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         *(_nodes(settings) if settings.with_nodes else ()),
         *ports.runtime,
         *ports.cloud,
+        *((EventExpiry(),) if settings.with_events else ()),
         InUse(index),
         QueueStatus(index, fair_sharing=settings.policy.fair_sharing),
     ]

@@ -61,6 +61,8 @@ def test_jobs_run_under_quota_to_their_end(platform: Running) -> None:
     steps = EXAMPLES / "first-steps"
     platform.kubectl("apply", "-f", str(steps / "platform.yaml"), "-f", str(steps / "jobs.yaml"))
     platform.kubectl("wait", "-n", "team", "--for=condition=Complete", "--timeout=50s", "job", "--all")
+    assert "Completed" in platform.kubectl("events", "-n", "team", "--for", "job/train-a")
+    assert "QuotaReserved" in platform.kubectl("describe", "-n", "team", "workloads")
     shown = platform.kubectl("get", "-n", "team", "workloads", "-o", "jsonpath={.items[*].status.conditions[*].type}")
     assert shown.split().count("Finished") == 3
 

@@ -38,6 +38,8 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
         return Decoded(None, found, [])
     info, version = found
     warnings = [info.deprecation] if version in info.deprecated_versions else []
+    if info.is_idle:
+        warnings.append(f"{info.kind} objects are kept, and nothing is done for them yet")
     settled = settle(info, version, obj)
     if settled.obj is None:
         return Decoded(None, [*settled.faults, *_metadata_faults(obj, settled.faults)], warnings)

@@ -1,6 +1,6 @@
 """The kinds batchyard knows: their groups, versions, names and scope. All that is decided by kind starts here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 NAMESPACE: Final = "Namespace"
@@ -31,6 +31,16 @@ CLUSTER: Final = "Cluster.cloud.batchyard.dev"
 NODE_POOL: Final = "NodePool.cloud.batchyard.dev"
 INSTANCE: Final = "Instance.cloud.batchyard.dev"
 RESIZE_REQUEST: Final = "ResizeRequest.cloud.batchyard.dev"
+EVENT: Final = "Event"
+RESOURCE_QUOTA: Final = "ResourceQuota"
+LIMIT_RANGE: Final = "LimitRange"
+NETWORK_POLICY: Final = "NetworkPolicy.networking.k8s.io"
+POD_DISRUPTION_BUDGET: Final = "PodDisruptionBudget.policy"
+CRON_JOB: Final = "CronJob.batch"
+DEPLOYMENT: Final = "Deployment.apps"
+REPLICA_SET: Final = "ReplicaSet.apps"
+STATEFUL_SET: Final = "StatefulSet.apps"
+DAEMON_SET: Final = "DaemonSet.apps"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
 
 
@@ -54,6 +64,8 @@ class ServedKind:
     deprecated_versions: tuple[str, ...] = ()
     deprecation: str = ""
     """What those are told who use one of these, as the CRD has it."""
+    is_idle: bool = False
+    """Whether its objects are kept, and nothing is done for them: whoever makes one is told."""
 
     @property
     def api_version(self) -> str:
@@ -75,6 +87,10 @@ def _built_in(
 ) -> ServedKind:
     kind, _, group = constant.partition(".")
     return ServedKind(constant, kind, group, ("v1",), "v1", plural, kind.lower(), short_names, namespaced, has_status)
+
+
+def _idle(constant: str, plural: str, *short_names: str, has_status: bool = True) -> ServedKind:
+    return replace(_built_in(constant, plural, *short_names, has_status=has_status), is_idle=True)
 
 
 def _kueue(
@@ -117,6 +133,10 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _built_in(SERVICE_ACCOUNT, "serviceaccounts", "sa"),
     _built_in(SERVICE, "services", "svc", has_status=True),
     _built_in(POD_TEMPLATE, "podtemplates"),
+    _built_in(RESOURCE_QUOTA, "resourcequotas", "quota", has_status=True),
+    _built_in(LIMIT_RANGE, "limitranges", "limits"),
+    _built_in(POD_DISRUPTION_BUDGET, "poddisruptionbudgets", "pdb", has_status=True),
+    _idle(NETWORK_POLICY, "networkpolicies", "netpol", has_status=False),
     _built_in(NODE, "nodes", "no", namespaced=False, has_status=True),
     _built_in(LEASE, "leases"),
     _cloud(INSTANCE, has_status=True),
@@ -158,7 +178,13 @@ KINDS: Final[tuple[ServedKind, ...]] = (
         namespaced=True,
         has_status=True,
     ),
+    _idle(CRON_JOB, "cronjobs", "cj"),
+    _idle(DEPLOYMENT, "deployments", "deploy"),
+    _idle(REPLICA_SET, "replicasets", "rs"),
+    _idle(STATEFUL_SET, "statefulsets", "sts"),
+    _idle(DAEMON_SET, "daemonsets", "ds"),
     _built_in(POD, "pods", "po", has_status=True),
+    _built_in(EVENT, "events", "ev"),
 )
 
 _BY_CONSTANT: Final = {info.constant: info for info in KINDS}

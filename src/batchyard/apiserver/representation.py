@@ -103,11 +103,11 @@ def _definitions(strategy: Strategy) -> list[dict[str, Any]]:
         {
             "name": column.name,
             "type": "string",
-            "format": "name" if number == 0 else "",
+            "format": "name" if column.name == "Name" else "",
             "description": column.name,
             "priority": column.priority,
         }
-        for number, column in enumerate(strategy.columns())
+        for column in strategy.columns()
     ]
 
 

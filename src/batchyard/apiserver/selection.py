@@ -29,6 +29,10 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     scheme.JOB: ("status.successful",),
     scheme.NAMESPACE: ("status.phase",),
     scheme.SECRET: ("type",),
+    scheme.EVENT: (
+        *(f"involvedObject.{field}" for field in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion")),
+        *("involvedObject.fieldPath", "reason", "reportingComponent", "source", "type"),
+    ),
 }
 
 
@@ -104,6 +108,8 @@ def _field(obj: Obj, path: str) -> str:
     value: Any = obj
     if path == "status.successful" and group_kind(obj) == scheme.JOB:
         path = "status.succeeded"
+    if path == "source":
+        path = "source.component"
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     if isinstance(value, bool):

@@ -23,7 +23,7 @@ from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient, Prepare
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
-from batchyard.controllers.runner import ignore_event
+from batchyard.controllers.events import EventRecorder
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import ADMIN, MASTERS, Authority, kubeconfig, write_private
 from batchyard.live.durability import HISTORY, GroupCommit
@@ -68,7 +68,7 @@ class Embedded:
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         self._commit = GroupCommit(self._store, self._journal, loop)
         known = self._store.list(CLUSTER)
-        settings = Settings(with_nodes=bool(known) or cluster is not None)
+        settings = Settings(with_nodes=bool(known) or cluster is not None, with_events=True)
         self._client = LiveClient(self._store, self._kernel, preparations(settings))
         self.platform = self._wired(settings, cluster or (known[0] if known else None))
         self._server = ApiServer(
@@ -90,7 +90,14 @@ class Embedded:
         nodes = settings.with_nodes
         kubelets = Kubelets(pace_of(cluster, 0), with_nodes=nodes)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if nodes else ()))
-        ports = Ports(self._kernel, self._client, runtime, simulated_cloud(0) if nodes else (), ignore_event, _ignore)
+        ports = Ports(
+            self._kernel,
+            self._client,
+            runtime,
+            simulated_cloud(0) if nodes else (),
+            EventRecorder(self._client),
+            _ignore,
+        )
         return build_platform(ports, settings)
 
     def _begin(self, cluster: Obj | None) -> None:

@@ -87,8 +87,8 @@ def test_kinds_without_namespaces_drop_one_with_a_warning() -> None:
     [
         ({"kind": "Jbo"}, 'kind: the kind "Jbo" of "batch/v1" is not known; did you mean Job (batch/v1)?'),
         (
-            {"kind": "Deployment", "apiVersion": "apps/v1"},
-            'kind: the kind "Deployment" of "apps/v1" is not known; remove the document, or apply it elsewhere',
+            {"kind": "Gadget", "apiVersion": "apps/v1"},
+            'kind: the kind "Gadget" of "apps/v1" is not known; remove the document, or apply it elsewhere',
         ),
         ({"apiVersion": "v1"}, 'apiVersion: there is no kind "Job" in "v1"; use batch/v1'),
         (

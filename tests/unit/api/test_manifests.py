@@ -97,8 +97,8 @@ def test_faults_of_all_files_are_told_at_once_and_hide_no_sound_object() -> None
             "a.yaml:1 Namespace/a-*: metadata.x: unknown field",
         ),
         (
-            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: 3}",
-            'a.yaml:1 Deployment/web: kind: the kind "Deployment" of "apps/v1" is not known; remove the document',
+            "apiVersion: apps/v1\nkind: Gadget\nmetadata: {name: web}\nspec: {replicas: 3}",
+            'a.yaml:1 Gadget/web: kind: the kind "Gadget" of "apps/v1" is not known; remove the document',
         ),
     ],
     ids=["syntax", "list", "text", "no kind", "no metadata", "line break in the name", "generateName", "unknown kind"],

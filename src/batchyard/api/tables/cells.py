@@ -62,6 +62,11 @@ def count(*fields: str) -> Cell:
     return lambda obj, _now: str(sum(len(obj.get(field) or ()) for field in fields))
 
 
+def count_at(*path: str) -> Cell:
+    """The cell of how many entries the list or mapping at a path has."""
+    return lambda obj, _now: str(len(value(obj, *path) or ()))
+
+
 def containers(field: str, *path: str) -> Cell:
     """The cell of one field of all containers of the pod template at a path."""
 

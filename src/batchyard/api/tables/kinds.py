@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.tables import cells, cloud, jobs, nodes, pods, services
+from batchyard.api.tables import apps, cells, cloud, events, jobs, nodes, pods, services
 from batchyard.api.tables.cells import UNKNOWN, Cell, Column, at, chosen
 
 _NAME: Final = (Column("Name"), cells.name)
@@ -17,6 +17,16 @@ _SYSTEM: Final = ("status", "nodeInfo")
 _PROVISIONING: Final = at("spec", "provisioning", default="standard")
 
 TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
+    scheme.EVENT: events.EVENTS,
+    scheme.DEPLOYMENT: apps.DEPLOYMENTS,
+    scheme.REPLICA_SET: apps.REPLICA_SETS,
+    scheme.STATEFUL_SET: apps.STATEFUL_SETS,
+    scheme.DAEMON_SET: apps.DAEMON_SETS,
+    scheme.CRON_JOB: apps.CRON_JOBS,
+    scheme.POD_DISRUPTION_BUDGET: apps.DISRUPTION_BUDGETS,
+    scheme.RESOURCE_QUOTA: apps.RESOURCE_QUOTAS,
+    scheme.LIMIT_RANGE: apps.LIMIT_RANGES,
+    scheme.NETWORK_POLICY: apps.NETWORK_POLICIES,
     scheme.CLUSTER_QUEUE: (
         _NAME,
         (Column("Cohort"), at("spec", "cohortName")),

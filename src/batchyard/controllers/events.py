@@ -1,0 +1,153 @@
+"""Kubernetes Events of what controllers record: written as objects, each told once and then counted.
+
+A record like one before (the same object, reason and message from the same component) raises that Event's count. Of
+records alike but for their messages the eleventh and all later within ten minutes become one Event that says so. Of
+one object a component tells at most a burst of 25, and one more every five minutes. What is remembered for that is
+bounded, and lost in a crash: then an Event is told anew. Source: client-go, tools/record/events_cache.go.
+"""
+
+from collections import OrderedDict
+from typing import Final, Generic, TypeVar
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.times import format_time
+from batchyard.base.instant import MINUTE, Instant
+from batchyard.ports.client import Client, Create, Update, WriteResult
+from batchyard.ports.controller import EventRecord
+
+BURST: Final = 25
+REFILL: Final = 5 * MINUTE
+SIMILAR_MAX: Final = 10
+SIMILAR_WITHIN: Final = 10 * MINUTE
+REMEMBERED_MAX: Final = 4096
+_COMBINED: Final = "(combined from similar events): "
+
+#: What each controller is called where it does the part of a component that people know.
+_COMPONENTS: Final = {
+    "autoscaler": "cluster-autoscaler",
+    "job-pods": "job-controller",
+    "jobset-controller": "jobset",
+    "kubelets": "kubelet",
+    "node-agents": "kubelet",
+    "node-health": "node-controller",
+    "placement": "default-scheduler",
+    "provisioning": "ProvisioningController",
+    "provisioning-requests": "cluster-autoscaler",
+    "scheduler": "kueue-admission",
+    "taint-eviction": "taint-eviction-controller",
+    "workload": "kueue-workload-controller",
+}
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class _Remembered(OrderedDict[_K, _V], Generic[_K, _V]):
+    """A bounded memory: what was not looked at for longest goes first."""
+
+    def recall(self, key: _K) -> _V | None:
+        """What is known of a key."""
+        found = self.get(key)
+        if found is not None:
+            self.move_to_end(key)
+        return found
+
+    def remember(self, key: _K, value: _V) -> None:
+        """Know this of a key."""
+        self[key] = value
+        self.move_to_end(key)
+        if len(self) > REMEMBERED_MAX:
+            self.popitem(last=False)
+
+
+class EventRecorder:
+    """An EventSink that writes to a client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._told: _Remembered[tuple[str, EventRecord], Key] = _Remembered()
+        self._similar: _Remembered[tuple[str, Key, str, str], tuple[Instant, dict[str, None]]] = _Remembered()
+        self._budget: _Remembered[tuple[str, Key], tuple[Instant, float]] = _Remembered()
+        self._made = 0
+
+    def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
+        """Record an event, unless too much was told of its object already."""
+        component = _COMPONENTS.get(controller, controller)
+        if self._is_one_of_many(now, component, record):
+            told = component, record._replace(message=_COMBINED)
+            record = record._replace(message=_COMBINED + record.message)
+        else:
+            told = component, record
+        if self._may_tell(now, component, record.regarding):
+            self._tell(now, told, record)
+
+    def _tell(self, now: Instant, told: tuple[str, EventRecord], record: EventRecord) -> None:
+        """Count the Event of what was told before, or make one."""
+        known = self._told.recall(told)
+        stored = self._client.get(known) if known is not None else None
+        if stored is not None:
+            count = stored.get("count", 1) + 1
+            again = {**stored, "message": record.message, "count": count, "lastTimestamp": format_time(now)}
+            self._client.submit([Update(again)], _let_it_be)
+            return
+        event = self._event(now, told[0], record)
+        self._told.remember(told, key_of(event))
+        self._client.submit([Create(event)], _let_it_be)
+
+    def _is_one_of_many(self, now: Instant, component: str, record: EventRecord) -> bool:
+        """Whether so many were told that differ from it only in their messages that they are told as one."""
+        key = (component, record.regarding, record.type, record.reason)
+        since, messages = self._similar.recall(key) or (now, {})
+        if now - since > SIMILAR_WITHIN:
+            messages = {}
+        messages[record.message] = None
+        if len(messages) > SIMILAR_MAX + 1:
+            del messages[next(iter(messages))]
+        self._similar.remember(key, (now, messages))
+        return len(messages) > SIMILAR_MAX
+
+    def _may_tell(self, now: Instant, component: str, regarding: Key) -> bool:
+        """Take one from what may be told of an object; False if there is nothing left."""
+        since, left = self._budget.recall((component, regarding)) or (now, float(BURST))
+        left = min(float(BURST), left + (now - since) / REFILL)
+        may = left >= 1
+        self._budget.remember((component, regarding), (now, left - 1 if may else left))
+        return may
+
+    def _event(self, now: Instant, component: str, record: EventRecord) -> Obj:
+        key = record.regarding
+        self._made += 1
+        metadata = {
+            "name": f"{key.name}.{now * 1000 + self._made % 1000:x}",
+            "namespace": key.namespace or "default",
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": metadata,
+            "involvedObject": self._reference(key),
+            "reason": record.reason,
+            "message": record.message,
+            "source": {"component": component},
+            "firstTimestamp": format_time(now),
+            "lastTimestamp": format_time(now),
+            "count": 1,
+            "type": record.type,
+            "reportingComponent": component,
+            "reportingInstance": "",
+        }
+
+    def _reference(self, key: Key) -> dict[str, str]:
+        """The object as Events refer to it."""
+        info = scheme.kind_info(key.kind)
+        found = self._client.get(key)
+        reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
+        if found is not None:
+            metadata = found["metadata"]
+            reference |= {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        return {field: value for field, value in reference.items() if value}
+
+
+def _let_it_be(_result: WriteResult) -> None:
+    """An Event that cannot be written is no loss: its namespace is going, or another has its name."""
