@@ -46,6 +46,9 @@ SUCCESS = "spec.successPolicy.rules"
             ),
             id="a selector of its own",
         ),
+        pytest.param(
+            edited(JOB, {"spec.template.metadata": {"labels": {"job-name": "job"}}}), id="its name as a label"
+        ),
     ],
 )
 def test_good_jobs_pass(obj: dict[str, Any]) -> None:
@@ -184,6 +187,21 @@ RESTART = "spec.template.spec.restartPolicy"
             {"spec.manualSelector": True, "spec.selector": {"matchLabels": {"a": "b"}}},
             "spec.template.metadata.labels: Invalid value: {}: `selector` does not match template `labels`",
             id="a selector of other pods",
+        ),
+        pytest.param(
+            {"spec.manualSelector": True, "spec.selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}},
+            "spec.template.metadata.labels: Invalid value: {}: `selector` does not match template `labels`",
+            id="an expression that says other pods",
+        ),
+        pytest.param(
+            {"spec.template.metadata": {"labels": {"job-name": "other"}}},
+            """spec.template.metadata.labels[job-name]: Invalid value: "other": must be 'job'""",
+            id="pods of another Job",
+        ),
+        pytest.param(
+            {"metadata.name": "a" * 64},
+            f'spec.template.metadata.labels: Invalid value: "{"a" * 64}": must be no more than 63 characters',
+            id="a name too long for the labels of its pods",
         ),
         pytest.param({"spec.managedBy": "me"}, 'spec.managedBy: Invalid value: "me": must be a domain', id="manager"),
         pytest.param(

@@ -10,7 +10,16 @@ from batchyard.api import well_known
 from batchyard.api.annotations import boolean, is_elastic, whole_number
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
-from batchyard.api.validation import faults, job_policies, metadata, names, pods, queued_jobs, queued_topology
+from batchyard.api.validation import (
+    faults,
+    job_policies,
+    job_selector,
+    metadata,
+    names,
+    pods,
+    queued_jobs,
+    queued_topology,
+)
 from batchyard.api.views.job import pods_at_once
 
 _INDEXES_MAX: Final = 100_000
@@ -74,7 +83,7 @@ def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:
     spec = job.get("spec") or {}
     yield from metadata.metadata_faults(job)
     yield from spec_faults(spec, "spec")
-    yield from _selector_faults(spec)
+    yield from job_selector.selector_faults(job)
     name, completions = job["metadata"].get("name"), spec.get("completions")
     if (
         name
@@ -85,29 +94,6 @@ def _kubernetes_faults(job: Obj) -> Iterator[FieldError]:
         message = f"will not able to create pod with invalid DNS label: {name}-{completions - 1}"
         remedy = "use a shorter name without dots: pods of an Indexed Job are called after it"
         yield faults.invalid("metadata.name", name, message, remedy)
-
-
-def _selector_faults(spec: Obj) -> Iterator[FieldError]:
-    """Kubernetes makes the selector, unless asked not to; it selects the Job's own pods."""
-    selector = spec.get("selector")
-    if not spec.get("manualSelector"):
-        chosen = selector and (
-            selector.get("matchExpressions")
-            or set(selector.get("matchLabels") or ()) - set(well_known.POD_OWNER_LABELS)
-        )
-        if chosen:
-            remedy = "drop the selector, or set manualSelector: true"
-            yield faults.invalid("spec.selector", selector, "`selector` not auto-generated", remedy)
-        return
-    if selector is None:
-        yield faults.required("spec.selector", "", "give the selector, or drop manualSelector")
-        return
-    yield from metadata.selector_faults(selector, "spec.selector")
-    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
-        message = "`selector` does not match template `labels`"
-        remedy = "give the template the labels of the selector"
-        yield faults.invalid("spec.template.metadata.labels", labels, message, remedy)
 
 
 def _number_faults(spec: Obj, path: str) -> Iterator[FieldError]:
