@@ -8,6 +8,7 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.admission.namespaces import check_namespace
 from batchyard.api.admission.pods import admit_pod, default_class
+from batchyard.api.admission.queued_jobs import queue_job
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import view_by_creation, workload_view
 from batchyard.client.local import Prepare
@@ -114,7 +115,11 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
 
 def preparations(settings: Settings) -> Mapping[str, Prepare]:
     """What the API does to new objects by kind: defaults, admission plugins and webhooks."""
-    further = {scheme.POD: _prepared_pod_of_nodes if settings.with_nodes else _prepared_pod, scheme.JOB: _prepared_job}
+    further: Mapping[str, Prepare] = {
+        scheme.POD: _prepared_pod_of_nodes if settings.with_nodes else _prepared_pod,
+        scheme.JOB: _prepared_job,
+        scheme.JOB_SET: _prepared_job_set,
+    }
     kinds = [info.constant for info in scheme.KINDS if info.namespaced]
     return {kind: partial(_prepared_in_namespace, further.get(kind)) for kind in kinds}
 
@@ -164,5 +169,9 @@ def _prepared_pod_of_nodes(pod: Obj, reader: Reader) -> Obj:
     return prepared
 
 
-def _prepared_job(job: Obj, _reader: Reader) -> Obj:
-    return with_selector(job)
+def _prepared_job(job: Obj, reader: Reader) -> Obj:
+    return with_selector(queue_job(job, reader.get))
+
+
+def _prepared_job_set(job_set: Obj, reader: Reader) -> Obj:
+    return queue_job(job_set, reader.get)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from batchyard.api.defaults import suspend_if_managed
 from batchyard.api.errors import ApiError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.times import parse_time
@@ -152,13 +151,13 @@ class World:
     def apply(self, obj: Obj) -> None:
         """Create or update an object as a user does with kubectl apply; one whose name is to be made is always new."""
         if not obj["metadata"].get("name"):
-            self.submit(Create(suspend_if_managed(obj)))
+            self.submit(Create(obj))
             return
         key = key_of(obj)
         known, last = self.client.get(key), self._applied.get(key)
         if known is None:
             self._applied[key] = obj
-            self.submit(Create(suspend_if_managed(obj)))
+            self.submit(Create(obj))
         elif obj != last:
             self._update(known, last or {}, obj)
 

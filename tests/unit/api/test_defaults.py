@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.api.defaults import suspend_if_managed, with_defaults
+from batchyard.api.defaults import with_defaults
 from batchyard.api.validation import validate
 from edits import GONE, edited
 
@@ -250,33 +250,9 @@ def test_what_has_its_defaults_comes_back_itself(obj: dict[str, Any]) -> None:
 def test_defaults_leave_the_given_object_alone(obj: dict[str, Any]) -> None:
     before = repr(obj)
     with_defaults(obj)
-    suspend_if_managed(obj)
     assert repr(obj) == before
 
 
 def test_defaults_make_objects_that_are_right() -> None:
     assert validate(with_defaults(make.jobset())) == []
     assert validate(with_defaults(JOB)) == []
-
-
-@pytest.mark.parametrize(
-    "obj", [pytest.param(make.job(suspend=False), id="Job"), pytest.param(make.jobset(), id="JobSet")]
-)
-def test_what_names_a_queue_begins_suspended(obj: dict[str, Any]) -> None:
-    running = edited(obj, {"spec.suspend": False})
-    suspended = suspend_if_managed(running)
-    unsaid = suspend_if_managed(edited(obj, {"spec.suspend": GONE}))
-    assert (suspended["spec"]["suspend"], unsaid["spec"]["suspend"]) == (True, True)
-    assert suspend_if_managed(suspended) is suspended
-
-
-@pytest.mark.parametrize(
-    "obj",
-    [
-        pytest.param(make.job(queue=None, suspend=False), id="a Job in no queue"),
-        pytest.param(make.job(queue="", suspend=False), id="a Job in a queue without name"),
-        pytest.param(make.workload(), id="a Workload"),
-    ],
-)
-def test_all_else_begins_as_it_is(obj: dict[str, Any]) -> None:
-    assert suspend_if_managed(obj) is obj

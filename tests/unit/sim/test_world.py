@@ -198,6 +198,15 @@ def test_a_loop_stops_the_world_between_decisions() -> None:
     assert [queue["status"]["pendingWorkloads"] for queue in looping.objects(scheme.CLUSTER_QUEUE)] == [1, 1]
 
 
+def test_a_job_without_queue_waits_in_the_default_queue() -> None:
+    queues = manifests(QUEUES.replace("name: lq", "name: default").replace("nominalQuota: 1", "nominalQuota: 0"))
+    jobs = manifests(JOB.replace("NAME", "free").replace(", labels: {kueue.x-k8s.io/queue-name: lq}", ""))
+    waiting = world(Step(0, [namespace(), *queues, *jobs], ()))
+    waiting.run_until(SECOND)
+    assert [workload["spec"]["queueName"] for workload in waiting.objects(scheme.WORKLOAD)] == ["default"]
+    assert [job["spec"]["suspend"] for job in waiting.objects(scheme.JOB)] == [True]
+
+
 def test_settling_twice_changes_nothing() -> None:
     busy = two_jobs()
     busy.run_until(SECOND + SECOND // 2)
