@@ -1,4 +1,4 @@
-"""Who belongs to whom: jobs, the Workloads made for them, the jobs they own, and the classes they wait for.
+"""Who belongs to whom: jobs, their Workloads, the jobs they own, and the classes and Workloads they wait for.
 
 An index that the same watch events would build again, and the search for the job above that is managed.
 """
@@ -10,6 +10,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, label
 from batchyard.controllers.jobs.integration import Integration
 from batchyard.controllers.jobs.priority import class_key
+from batchyard.controllers.jobs.workloads import prebuilt_key
 from batchyard.ports.client import EventType, Reader, WatchEvent
 
 MANAGED_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
@@ -24,6 +25,7 @@ class Family:
         self._workloads: dict[Key, dict[Key, None]] = {}
         self._children: dict[str, dict[Key, None]] = {}
         self._by_class: dict[Key, dict[Key, None]] = {}
+        self._by_prebuilt: dict[Key, dict[Key, None]] = {}
 
     def note(self, event: WatchEvent) -> Iterable[Key]:
         """Take note of a change; the jobs it concerns."""
@@ -44,6 +46,7 @@ class Family:
     def _note_job(self, event: WatchEvent) -> Iterable[Key]:
         _move(self._children, event, _owner_uid)
         _move(self._by_class, event, self._class_of)
+        _move(self._by_prebuilt, event, prebuilt_key)
         return (event.key,)
 
     def _class_of(self, job: Obj) -> Key | None:
@@ -53,15 +56,16 @@ class Family:
         return class_key(job, self._integration.templates(job))
 
     def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
+        promised = self._by_prebuilt.get(event.key, ())
         if not event.obj["metadata"].get("ownerReferences"):
-            return ()
+            return list(promised)
         owner = controller_of(event.obj)
         if owner is None:
-            return ()
+            return list(promised)
         _move(self._workloads, event, self._job_of)
-        children = list(self._children.get(owner["uid"], ()))
+        children = self._children.get(owner["uid"], ())
         job = self._job_of(event.obj)
-        return children if job is None else [job, *children]
+        return [*(() if job is None else (job,)), *children, *promised]
 
     def _job_of(self, workload: Obj) -> Key | None:
         """The job of this kind that a Workload was made for."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj, annotation, key_of, label, with_path, without_finalizer
+from batchyard.api.meta import Key, Obj, annotation, controller_of, key_of, label, with_path, without_finalizer
 from batchyard.base.instant import Instant
 from batchyard.controllers.jobs import workloads
 from batchyard.controllers.jobs.family import MANAGED_KINDS, Family, ancestry
@@ -94,6 +94,9 @@ class JobController:
     # --- one Workload for the job ---
 
     def _manage(self, look: _Look) -> Outcome:
+        prebuilt = workloads.prebuilt_key(look.job)
+        if prebuilt is not None:
+            return self._manage_prebuilt(look, look.reader.get(prebuilt))
         match, others = None, []
         for workload in self._family.workloads_of(look.key, look.reader):
             if match is None and workloads.matches(workload, look.job, look.pod_sets, look.suspended):
@@ -103,6 +106,19 @@ class JobController:
         if match is None:
             return self._stop_unmatched(look, others) or self._replace(look, others) or self._create(look)
         return self._delete(look, others) or self._follow(look, match) or self._obey(look, match)
+
+    def _manage_prebuilt(self, look: _Look, workload: Obj | None) -> Outcome:
+        """Take a Workload made beforehand as it is; without one that asks for the same the job does not run."""
+        if workload is not None and controller_of(workload) is None:
+            return Outcome([Update(workloads.taken_by(workload, look.job))])
+        if workload is not None and workloads.belongs(workload, look.job):
+            if workloads.matches(workload, look.job, look.pod_sets, look.suspended):
+                return self._obey(look, workload)
+            if not lifecycle.is_finished(workload):
+                message = "The prebuilt workload is out of sync with its user job"
+                return Outcome([UpdateStatus(lifecycle.finish(workload, r.OUT_OF_SYNC, message, look.now))])
+        stop = None if self._integration.ending(look.job) is not None else self._stop(look, None, "missing workload")
+        return stop or Outcome()
 
     def _stop_unmatched(self, look: _Look, others: Sequence[Obj]) -> Outcome | None:
         """A job without a Workload of its own must not run."""

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchyard.api import well_known
+from batchyard.api import scheme, well_known
 from batchyard.api.annotations import whole_number
-from batchyard.api.meta import Obj, annotation, controller_of, controller_reference, label
+from batchyard.api.meta import Key, Obj, annotation, controller_of, controller_reference, label, with_metadata
 from batchyard.controllers.jobs.names import workload_name
 from batchyard.controllers.jobs.podsets import equivalent
 from batchyard.controllers.jobs.priority import Priority
@@ -32,6 +32,20 @@ def make_workload(job: Obj, pod_sets: PodSets, priority: Priority, copied_labels
         },
         "spec": workload_spec(job, pod_sets, priority),
     }
+
+
+def prebuilt_key(job: Obj) -> Key | None:
+    """The Workload that was made beforehand for a job; the annotation that names it comes before the label."""
+    name = annotation(job, well_known.PREBUILT_WORKLOAD) or label(job, well_known.PREBUILT_WORKLOAD)
+    return Key(scheme.WORKLOAD, job["metadata"].get("namespace", ""), name) if name else None
+
+
+def taken_by(workload: Obj, job: Obj) -> Obj:
+    """A Workload of nobody as that of a job."""
+    metadata = workload["metadata"]
+    labels = {**(metadata.get("labels") or {}), well_known.JOB_UID: job["metadata"].get("uid", "")}
+    owners = [*(metadata.get("ownerReferences") or ()), controller_reference(job)]
+    return with_metadata(workload, labels=labels, ownerReferences=owners)
 
 
 def workload_spec(job: Obj, pod_sets: PodSets, priority: Priority) -> dict[str, Any]:
