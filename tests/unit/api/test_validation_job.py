@@ -14,6 +14,7 @@ RULES = "spec.podFailurePolicy.rules"
 CODES = {"operator": "In", "values": [1, 3]}
 FAILING = edited(JOB, {RULES: [{"action": "FailJob", "onExitCodes": CODES}]})
 SUCCESS = "spec.successPolicy.rules"
+UID = "controller-uid"
 
 
 @pytest.mark.parametrize(
@@ -202,6 +203,11 @@ RESTART = "spec.template.spec.restartPolicy"
             {"metadata.name": "a" * 64},
             f'spec.template.metadata.labels: Invalid value: "{"a" * 64}": must be no more than 63 characters',
             id="a name too long for the labels of its pods",
+        ),
+        pytest.param(
+            {"spec.selector": {"matchLabels": {UID: "u"}}, "spec.template.metadata": {"labels": {UID: "v"}}},
+            """spec.template.metadata.labels: Invalid value: {"controller-uid":"v"}: `selector` does not match""",
+            id="labels of another Job",
         ),
         pytest.param({"spec.managedBy": "me"}, 'spec.managedBy: Invalid value: "me": must be a domain', id="manager"),
         pytest.param(

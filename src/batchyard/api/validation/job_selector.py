@@ -13,6 +13,7 @@ from batchyard.api.selectors import selector as parsed_selector
 from batchyard.api.validation import faults, metadata, names
 
 _LABELS: Final = "spec.template.metadata.labels"
+_NO_MATCH: Final = "`selector` does not match template `labels`"
 
 
 def selector_faults(job: Obj) -> Iterator[FieldError]:
@@ -34,8 +35,7 @@ def _own_faults(selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
     yield from wrong
     selected = None if wrong else parsed_selector(selector)
     if selected is not None and not selected.matches(labels):
-        message = "`selector` does not match template `labels`"
-        yield faults.invalid(_LABELS, labels, message, "give the template the labels of the selector")
+        yield faults.invalid(_LABELS, labels, _NO_MATCH, "give the template the labels of the selector")
 
 
 def _generated_faults(name: str | None, selector: Obj | None, labels: Obj) -> Iterator[FieldError]:
@@ -45,6 +45,8 @@ def _generated_faults(name: str | None, selector: Obj | None, labels: Obj) -> It
     ):
         remedy = "drop the selector, or set manualSelector: true"
         yield faults.invalid("spec.selector", selector, "`selector` not auto-generated", remedy)
+    elif selector and any(labels.get(k, value) != value for k, value in (selector.get("matchLabels") or {}).items()):
+        yield faults.invalid(_LABELS, labels, _NO_MATCH, "drop the selector and these labels")
     if not name:
         return
     for message in names.label_value(name):

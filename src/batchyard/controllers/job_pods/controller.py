@@ -1,7 +1,6 @@
 """The Job controller: makes the pods of Jobs, counts how they end, and ends the Jobs.
 
-All is decided in batchyard.core.lifecycle.job. Pods without controller are not adopted, and pods whose labels changed
-are not given up. Source: pkg/controller/job of Kubernetes.
+All is decided in batchyard.core.lifecycle.job; whose a pod is, in `claims`. Source: pkg/controller/job of Kubernetes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, controller_of, key_of
 from batchyard.base.instant import Instant
+from batchyard.controllers.job_pods.claims import Claims, given_up, is_selected, may_be_strayed
 from batchyard.controllers.job_pods.new_pods import new_pods
 from batchyard.controllers.job_pods.pod_index import PodIndex
 from batchyard.core.lifecycle.job.plan import Plan, plan
@@ -29,25 +29,34 @@ class JobPods:
 
     def __init__(self) -> None:
         self._index = PodIndex()
+        self._claims = Claims()
         #: Jobs by the PriorityClass of their pods: without it none can be made.
         self._by_class: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The Job, or that of the pod; a pod that is deleted itself too, for its Job may be gone."""
+        """The Job, or that of the pod; a pod too that may have strayed, or is deleted, for its Job may be gone."""
         if event.key.kind == scheme.PRIORITY_CLASS:
             return list(self._by_class.get(event.key.name, ())) if event.type is EventType.ADDED else ()
         if event.key.kind == scheme.JOB:
             self._index.observe_job(event, now)
+            self._claims.observe_job(event)
             self._note_class(event)
             return (event.key,)
         owner = _job_of(event.obj)
-        if owner is None or not self._index.observe_pod(event, owner["uid"], now):
-            return ()
+        if owner is None:
+            return [*self._claims.observe_pod(event), *self._left(event, now)]
+        if event.old is not None and _job_of(event.old) is None:
+            self._claims.observe_pod(event)
         job = Key(scheme.JOB, event.key.namespace, owner["name"])
+        matters = self._index.observe_pod(event, owner["uid"], now)
+        if may_be_strayed(event, owner["uid"]):
+            return (job, event.key)
+        if not matters:
+            return ()
         return (job, event.key) if is_terminating(event.obj) and is_tracked(event.obj) else (job,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Do what is next about a Job; or let go a deleted pod that no Job counts."""
+        """Do what is next about a Job; or let a pod go that no Job counts."""
         obj = reader.get(key)
         if obj is None:
             return Outcome()
@@ -55,6 +64,9 @@ class JobPods:
             return _let_go(obj, reader)
         if is_finished(obj) or not is_ours(obj):
             return Outcome()
+        adoptions = self._claims.adoptions(obj, reader)
+        if adoptions:
+            return Outcome([Update(pod) for pod in adoptions], independent=True)
         known = self._index.of(obj)
         look_at = known.look_at(now)
         if look_at > now:
@@ -66,6 +78,14 @@ class JobPods:
         known.looked(todo)
         names = (pod.obj["metadata"]["name"] for pod in pods)
         return _outcome(key, obj, todo, new_pods(obj, todo.change.create, names, known.came, now))
+
+    def _left(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The Job whose pod is not its own any more."""
+        owner = None if event.old is None else _job_of(event.old)
+        if owner is None:
+            return ()
+        self._index.observe_pod(event._replace(type=EventType.DELETED), owner["uid"], now)
+        return (Key(scheme.JOB, event.key.namespace, owner["name"]),)
 
     def _note_class(self, event: WatchEvent) -> None:
         name = event.obj["spec"]["template"]["spec"].get("priorityClassName")
@@ -84,14 +104,15 @@ def _job_of(pod: Obj) -> Mapping[str, Any] | None:
 
 
 def _let_go(pod: Obj, reader: Reader) -> Outcome:
-    """Take the finalizer off a pod whose Job is gone or has ended."""
+    """Give a pod up that its Job does not select; let a deleted one go whose Job is gone or has ended."""
     owner = _job_of(pod)
-    if owner is None or not (is_terminating(pod) and is_tracked(pod)):
+    if owner is None:
         return Outcome()
     job = reader.get(Key(scheme.JOB, pod["metadata"].get("namespace", ""), owner["name"]))
     if job is not None and job["metadata"]["uid"] == owner["uid"] and not (is_ours(job) and is_finished(job)):
-        return Outcome()
-    return Outcome([Update(untracked(pod))])
+        is_kept = not is_ours(job) or "deletionTimestamp" in job["metadata"] or is_selected(pod, job)
+        return Outcome() if is_kept else Outcome([Update(given_up(pod, job))])
+    return Outcome([Update(untracked(pod))] if is_terminating(pod) and is_tracked(pod) else [])
 
 
 def _outcome(key: Key, job: Obj, todo: Plan, new: Sequence[Obj]) -> Outcome:

@@ -18,7 +18,7 @@ def with_selector(job: Obj) -> Obj:
         return job
     template, selector = spec.get("template") or {}, spec.get("selector") or {}
     given, matched = (template.get("metadata") or {}).get("labels") or {}, selector.get("matchLabels") or {}
-    labels = _generated(metadata["name"], metadata["uid"]) | given
+    labels = _generated(metadata["name"], metadata["uid"]) | matched | given
     wanted = {well_known.CONTROLLER_UID: metadata["uid"], **matched}
     if labels == given and wanted == matched:
         return job
