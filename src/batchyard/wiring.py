@@ -170,8 +170,13 @@ def _prepared_pod_of_nodes(pod: Obj, reader: Reader) -> Obj:
 
 
 def _prepared_job(job: Obj, reader: Reader) -> Obj:
-    return with_selector(queue_job(job, reader.get))
+    return with_selector(queue_job(_without_status(job), reader.get))
 
 
 def _prepared_job_set(job_set: Obj, reader: Reader) -> Obj:
-    return queue_job(job_set, reader.get)
+    return queue_job(_without_status(job_set), reader.get)
+
+
+def _without_status(obj: Obj) -> Obj:
+    """A new object as it begins, though the manifest of an old one may tell what became of that."""
+    return {field: value for field, value in obj.items() if field != "status"} if "status" in obj else obj

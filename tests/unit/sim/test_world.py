@@ -207,6 +207,15 @@ def test_a_job_without_queue_waits_in_the_default_queue() -> None:
     assert [job["spec"]["suspend"] for job in waiting.objects(scheme.JOB)] == [True]
 
 
+def test_what_a_manifest_tells_of_an_old_run_is_no_part_of_the_new_one() -> None:
+    over = {"conditions": [{"type": "Complete", "status": "True"}]}
+    job, job_set = [*manifests(JOB.replace("NAME", "again")), *manifests(JOB_SET)[1:]]
+    known = world()
+    known.apply({**job, "status": over})
+    known.apply({**job_set, "status": over})
+    assert [known.objects(kind)[0].get("status") for kind in (scheme.JOB, scheme.JOB_SET)] == [None, None]
+
+
 def test_settling_twice_changes_nothing() -> None:
     busy = two_jobs()
     busy.run_until(SECOND + SECOND // 2)
