@@ -322,8 +322,8 @@ def test_a_failure_policy_has_at_most_20_rules() -> None:
         ),
         pytest.param(
             INDEXED,
-            {"spec.completions": 2},
-            "spec.completions: Invalid value: 2: can only be modified in tandem with spec.parallelism",
+            {"spec.completions": 4},
+            "spec.completions: Invalid value: 4: can only be modified in tandem with spec.parallelism",
             id="the number of indexes alone",
         ),
         pytest.param(
@@ -386,6 +386,13 @@ def test_a_job_is_told_where_to_run_as_it_is_suspended() -> None:
     assert validate_update(new, JOB) == []
 
 
-def test_an_indexed_job_grows_with_its_parallelism() -> None:
-    old = edited(INDEXED, {"spec.parallelism": 3})
+@pytest.mark.parametrize("before", [2, 3])
+def test_an_indexed_job_grows_with_its_parallelism(before: int) -> None:
+    old = edited(INDEXED, {"spec.parallelism": before})
     assert validate_update(edited(old, {"spec.parallelism": 5, "spec.completions": 5}), old) == []
+
+
+def test_a_rule_of_success_lists_a_bounded_number_of_indexes() -> None:
+    listed = ",".join(map(str, range(0, 30_000, 2)))
+    faults = validate(edited(INDEXED, {"spec.completions": 30_000, SUCCESS: [{"succeededIndexes": listed}]}))
+    assert begins(faults, f"{SUCCESS}[0].succeededIndexes: Too long: may not be more than 65536 bytes")

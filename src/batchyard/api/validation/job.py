@@ -185,7 +185,7 @@ def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     if completions != old.get("completions"):
         if new.get("completionMode") != "Indexed":
             yield faults.immutable("spec.completions", completions)
-        elif any(spec.get("completions") != spec.get("parallelism") for spec in (new, old)):
+        elif completions != new.get("parallelism"):
             message = "can only be modified in tandem with spec.parallelism"
             yield faults.invalid("spec.completions", completions, message, "set both to the same number")
     # Kubernetes wants the Job suspended first; in one write with its suspension the change is as safe.

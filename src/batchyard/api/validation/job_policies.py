@@ -14,6 +14,7 @@ _STATUSES: Final = ("False", "True", "Unknown")
 _REPLACEMENT: Final = ("Failed", "TerminatingOrFailed")
 _RULES_MAX: Final = 20
 _EXIT_CODES_MAX: Final = 255
+_INDEXES_BYTES_MAX: Final = 64 * 1024
 
 
 def policy_faults(spec: Obj, path: str) -> Iterator[FieldError]:
@@ -124,6 +125,8 @@ def _success_rule_faults(rule: Obj, completions: int, path: str) -> Iterator[Fie
         yield faults.required(path, message, "say which indexes must succeed, or how many")
     total = None
     if indexes is not None:
+        if len(indexes) > _INDEXES_BYTES_MAX:
+            yield faults.too_long(f"{path}.succeededIndexes", _INDEXES_BYTES_MAX, "write runs of indexes as first-last")
         total = _index_count(indexes, completions)
         if total is None:
             message = f"error parsing succeededIndexes: indexes must be from 0 to {completions - 1} and increase"
