@@ -69,6 +69,8 @@ MAPS: Final = {
 REQUIRED: Final = (
     *("Job.spec", "Pod.spec", "PodTemplate.template", "PodTemplateSpec.spec", "Service.spec", "PriorityClass.value"),
 )
+#: What CRDs require, but their webhooks fill in before that is checked.
+FILLED_IN: Final = ("JobSet.spec.failurePolicy.rules.name",)
 #: Values and bounds that Kubernetes checks in code, where being told early is worth most.
 CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "Container.imagePullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
@@ -152,7 +154,8 @@ class CrdTable:
         required = schema.get("required", ())
         fields = self.types.setdefault(name, {})
         for field, child in schema["properties"].items():
-            fields[field] = spec_of(*self._typed(child, f"{name}.{field}"), field in required)
+            place = f"{name}.{field}"
+            fields[field] = spec_of(*self._typed(child, place), field in required and place not in FILLED_IN)
         return name
 
     def _typed(self, schema: Schema, place: str) -> tuple[str, dict[str, Any]]:

@@ -84,7 +84,8 @@ def object_differences(schema: Mapping[str, Any], within: Scope, type_name: str,
     fields, properties = within.fields(type_name), schema["properties"]
     if list(fields) != sorted(properties):
         yield f"{path}: fields {sorted(properties)} in the CRD, {list(fields)} in the table"
-    required = [name for name, field in fields.items() if field.required]
+    filled_in = [name for name in fields if f"{type_name}.{name}" in field_tables().FILLED_IN]
+    required = sorted(filled_in + [name for name, field in fields.items() if field.required])
     if required != sorted(schema.get("required", [])):
         yield f"{path}: required {schema.get('required')} in the CRD, {required} in the table"
     for name, field in fields.items():

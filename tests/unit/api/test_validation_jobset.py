@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.api.decode import decode
 from batchyard.api.defaults import with_defaults
 from batchyard.api.validation import validate, validate_update
 from edits import GONE, begins, edited
@@ -174,6 +175,14 @@ def test_bad_jobsets_are_refused(edits: dict[str, Any], start: str) -> None:
 def test_bad_rules_of_failure_are_refused(rule: dict[str, Any], start: str) -> None:
     faults = validate(edited(JOBSET, {RULES: [{"name": "r", "action": "FailJobSet", **rule}]}))
     assert begins(faults, f"{RULES}{start}")
+
+
+def test_a_rule_of_failure_may_leave_its_name_to_the_webhook() -> None:
+    """The CRD requires a name, but webhooks come first: examples of JobSet's own have none."""
+    decoded = decode(edited(RAW, {RULES: [{"action": "FailJobSet"}]}))
+    assert decoded.faults == []
+    assert decoded.obj is not None
+    assert [rule["name"] for rule in decoded.obj["spec"]["failurePolicy"]["rules"]] == ["failurePolicyRule0"]
 
 
 def test_rules_of_failure_have_names_of_their_own() -> None:
