@@ -16,6 +16,9 @@ RULES = "spec.failurePolicy.rules"
 COORDINATOR = "spec.coordinator"
 RAW = make.jobset(queue=None, replicated_jobs=[make.replicated_job("driver"), make.replicated_job("worker", 2)])
 JOBSET = edited(with_defaults(RAW), {"spec.suspend": False})
+NINETEEN = [{**JOBSET["spec"]["replicatedJobs"][0], "name": f"job{number}"} for number in range(19)]
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+QUEUED = {"kueue.x-k8s.io/queue-name": "q"}
 CLAIM = {"templates": [{"metadata": {"name": "disk"}, "spec": {}}]}
 CLAIMED = edited(
     JOBSET,
@@ -49,6 +52,7 @@ CLAIMED = edited(
             id="with rules of failure",
         ),
         pytest.param(CLAIMED, id="with a disk"),
+        pytest.param(edited(JOBSET, {JOBS: []}), id="of nothing, outside queues"),
         pytest.param(
             edited(JOBSET, {"metadata.name": GONE, "metadata.generateName": "set-"}), id="with a generated name"
         ),
@@ -135,6 +139,31 @@ def test_good_jobsets_pass(obj: dict[str, Any]) -> None:
             {f"{JOBS}[0].template.spec.completions": GONE},
             f"{JOBS}[0].template.spec.completions: Required value: when completion mode is Indexed",
             id="no number of indexes",
+        ),
+        pytest.param(
+            {f"{JOBS}[0].template.metadata": {"labels": {"a": "b c"}}},
+            f'{JOBS}[0].template.metadata.labels: Invalid value: "b c": a valid label',
+            id="no label of a Job",
+        ),
+        pytest.param(
+            {"metadata.annotations": {EXCLUSIVE: ""}},
+            f"metadata.annotations[{EXCLUSIVE}]: Required value: can not be empty",
+            id="exclusive in no topology",
+        ),
+        pytest.param(
+            {f"{JOBS}[1].template.metadata": {"annotations": {EXCLUSIVE: "a b"}}},
+            f'{JOBS}[1].template.metadata.annotations[{EXCLUSIVE}]: Invalid value: "a b": name part must consist',
+            id="exclusive in what is no label",
+        ),
+        pytest.param(
+            {"metadata.labels": QUEUED, JOBS: []},
+            f"{JOBS}: Required value: a JobSet in a queue has at least one replicatedJob",
+            id="queued for nothing",
+        ),
+        pytest.param(
+            {"metadata.labels": QUEUED, JOBS: NINETEEN},
+            f"{JOBS}: Too many: 19: must have at most 18 items",
+            id="queued for too much",
         ),
     ],
 )

@@ -91,12 +91,15 @@ def _pod_term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]
     """A term names the label of the topology, and selects pods and namespaces."""
     for field in ("labelSelector", "namespaceSelector"):
         yield from metadata.selector_faults(term.get(field), f"{path}.{field}")
-    key = term.get("topologyKey") or ""
-    if not key:
-        remedy = "name a node label, such as kubernetes.io/hostname"
-        yield faults.required(f"{path}.topologyKey", "can not be empty", remedy)
+    yield from topology_key_faults(term.get("topologyKey") or "", f"{path}.topologyKey")
+
+
+def topology_key_faults(key: str, path: str) -> Iterator[FieldError]:
+    """What names a topology is the key of a label."""
+    if key:
+        yield from metadata.label_key_faults(key, path)
     else:
-        yield from metadata.label_key_faults(key, f"{path}.topologyKey")
+        yield faults.required(path, "can not be empty", "name a node label, such as kubernetes.io/hostname")
 
 
 def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:

@@ -7,9 +7,19 @@ would only fail when the Jobs are made (their specs, their pod templates) is sai
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from batchyard.api import well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj
-from batchyard.api.validation import faults, job, jobset_policies, metadata, names, queued_jobs, queued_topology
+from batchyard.api.meta import Obj, annotation, label
+from batchyard.api.validation import (
+    affinity,
+    faults,
+    job,
+    jobset_policies,
+    metadata,
+    names,
+    queued_jobs,
+    queued_topology,
+)
 from batchyard.api.views.job import pods_at_once
 
 PATH: Final = "spec.replicatedJobs"
@@ -18,6 +28,8 @@ _INT32_MAX: Final = 2**31 - 1
 _POD_SUFFIX: Final = "-abcde"
 _GENERATED_SUFFIX: Final = "abcde"
 _SHORTEN: Final = "shorten the name of the JobSet or of the replicatedJob"
+#: As many as a Workload may have.
+_POD_SETS_MAX: Final = 18
 _KEPT: Final = ("failurePolicy", "network", "startupPolicy", "successPolicy", "volumeClaimPolicies")
 
 
@@ -25,6 +37,7 @@ def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
     """All rules of a JobSet."""
     spec = jobset.get("spec") or {}
     yield from metadata.metadata_faults(jobset)
+    yield from _exclusive_faults(jobset, "metadata")
     yield from _network_faults(spec)
     yield from job.manager_faults(spec.get("managedBy"), "spec.managedBy")
     yield from _order_faults(spec)
@@ -32,9 +45,12 @@ def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
     for i, replicated in enumerate(spec.get("replicatedJobs") or ()):
         path = f"{PATH}[{i}]"
         yield from _replicated_job_faults(replicated, _name(jobset), path)
+        yield from _template_faults(replicated["template"], f"{path}.template.metadata")
         yield from job.spec_faults(_job_spec(replicated), f"{path}.template.spec", claims)
     yield from jobset_policies.policy_faults(spec, _name(jobset))
     yield from queued_jobs.create_faults(jobset)
+    if label(jobset, well_known.QUEUE_NAME):
+        yield from _pod_set_faults(spec.get("replicatedJobs") or ())
     yield from _topology_faults(spec)
 
 
@@ -130,6 +146,31 @@ def _replicated_job_faults(replicated: Obj, jobset_name: str, path: str) -> Iter
         pod = f"{longest}-{max(completions - 1, 0)}{_POD_SUFFIX}"
         found.extend(_label_faults(pod, too_long, f"{path}.name", _SHORTEN))
     yield from found
+
+
+def _template_faults(template: Obj, path: str) -> Iterator[FieldError]:
+    """What the Jobs are told of themselves."""
+    meta = template.get("metadata") or {}
+    yield from metadata.label_faults(meta.get("labels"), f"{path}.labels")
+    yield from metadata.annotation_faults(meta.get("annotations"), f"{path}.annotations")
+    yield from _exclusive_faults({"metadata": meta}, path)
+
+
+def _exclusive_faults(obj: Obj, path: str) -> Iterator[FieldError]:
+    """The topology that each Job has for itself becomes that of its first pod's affinity."""
+    key = annotation(obj, well_known.EXCLUSIVE_TOPOLOGY)
+    if key is not None:
+        yield from affinity.topology_key_faults(key, f"{path}.annotations[{well_known.EXCLUSIVE_TOPOLOGY}]")
+
+
+def _pod_set_faults(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError]:
+    """In a queue the JobSet is one Workload, with a pod set for each replicatedJob: neither none nor too many."""
+    if not replicated_jobs:
+        message = "a JobSet in a queue has at least one replicatedJob"
+        yield faults.required(PATH, message, f"give it one, or drop the label {well_known.QUEUE_NAME}")
+    if len(replicated_jobs) > _POD_SETS_MAX:
+        remedy = f"a JobSet in a queue has no more; merge some, or drop the label {well_known.QUEUE_NAME}"
+        yield faults.too_many(PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
 
 
 def _label_faults(name: str, too_long: str, path: str, remedy: str) -> Iterator[FieldError]:
