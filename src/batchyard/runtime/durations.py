@@ -1,8 +1,9 @@
 """How long a simulated pod runs and how it ends: from annotations, else from what its first container sleeps for.
 
-The pod's own annotation comes first, then its Job's, then that of the JobSet above. Of commands only what is certain is
-read: `sleep` with its arguments, a script with `sleep` lines outside of loops and conditions (their sum; everything
-else in it takes no time), and the argument of an image that does nothing but sleep.
+The pod's own annotation comes first, then its Job's, then that of the JobSet above. Who is left over from a Job that
+is gone runs on until he is stopped. Of commands only what is certain is read: `sleep` with its arguments, a script with
+`sleep` lines outside of loops and conditions (their sum; everything else in it takes no time), and the argument of an
+image that does nothing but sleep.
 """
 
 import re
@@ -54,21 +55,31 @@ def plan_of(pod: Obj, reader: Reader) -> Plan:
         runtime = sleeping_time(
             container.get("image") or "", tuple(container.get("command") or ()), tuple(container.get("args") or ())
         )
+    if runtime is None:
+        # What its Job said is not known any more: the pod goes on until it is deleted too.
+        runtime = FOR_EVER if _job_above(told[-1]) else UNTOLD
     exit_code = next(chain.from_iterable(map(_exit_codes, told)), 0)
-    return Plan(UNTOLD if runtime is None else runtime, exit_code, checkpoint_interval(told))
+    return Plan(runtime, exit_code, checkpoint_interval(told))
 
 
 def jobs_above(pod: Obj, reader: Reader) -> Iterable[Obj]:
     """The Job of a pod, and the JobSet of that Job."""
-    obj: Obj | None = pod
-    while obj is not None:
-        owner = controller_of(obj)
-        kind = None if owner is None else _OWNERS.get(owner["kind"])
-        if owner is None or kind is None:
+    key = _job_above(pod)
+    while key is not None:
+        obj = reader.get(key)
+        if obj is None:
             return
-        obj = reader.get(Key(kind, pod["metadata"].get("namespace") or "", owner["name"]))
-        if obj is not None:
-            yield obj
+        yield obj
+        key = _job_above(obj)
+
+
+def _job_above(obj: Obj) -> Key | None:
+    """The Job or JobSet that controls an object, be it there or gone."""
+    owner = controller_of(obj)
+    kind = None if owner is None else _OWNERS.get(owner["kind"])
+    if owner is None or kind is None:
+        return None
+    return Key(kind, obj["metadata"].get("namespace") or "", owner["name"])
 
 
 def annotated_runtime(obj: Obj) -> Duration | None:

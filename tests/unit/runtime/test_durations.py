@@ -10,6 +10,8 @@ from batchyard.runtime.durations import FOR_EVER, Plan, plan_of, sleeping_time
 from stage import Stage
 from unit.core.node_make import owner, pod
 
+UNKNOWN = [{"name": "c", "image": "pytorch"}]
+
 
 def script_time(script: str, shell: str = "sh", option: str = "-c") -> int | None:
     return sleeping_time("busybox", (shell, option, script), ())
@@ -122,5 +124,10 @@ def test_the_exit_code_is_told_in_the_same_places() -> None:
 
 
 def test_a_pod_of_whom_nothing_is_known_runs_a_minute() -> None:
-    unknown = pod(containers=[{"name": "c", "image": "pytorch"}], metadata={"ownerReferences": owner("Job", "gone")})
-    assert plan_of(unknown, Stage().client) == Plan(MINUTE, 0)
+    assert plan_of(pod(containers=UNKNOWN), Stage().client) == Plan(MINUTE, 0)
+
+
+def test_a_pod_whose_job_is_gone_runs_until_it_is_stopped() -> None:
+    """What the Job said went with it; that the pod has run as long as it says is not known."""
+    left = pod(containers=UNKNOWN, metadata={"ownerReferences": owner("Job", "gone")})
+    assert plan_of(left, Stage().client) == Plan(FOR_EVER, 0)
