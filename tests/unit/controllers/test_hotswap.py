@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key
+from batchyard.api.meta import Key, with_path
 from batchyard.controllers.placement.hotswap import Hotswap
 from stage import Stage, said
 from unit.core.node_make import node, pod, running, taint
@@ -87,6 +87,16 @@ def test_a_pod_that_stops_already_need_not_be_waited_for() -> None:
     assert phase(stage) == "Running"
     lose(stage)
     assert phase(stage) == "Failed"
+    assert stage.get(scheme.POD, "pod")["metadata"]["deletionGracePeriodSeconds"] == 0
+
+
+@pytest.mark.parametrize("ended", ["Succeeded", "Failed"])
+def test_a_pod_that_stopped_and_was_to_go_does_not_wait_for_its_kubelet(ended: str) -> None:
+    stage = started(node(), member())
+    stage.delete(scheme.POD, "pod")
+    stage.put(with_path(stage.get(scheme.POD, "pod"), ("status", "phase"), ended))
+    lose(stage)
+    assert phase(stage) == ended
     assert stage.get(scheme.POD, "pod")["metadata"]["deletionGracePeriodSeconds"] == 0
 
 

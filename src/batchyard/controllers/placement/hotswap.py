@@ -73,9 +73,9 @@ def is_lost(node: Obj) -> bool:
 
 
 def _is_left_over(pod: Obj) -> bool:
-    """Whether a pod has not ended; or was failed here, and is still to be deleted."""
+    """Whether a pod has not ended; or is still to be deleted, since it was failed here or was to go anyway."""
     if not lifecycle.is_terminal(pod):
         return True
     target = find_condition(pod, lifecycle.DISRUPTION_TARGET)
     is_ours = target is not None and target.get("reason") == BY_HOTSWAP.reason
-    return is_ours and not lifecycle.is_gone_but_for_finalizers(pod)
+    return (is_ours or lifecycle.is_terminating(pod)) and not lifecycle.is_gone_but_for_finalizers(pod)
