@@ -42,7 +42,7 @@ from batchyard.controllers.runner import EventSink, Runner
 from batchyard.controllers.ttl import TtlAfterFinished
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle.job.selector import with_selector
-from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod
+from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod, with_priority
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 from batchyard.core.placement.profile import Profile
 from batchyard.core.scaling.request_pods import admit_queued_pod
@@ -116,7 +116,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
 def preparations(settings: Settings) -> Mapping[str, Prepare]:
     """What the API does to new objects by kind: defaults, admission plugins and webhooks."""
     further: Mapping[str, Prepare] = {
-        scheme.POD: _prepared_pod_of_nodes if settings.with_nodes else _prepared_pod,
+        scheme.POD: _prepared_pod_of_nodes if settings.with_nodes else _prepared_pod_of_no_node,
         scheme.JOB: _prepared_job,
         scheme.JOB_SET: _prepared_job_set,
     }
@@ -161,6 +161,10 @@ def _prepared_in_namespace(further: Prepare | None, obj: Obj, reader: Reader) ->
 
 def _prepared_pod(pod: Obj, reader: Reader) -> Obj:
     return held_until_saved(admit_pod(pod, reader.get, default_class(reader.list(scheme.PRIORITY_CLASS))), reader)
+
+
+def _prepared_pod_of_no_node(pod: Obj, reader: Reader) -> Obj:
+    return with_priority(_prepared_pod(pod, reader))
 
 
 def _prepared_pod_of_nodes(pod: Obj, reader: Reader) -> Obj:

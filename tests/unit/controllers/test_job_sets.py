@@ -154,6 +154,15 @@ def test_a_name_that_another_job_has_is_waited_for() -> None:
     assert "status" in jobset(stage)
 
 
+def test_those_after_one_whose_name_is_taken_wait_too() -> None:
+    stage = Stage(JobSetController())
+    stage.put(make.job("js-driver-0", queue=None))
+    stage.put(built())
+    assert list(jobs(stage)) == ["js-driver-0"]
+    stage.delete(scheme.JOB, "js-driver-0")
+    assert list(jobs(stage)) == ["js-driver-0", "js-worker-0", "js-worker-1"]
+
+
 def test_a_job_without_its_attempt_stops_its_jobset_until_it_has_it_again() -> None:
     stage = staged()
     good = jobs(stage)["js-driver-0"]

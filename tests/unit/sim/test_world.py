@@ -244,3 +244,10 @@ def test_a_write_that_is_refused_is_no_write_to_crash_after() -> None:
     for write in (Delete(TEAM), Create(make.namespace("team")), Create(make.namespace("team"))):
         client.submit([write], lambda _: None)
     assert counts == [1]
+
+
+def test_pods_of_jobsets_tell_their_priority_without_nodes_too() -> None:
+    started = world(Step(0, [make.jobset(queue=None, suspend=False)], ()))
+    started.run_until(0)
+    told = [pod["metadata"]["labels"]["jobset.sigs.k8s.io/priority"] for pod in started.objects(scheme.POD)]
+    assert set(told) == {"0"}

@@ -99,11 +99,11 @@ def _go_on(look: _Look, turn: Turn, reader: Reader) -> Outcome:
     """Make what is missing, then suspend the Jobs or let them go."""
     jobset, draft, writes = look.jobset, look.draft, look.writes
     writes.extend(_missing_service(jobset, reader))
-    missing = {key_of(job): job for job in _missing_jobs(look, turn)}
-    taken = [name for name in missing if reader.get(name) is not None]
-    writes.extend(Create(job) for name, job in missing.items() if name not in taken)
-    if taken:
-        return Outcome(writes, [_creation_failed(look.key, taken)])
+    for jobs in _missing_jobs(look, turn):
+        taken = [key for key in map(key_of, jobs) if reader.get(key) is not None]
+        writes.extend(Create(job) for job in jobs if key_of(job) not in taken)
+        if taken:  # those after it have to wait as well
+            return Outcome(writes, [_creation_failed(look.key, taken)])
     if spec.is_suspended(jobset):
         writes.extend(_suspensions(look.children.active))
         draft.suspend()
@@ -146,16 +146,17 @@ def _missing_service(jobset: Obj, reader: Reader) -> list[Write]:
     return [] if there is not None else [Create(headless_service(jobset))]
 
 
-def _missing_jobs(look: _Look, turn: Turn) -> list[dict[str, Any]]:
-    """The Jobs to make for those whose turn it is; a name is free only when its last Job is gone."""
+def _missing_jobs(look: _Look, turn: Turn) -> list[list[dict[str, Any]]]:
+    """The Jobs to make for each of those whose turn it is; a name is free only when its last Job is gone."""
     jobset, children = look.jobset, look.children
     if children.previous and spec.recreates_at_once(jobset):
         return []
     names = children.names()
-    missing: list[dict[str, Any]] = []
+    missing: list[list[dict[str, Any]]] = []
     for replicated in turn.replicated_jobs:
         free = [i for i in range(spec.replicas_of(replicated)) if spec.job_name(jobset, replicated, i) not in names]
-        missing += child_jobs(jobset, replicated, free) if free else ()
+        if free:
+            missing.append(child_jobs(jobset, replicated, free))
     return missing
 
 

@@ -11,7 +11,7 @@ Where the nodes were labelled by hand (the node-selector strategy) none of this 
 Source: pkg/webhooks/pod_webhook.go and pkg/controllers/pod_controller.go of JobSet.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 from batchyard.api import scheme, well_known
@@ -38,19 +38,24 @@ class Finder(Protocol):
 # --- when a pod is created ---
 
 
-def mutate_pod(pod: Obj, find: Finder) -> Obj:
-    """The pod as JobSet's mutating webhook makes it; Forbidden if its leader's domain cannot be told.
+def with_priority(pod: Obj) -> Obj:
+    """The pod with its priority as a label, which tells those apart who share domains; wherever there are nodes or not.
 
     The pod has its priority by then: the API server's own admission comes first.
     """
     annotations = pod["metadata"].get("annotations") or {}
-    if well_known.JOB_SET_NAME not in annotations or well_known.NODE_SELECTOR_STRATEGY in annotations:
-        return pod
     priority = pod["spec"].get("priority")
-    if priority is not None:
-        labels = {**(pod["metadata"].get("labels") or {}), well_known.JOB_SET_PRIORITY: str(priority)}
-        pod = with_metadata(pod, labels=labels)
-    if well_known.EXCLUSIVE_TOPOLOGY not in annotations:
+    if priority is None or not _is_looked_after(annotations):
+        return pod
+    labels = {**(pod["metadata"].get("labels") or {}), well_known.JOB_SET_PRIORITY: str(priority)}
+    return with_metadata(pod, labels=labels)
+
+
+def mutate_pod(pod: Obj, find: Finder) -> Obj:
+    """The pod as JobSet's mutating webhook makes it; Forbidden if its leader's domain cannot be told."""
+    annotations = pod["metadata"].get("annotations") or {}
+    pod = with_priority(pod)
+    if not _is_looked_after(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
         return pod
     return _alone_in_domain(pod) if is_leader(pod) else _in_leaders_domain(pod, find)
 
@@ -58,7 +63,7 @@ def mutate_pod(pod: Obj, find: Finder) -> Obj:
 def validate_pod(pod: Obj, find: Finder) -> None:
     """Raise Forbidden, as JobSet's validating webhook, for a follower whose leader is not scheduled."""
     annotations = pod["metadata"].get("annotations") or {}
-    if well_known.JOB_SET_NAME not in annotations or well_known.NODE_SELECTOR_STRATEGY in annotations:
+    if not _is_looked_after(annotations):
         return
     topology_key = annotations.get(well_known.EXCLUSIVE_TOPOLOGY)
     if topology_key is None or is_leader(pod):
@@ -80,6 +85,11 @@ def validate_pod(pod: Obj, find: Finder) -> None:
 def is_leader(pod: Obj) -> bool:
     """Whether it is the first pod of its Job, which the others follow."""
     return annotation(pod, well_known.COMPLETION_INDEX) == "0"
+
+
+def _is_looked_after(annotations: Mapping[str, str]) -> bool:
+    """Whether the webhooks care for a pod: it is one of a JobSet, and its nodes were not labelled by hand."""
+    return well_known.JOB_SET_NAME in annotations and well_known.NODE_SELECTOR_STRATEGY not in annotations
 
 
 def _alone_in_domain(leader: Obj) -> Obj:
