@@ -1,9 +1,9 @@
 """Recovery: how long a gang takes to run as a whole again after a machine under it was lost, and what that costs.
 
-A gang is the pods of a Workload. It is lost with the first machine under one of its pods, and whole when as many pods
-run as its Workload holds quota for. Work that ends unfinished meanwhile is lost as far as it was done since the last
-checkpoint. Whoever must leave so that the gang finds a place is a loss of the same kind, told with the loss that it
-came from. All of it is told by watch events alone.
+A gang is the pods of a Workload. It is lost with the first machine under one of its pods that crashes or that the cloud
+takes back, and whole when as many pods run as its Workload holds quota for. Work that ends unfinished meanwhile is lost
+as far as it was done since the last checkpoint. Whoever must leave so that the gang finds a place is a loss of the same
+kind, told with the loss that it came from. All of it is told by watch events alone.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from batchyard.controllers.placement.hotswap import is_lost
 from batchyard.core.checkpoints import checkpoint_interval, lost_work, running_since
 from batchyard.core.hotswap import HOTSWAP
 from batchyard.core.lifecycle.pod import SUCCEEDED, is_terminating, node_of, phase
-from batchyard.core.machines.instances import CRASHED, phase_of
+from batchyard.core.machines.instances import CRASHED, STOPPING, phase_of
 from batchyard.core.reasons import preemptor_uid_of
 from batchyard.ports.client import EventType, WatchEvent
 
@@ -246,7 +246,7 @@ def _is_new(event: WatchEvent, kind: str, reason: str) -> bool:
 
 
 def _is_gone(event: WatchEvent) -> bool:
-    """Whether a machine, or what is known of it, is lost."""
+    """Whether a machine is lost or told to go off, or what is known of it is gone."""
     if event.type is EventType.DELETED:
         return event.key.kind == scheme.NODE
-    return phase_of(event.obj) == CRASHED if event.key.kind == scheme.INSTANCE else is_lost(event.obj)
+    return phase_of(event.obj) in {CRASHED, STOPPING} if event.key.kind == scheme.INSTANCE else is_lost(event.obj)

@@ -110,6 +110,17 @@ def test_pods_on_a_lost_machine_do_not_run_whatever_their_status_says() -> None:
     assert [loss.whole_at for loss in tale.recoveries.losses] == [make.at(101), None]
 
 
+def test_a_machine_that_the_cloud_takes_back_is_lost_with_the_notice() -> None:
+    """Its pods stop in time; nobody is there any more when it goes off."""
+    tale = Tale("a")
+    tale.tell(100, cloud("Instance", "a-n0", {"phase": "Stopping"}))
+    tale.restarts(101, "a")
+    tale.tell(130, node("a-n0"), gone=True)
+    assert tale.told() == [
+        {"gang": "team/a", "lostAt": 100, "wholeAt": 101, "seconds": 1, "lostPodSeconds": 200, "victims": []}
+    ]
+
+
 def test_machines_that_crash_together_are_one_loss() -> None:
     tale = Tale("a")
     tale.crash(100, "a-n0")
