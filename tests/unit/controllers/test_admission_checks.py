@@ -131,7 +131,7 @@ def test_a_retry_with_a_delay_frees_the_quota_meanwhile() -> None:
     assert lifecycle.status(stage.only_workload()).value == "pending"
     stage.run(60)
     wl = stage.only_workload()
-    assert (lifecycle.status(wl).value, wl["status"]["requeueState"]) == ("quotaReserved", {})
+    assert (lifecycle.status(wl).value, "requeueState" in wl["status"]) == ("quotaReserved", False)
 
 
 def test_a_retry_never_shortens_a_wait() -> None:

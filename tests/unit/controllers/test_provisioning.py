@@ -25,7 +25,11 @@ from unit.controllers.provisioning_make import (
     state,
     templates,
 )
-from yard import queue
+from yard import group, queue
+
+
+#: The check is for one of the flavors.
+ON_SPOT = {"admissionChecks": [{"name": "prov", "onFlavors": ["spot"]}]}
 
 
 def asked(job: Obj | None = None, **spec: Any) -> Stage:
@@ -213,6 +217,18 @@ def test_each_failure_makes_the_wait_longer_until_it_is_the_last() -> None:
     ]
     assert (wl["spec"]["active"], requests(stage)) == (False, [])
     assert [e["count"] for e in wl["status"]["schedulingStats"]["evictions"]] == [3, 1]
+
+
+def test_the_tries_of_a_check_that_only_some_flavors_need_are_counted_too() -> None:
+    stage = provisioning_stage(retryStrategy={"backoffLimitCount": 1, "backoffBaseSeconds": 10})
+    cq = queue("cq", groups=[group(other={"cpu": 0}, spot={"cpu": 8})], admissionChecksStrategy=ON_SPOT)
+    stage.put(make.flavor("other"), cq, make.job())
+    say(stage, "Failed", "no room")
+    assert [check["retryCount"] for check in checks_of(stage.only_workload())] == [1]
+    stage.run(10)
+    assert only_request(stage)["metadata"]["name"].endswith("-prov-2")
+    say(stage, "Failed", "no room")
+    assert said(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
 
 
 def test_a_booking_that_expires_after_the_admission_means_nothing() -> None:

@@ -56,6 +56,12 @@ def test_new_checks_are_pending_and_others_are_kept_or_forgotten() -> None:
     assert checks.with_checks(synced, [], make.at(9))["status"] == {"kept": 1}
 
 
+def test_checks_that_were_tried_again_are_remembered_while_they_may_be_needed() -> None:
+    known = [{"name": "on-one", "retryCount": 2}, {"name": "gone", "retryCount": 1}, {"name": "z-always"}]
+    wl = make.workload(status={"admissionChecks": known})
+    assert checks.retried_checks(wl, asking(ALWAYS, ON_ONE)) == ["on-one"]
+
+
 def test_a_check_says_since_when_it_is_in_its_state() -> None:
     wl = checks.with_checks(make.workload(), ["a", "b"], make.NOW)
     first, second = checks.checks_of(wl)

@@ -2,9 +2,10 @@
 
 Deactivation, admission checks, the wait after an eviction, stopped queues and their restart, gates, why a Workload
 waits that the scheduler need not be asked about, and the limits of time. Each step looks and returns None, or what it
-takes. Source: pkg/controller/core/workload_controller.go of Kueue. Two things are mended. A Workload whose check asks
+takes. Source: pkg/controller/core/workload_controller.go of Kueue. Three things are mended. A Workload whose check asks
 to be tried again later gives its quota back at once, as is promised there and in KEP-3258, and not only at that time.
-And one that was deactivated for a cause, as after its last try, queues again when a user makes it active.
+How often a check of some flavors was tried is known until the next try. And one that was deactivated for a cause, as
+after its last try, queues again when a user makes it active.
 """
 
 from collections.abc import Callable
@@ -72,8 +73,11 @@ def _sync_checks(look: Look) -> Outcome | None:
     queue = look.queues.cluster_queue
     if queue is None or not (checks.checks_of(look.workload) or queue["spec"].get("admissionChecksStrategy")):
         return None
-    admission = (look.workload.get("status") or _NO_STATUS).get("admission")
-    synced = checks.with_checks(look.workload, checks.required_checks(cluster_queue_view(queue), admission), look.now)
+    admission, view = (look.workload.get("status") or _NO_STATUS).get("admission"), cluster_queue_view(queue)
+    required = checks.required_checks(view, admission)
+    if admission is None:
+        required = sorted({*required, *checks.retried_checks(look.workload, view)})
+    synced = checks.with_checks(look.workload, required, look.now)
     return None if synced is look.workload else _write(UpdateStatus(synced))
 
 

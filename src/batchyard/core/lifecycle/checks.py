@@ -50,6 +50,15 @@ def required_checks(queue: ClusterQueueView, admission: Mapping[str, Any] | None
     return sorted(rule.name for rule in queue.check_rules if any(flavor in used for flavor in rule.flavors))
 
 
+def retried_checks(workload: Obj, queue: ClusterQueueView) -> list[str]:
+    """The names of those of its checks that were tried again and may be needed still.
+
+    They stay while it waits, whatever its next flavors: else each try would be the first, and none ever the last.
+    """
+    rules = [rule.name for rule in queue.check_rules]
+    return [check["name"] for check in checks_of(workload) if check.get("retryCount") and check["name"] in rules]
+
+
 def with_checks(workload: Obj, required: Sequence[str], now: Instant) -> Obj:
     """The Workload with exactly these checks: new ones are pending; the same object if it has them."""
     known = {check["name"]: check for check in checks_of(workload)}

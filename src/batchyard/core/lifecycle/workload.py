@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
 from batchyard.api.conditions import find_condition, is_true
-from batchyard.api.meta import Obj, annotation
+from batchyard.api.meta import Obj, annotation, with_path
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.core.lifecycle import reasons as r
@@ -233,8 +233,8 @@ def clear_requeue_at(workload: Obj) -> Obj:
     state = old.get("requeueState")
     if not state or "requeueAt" not in state:
         return workload
-    state = {name: value for name, value in state.items() if name != "requeueAt"}
-    return {**workload, "status": {**old, "requeueState": state}}
+    left = {name: value for name, value in state.items() if name != "requeueAt"}
+    return with_path(workload, ("status", "requeueState"), left or None)
 
 
 # --- deactivation and end ---
