@@ -27,7 +27,6 @@ from unit.controllers.provisioning_make import (
 )
 from yard import group, queue
 
-
 #: The check is for one of the flavors.
 ON_SPOT = {"admissionChecks": [{"name": "prov", "onFlavors": ["spot"]}]}
 

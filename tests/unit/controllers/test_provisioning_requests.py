@@ -130,6 +130,23 @@ def test_a_request_that_goes_nowhere_fails_after_two_minutes(
     assert not is_there(world)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"maxRunDurationSeconds": "1h"}, "InvalidArgumentMaxRunDurationParseError"),
+        ({"maxRunDurationSeconds": ""}, "InvalidArgumentMaxRunDurationParseError"),
+        ({"maxRunDurationSeconds": "604801"}, "InvalidArgument"),
+        ({"maxRunDurationSeconds": "-60"}, "InvalidArgument"),
+        ({"capacitySearchStrategy": "OBTAINABILITY"}, "ObtainabilityStrategyUnsupported"),
+    ],
+)
+def test_a_request_whose_parameters_cannot_be_met_fails(parameters: Any, reason: str) -> None:
+    world = asking(provisioning_request(**parameters))
+    world.run(30)
+    assert (state(world, "Failed"), state(world, "Provisioned")) == (f"True/{reason}", "")
+    assert [*world.client.list(scheme.RESIZE_REQUEST), *world.machines()] == []
+
+
 def test_templates_may_come_a_little_later() -> None:
     world = Scaled(cluster([queued()]))
     world.put(provisioning_request())
@@ -249,7 +266,21 @@ def test_a_request_never_granted_expires_after_a_week() -> None:
     assert not is_there(world)
 
 
-def test_other_classes_are_left_alone() -> None:
-    world = asking(provisioning_request(kind="someone.else/own"))
+def test_a_request_whose_templates_are_not_there_fails() -> None:
+    world = Scaled(cluster([pool()]))
+    world.put(provisioning_request(kind=CHECK))
+    world.run(0)
+    assert state(world, "Failed") == "True/FailedToCreatePods"
+    (failed,) = world.get(scheme.PROVISIONING_REQUEST, "pr")["status"]["conditions"]
+    told = "missing pod templates, 1 pod templates were referenced, 1 templates were missing: t"
+    assert failed["message"] == told
+
+
+@pytest.mark.parametrize(
+    "other",
+    [provisioning_request(kind="someone.else/own"), provisioning_request(kind=CHECK, processorInstance="theirs")],
+)
+def test_requests_for_others_are_left_alone(other: Obj) -> None:
+    world = asking(other)
     world.run(60)
     assert world.get(scheme.PROVISIONING_REQUEST, "pr").get("status") is None

@@ -34,10 +34,10 @@ from batchyard.core.scaling.request_states import (
     Said,
     State,
     created,
-    missing_templates,
     parameter,
     since,
     state_of,
+    tell_missing,
     telling,
 )
 from batchyard.core.scaling.scale_up import Situation
@@ -96,8 +96,7 @@ class CapacityRequest:
         pods = requested_pods(self._request, self._reader)
         if pods is None:
             missing = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
-            what = missing_templates(self._request, missing, is_final=True).message
-            return self._tell(Said(FAILED, True, "FailedToCreatePods", what))
+            return self._tell(Said(FAILED, True, "FailedToCreatePods", tell_missing(self._request, missing)))
         with self._index.nodes.what_if():
             said, writes = self._try(pods)
         told = telling(telling(self._request, TAKEN_UP, self._now), said, self._now)

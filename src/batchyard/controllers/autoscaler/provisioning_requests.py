@@ -51,6 +51,8 @@ class ProvisioningRequests:
         if request is None:
             asked = resize_request_key(key)
             return Outcome([] if reader.get(asked) is None else [Delete(asked)])
+        if states.is_for_another(request):
+            return Outcome()
         self._index.catch_up(reader)
         cluster, settings = self._index.cluster, self._index.settings
         if cluster is None or settings is None:

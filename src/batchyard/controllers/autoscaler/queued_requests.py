@@ -30,12 +30,15 @@ from batchyard.core.scaling.request_states import (
     QUEUED,
     RETRY_TIME,
     REVOKED,
+    UNKNOWN_STRATEGY,
     WAITED_TOO_LONG,
     Said,
     State,
     created,
+    is_for_many_zones,
     max_run_duration,
     missing_templates,
+    run_duration_fault,
     since,
     state_of,
     telling,
@@ -65,8 +68,11 @@ class QueuedRequest:
     def step(self) -> Outcome:
         """What is to be done now, and when to look again."""
         state, until = state_of(self._request), valid_until(self._request)
-        if state in {State.UNINITIALIZED, State.PENDING, State.ACCEPTED} and until is not None and until <= self._now:
-            return self._tell(WAITED_TOO_LONG)
+        if state in {State.UNINITIALIZED, State.PENDING, State.ACCEPTED}:
+            if until is not None and until <= self._now:
+                return self._tell(WAITED_TOO_LONG)
+            if is_for_many_zones(self._request):
+                return self._tell(UNKNOWN_STRATEGY)
         match state:
             case State.UNINITIALIZED:
                 return self._tell(NOT_ACCEPTED)
@@ -103,6 +109,9 @@ class QueuedRequest:
         if isinstance(found, Said):
             said = found._replace(type=ACCEPTED, status=False) if self._may_retry() else found
             return self._retry(said)
+        fault = run_duration_fault(self._request)
+        if fault is not None:
+            return self._tell(fault)
         pool: list[Write] = [Create(found.group.pool)] if found.is_new_pool else []
         return Outcome([*pool, Create(new_resize_request(self._request, found.group, len(found.nodes)))])
 

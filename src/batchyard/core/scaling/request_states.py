@@ -4,7 +4,8 @@ Sources: GKE's autoscaler, pkg/provisioningrequests/{provreqstate,reconciler} fo
 kubernetes-sigs/cluster-autoscaler, pkg/provisioningrequest/conditions and pkg/processors/provreq for the other classes.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
@@ -32,8 +33,11 @@ RETRY_TIME: Final = 2 * MINUTE
 #: Requests that have come to their end are deleted; those of the other classes that never succeed fail.
 KEPT_FOR: Final = 7 * 24 * HOUR
 EXPIRES_AFTER: Final = 7 * 24 * HOUR
+MIN_RUN_DURATION: Final = 30 * SECOND
 MAX_RUN_DURATION: Final = 7 * 24 * HOUR
 
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
+_SEARCH_STRATEGY: Final = "capacitySearchStrategy"
 _MAX_RUN_SECONDS: Final = "maxRunDurationSeconds"
 _VALID_SECONDS: Final = "ValidUntilSeconds"
 
@@ -89,6 +93,24 @@ WAITED_TOO_LONG: Final = Said(
     True,
     "WaitTimeExceeded",
     "Provisioning Request could not provision queued instances in the allocated time.",
+)
+UNREADABLE_RUN_DURATION: Final = Said(
+    FAILED,
+    True,
+    "InvalidArgumentMaxRunDurationParseError",
+    "Additional parameter maxRunDurationSeconds could not be parsed.",
+)
+IMPOSSIBLE_RUN_DURATION: Final = Said(
+    FAILED,
+    True,
+    "InvalidArgument",
+    "Invalid value for field 'requestedRunDuration': it must be between 30 seconds and 7 days.",
+)
+UNKNOWN_STRATEGY: Final = Said(
+    FAILED,
+    True,
+    "ObtainabilityStrategyUnsupported",
+    "Provisioning Request doesn't support OBTAINABILITY capacity search strategy, please remove the parameter.",
 )
 
 TAKEN_UP: Final = Said(ACCEPTED, True, "Accepted", "ProvisioningRequest is accepted by ClusterAutoscaler")
@@ -147,13 +169,17 @@ def with_details(request: Obj, details: Mapping[str, str]) -> Obj:
     return with_path(request, ("status", "provisioningClassDetails"), {k: v for k, v in details.items() if v})
 
 
-def missing_templates(request: Obj, missing: list[str], *, is_final: bool) -> Said:
-    """What is said of a request some of whose templates are not there."""
-    count = len(request["spec"]["podSets"])
-    what = (
-        f"missing pod templates, {count} pod templates were referenced, {len(missing)} templates were missing: "
-        f"{','.join(missing)}"
+def tell_missing(request: Obj, missing: Sequence[str]) -> str:
+    """That some of its templates are not there."""
+    return (
+        f"missing pod templates, {len(request['spec']['podSets'])} pod templates were referenced, "
+        f"{len(missing)} templates were missing: {','.join(missing)}"
     )
+
+
+def missing_templates(request: Obj, missing: Sequence[str], *, is_final: bool) -> Said:
+    """What is said of a request of the queued class some of whose templates are not there."""
+    what = tell_missing(request, missing)
     if is_final:
         return Said(FAILED, True, "MissingPodTemplates", f"Provisioning Request failed because there were {what}")
     return Said(ACCEPTED, False, "MissingPodTemplates", f"Provisioning Request will fail soon as it is {what}")
@@ -173,6 +199,27 @@ def created(request: Obj) -> Instant:
 def max_run_duration(request: Obj) -> Duration:
     """For how long its machines are had; a week where it does not say."""
     return _seconds(request, _MAX_RUN_SECONDS) or MAX_RUN_DURATION
+
+
+def run_duration_fault(request: Obj) -> Said | None:
+    """Why machines cannot be had for as long as the request says; None if they can."""
+    text = (request["spec"].get("parameters") or {}).get(_MAX_RUN_SECONDS)
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        return UNREADABLE_RUN_DURATION
+    is_possible = MIN_RUN_DURATION <= int(text) * SECOND <= MAX_RUN_DURATION
+    return None if is_possible else IMPOSSIBLE_RUN_DURATION
+
+
+def is_for_many_zones(request: Obj) -> bool:
+    """Whether capacity is to be looked for in several zones at a time."""
+    return parameter(request, _SEARCH_STRATEGY) == "OBTAINABILITY"
+
+
+def is_for_another(request: Obj) -> bool:
+    """Whether another autoscaler is to check the capacity."""
+    return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(parameter(request, "processorInstance"))
 
 
 def valid_until(request: Obj) -> Instant | None:
