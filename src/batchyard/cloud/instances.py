@@ -81,11 +81,12 @@ class _Machine:
         """What is due, or when it will be."""
         if is_leaving(self.instance):
             return self._leave(now)
-        stop = stops_at(self.instance)
+        phase, stop = phase_of(self.instance), stops_at(self.instance)
+        if phase in {PROVISIONING, BOOTING}:
+            stop = _first(stop, self._reservation_end())
         if stop is not None and stop <= now:
             key = Key(scheme.INSTANCE, "", self.instance["metadata"]["name"])
             return Outcome([Delete(key, uid=self.instance["metadata"].get("uid"))])
-        phase = phase_of(self.instance)
         if phase == PROVISIONING:
             return self._boot(now, stop)
         if phase == BOOTING:
@@ -103,20 +104,19 @@ class _Machine:
         due = since(self.instance) + self._drawn("boot") + self._drawn("registration")
         if due > now or self.pool is None:
             return Outcome(requeue_at=_first(due, stop) if due > now else stop)
-        stop = _first(self._end(self.pool, now), stop)
+        longest = self.instance["spec"].get("maxRunDuration")
+        stop = stop if longest is None else _first(now + parse_duration(longest), stop)
         fields = {} if stop is None else {"stopAt": format_time(stop)}
         writes: list[Write] = [UpdateStatus(in_phase(self.instance, RUNNING, now, **fields))]
         if self.node is None:
             writes.insert(0, Create(registered_node(self.instance, self.pool, self.cluster, now)))
         return Outcome(writes)
 
-    def _end(self, pool: Obj, now: Instant) -> Instant | None:
-        """When it must be given back: its time is over, or that of its reservation."""
-        longest = self.instance["spec"].get("maxRunDuration")
-        named = pool["spec"].get("reservation")
+    def _reservation_end(self) -> Instant | None:
+        """When the reservation it is of takes its machines back."""
+        named = None if self.pool is None else self.pool["spec"].get("reservation")
         reservation = None if named is None else find_reservation(self.cluster, named)
-        end = None if reservation is None else ends_at(self.cluster, reservation)
-        return end if longest is None else _first(now + parse_duration(longest), end)
+        return None if reservation is None else ends_at(self.cluster, reservation)
 
     def _run(self, now: Instant, stop: Instant | None) -> Outcome:
         """Its Node becomes ready; when it is to stop it is told in time."""

@@ -106,6 +106,14 @@ def test_what_a_reservation_ends_with_is_stopped_and_not_found_again() -> None:
     assert world.error(failed["metadata"]["name"])[0] == "RESERVATION_NOT_FOUND"
 
 
+def test_a_machine_that_boots_when_its_reservation_ends_never_comes() -> None:
+    kept = {"name": "r", "machineType": L4, "zone": ZONE, "count": 1, "end": "10s"}
+    world = cloud(node_pool(nodeCount=1, reservation="r"), reservations=[kept])
+    assert world.phases() == ["Provisioning"]
+    world.wait(10)
+    assert (world.phases(), world.nodes()) == (["Failed"], [])
+
+
 # --- slices ---
 
 
