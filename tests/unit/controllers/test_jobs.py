@@ -249,6 +249,17 @@ def test_a_template_that_contradicts_its_flavor_fails_its_workload() -> None:
     assert said(stage.only_workload(), "Finished") == ("True", "FailedToStart", conflict)
 
 
+def test_a_check_that_contradicts_a_flavor_fails_its_workload() -> None:
+    stage = job_stage(make.job())
+    update = {"name": "main", "nodeSelector": {"zone": "b"}}
+    checks = [{"name": "c", "state": "Ready", "podSetUpdates": [update]}]
+    stage.put(with_path(stage.only_workload(), ("status", "admissionChecks"), checks))
+    admit(stage)
+    conflict = "conflict for nodeSelector: conflict for key=zone, value1=a, value2=b"
+    message = f'in admission check "c": invalid admission check PodSetUpdate: {conflict}'
+    assert said(stage.only_workload(), "Finished") == ("True", "FailedToStart", message)
+
+
 def test_updates_of_checks_reach_the_pods() -> None:
     stage = job_stage(make.job())
     update = {"name": "main", "labels": {"l": "1"}, "annotations": {"a": "2"}, "nodeSelector": {"n": "3"}}

@@ -262,10 +262,13 @@ class JobController:
         return Outcome([], _news_of_checks(look, workload))
 
     def _start(self, look: _Look, workload: Obj) -> Outcome:
-        injections = admitted_injections(workload, lambda name: look.reader.get(Key(scheme.RESOURCE_FLAVOR, "", name)))
-        if injections is None:
-            return Outcome()
+        def flavor(name: str) -> Obj | None:
+            return look.reader.get(Key(scheme.RESOURCE_FLAVOR, "", name))
+
         try:
+            injections = admitted_injections(workload, flavor)
+            if injections is None:
+                return Outcome()
             started = self._integration.started(look.job, injections)
         except InvalidInjection as wrong:
             failed = lifecycle.finish(workload, r.FAILED_TO_START, str(wrong), look.now)

@@ -40,7 +40,10 @@ class Injection:
 
 
 def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[Injection] | None:
-    """What an admitted Workload wants in the templates, pod set by pod set; None while a flavor of it is missing."""
+    """What an admitted Workload wants in the templates, pod set by pod set; None while a flavor of it is missing.
+
+    InvalidInjection if its checks contradict its flavors or each other.
+    """
     admission = workload["status"]["admission"]
     injections = []
     for assignment, pod_set in zip(admission.get("podSetAssignments") or (), workload["spec"]["podSets"], strict=False):
@@ -96,7 +99,7 @@ def _with_check_updates(injection: Injection, workload: Obj) -> Injection:
     for check in workload["status"].get("admissionChecks") or ():
         for update in check.get("podSetUpdates") or ():
             if update["name"] == injection.name:
-                injection = _merged(injection, _from_update(update))
+                injection = _merged(injection, _from_update(update), f'in admission check "{check["name"]}": ')
                 break
     return injection
 
@@ -152,22 +155,22 @@ def restore(template: Template, injection: Injection) -> dict[str, Any]:
     return {part: value for part, value in template.items() if value or part != "metadata"}
 
 
-def _merged(base: Injection, added: Injection) -> Injection:
+def _merged(base: Injection, added: Injection, where: str = "") -> Injection:
+    prefix = f"{where}invalid admission check PodSetUpdate: conflict for"
     return replace(
         base,
-        labels=_merged_map("labels", base.labels, added.labels),
-        annotations=_merged_map("annotations", base.annotations, added.annotations),
-        node_selector=_merged_map("nodeSelector", base.node_selector, added.node_selector),
+        labels=_merged_map(f"{prefix} labels", base.labels, added.labels),
+        annotations=_merged_map(f"{prefix} annotations", base.annotations, added.annotations),
+        node_selector=_merged_map(f"{prefix} nodeSelector", base.node_selector, added.node_selector),
         tolerations=_merged_list(base.tolerations, added.tolerations),
         scheduling_gates=_merged_list(base.scheduling_gates, added.scheduling_gates),
     )
 
 
-def _merged_map(what: str, base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
+def _merged_map(fault: str, base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
     for key in sorted(base.keys() & added.keys()):
         if base[key] != added[key]:
-            conflict = f"conflict for key={key}, value1={base[key]}, value2={added[key]}"
-            raise InvalidInjection(f"invalid admission check PodSetUpdate: conflict for {what}: {conflict}")
+            raise InvalidInjection(f"{fault}: conflict for key={key}, value1={base[key]}, value2={added[key]}")
     return {**base, **added}
 
 
