@@ -136,9 +136,11 @@ PROVISIONING_PREFIX: Final = "provreq.kueue.x-k8s.io/"
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 SCALE_DOWN_DISABLED: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 
-# On the instances of the simulated cloud: kept until the machine is off and its node is gone; there from the start.
+# On the instances of the simulated cloud: kept until the machine is off and its node is gone; there from the start;
+# which of the resize requests of a name it was made for.
 INSTANCE_FINALIZER: Final = "cloud.batchyard.dev/instance"
 INITIAL_INSTANCE: Final = "cloud.batchyard.dev/initial"
+RESIZE_REQUEST_UID: Final = "cloud.batchyard.dev/resize-request-uid"
 # On its node pools: kept until they have no machines.
 NODE_POOL_FINALIZER: Final = "cloud.batchyard.dev/node-pool"
 

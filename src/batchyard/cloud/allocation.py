@@ -126,7 +126,7 @@ class Allocation:
 
     def _serve_request(self, request: Obj) -> None:
         """Accept a ResizeRequest, make its Instances once all can have a machine, and tell when they have."""
-        phases = self._index.of_request(request["metadata"]["name"])
+        phases = self._index.of_request(request["metadata"]["uid"])
         missing = request["spec"]["count"] - len(phases)
         failed = next((name for name, phase in phases.items() if phase == FAILED), None)
         if failed is not None:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from batchyard.api import scheme
-from batchyard.api.meta import Obj
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Obj, annotation
 from batchyard.cloud.stock import Slot
 from batchyard.core.machines.instances import (
     BOOTING,
@@ -48,9 +48,9 @@ class CapacityIndex:
         """The names of ResizeRequests that are not done."""
         return tuple(self._requests)
 
-    def of_request(self, name: str) -> Mapping[str, str]:
-        """The Instances of a ResizeRequest by name, with their phases."""
-        return self._of_request.get(name) or {}
+    def of_request(self, uid: str) -> Mapping[str, str]:
+        """The Instances that were made for a ResizeRequest by name, with their phases."""
+        return self._of_request.get(uid) or {}
 
     def hosts_in(self, pool: str) -> int:
         """How many machines of a pool are in use."""
@@ -96,7 +96,7 @@ class CapacityIndex:
 
     def _note_of_request(self, instance: Obj, gone: bool) -> bool:
         """Keep the phases of a ResizeRequest's Instances; whether it has some."""
-        request = instance["spec"].get("resizeRequest")
+        request = annotation(instance, well_known.RESIZE_REQUEST_UID)
         if request is None:
             return False
         phases = self._of_request.setdefault(request, {})

@@ -3,6 +3,7 @@
 from typing import Any
 
 from batchyard.api import scheme
+from batchyard.api.meta import with_metadata
 from unit.cloud.cloud_make import ZONE, Cloud, autoscaled, cluster, instance, node_pool, resize_request
 
 L4 = "g2-standard-24"
@@ -171,6 +172,15 @@ def test_a_resize_request_gets_all_its_machines_at_once() -> None:
     assert (world.phases(), state(world, "rr")) == (["Running"] * 3, "SUCCEEDED")
     world.finish()
     assert (world.phases(), world.nodes()) == ([], [])  # their run duration is over
+
+
+def test_machines_of_a_request_before_it_do_not_count_for_a_resize_request_of_that_name() -> None:
+    world = cloud(queued(), capacity=[row(2, "a3-highgpu-8g", provisioning="queued")])
+    world.put(resize_request("rr", "dws"))
+    world.wait(600)
+    world.delete(scheme.RESIZE_REQUEST, "rr", "")
+    world.put(with_metadata(resize_request("rr", "dws"), uid="another"))
+    assert (sorted(world.phases()), state(world, "rr")) == (["Provisioning", "Running"], "ACCEPTED")
 
 
 def test_a_resize_request_waits_without_disturbing_others() -> None:

@@ -7,6 +7,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.core.scaling.request_pods import admit_queued_pod
+from batchyard.ports.client import Create, Delete, WriteResult
 from unit.controllers.scaling_make import (
     ZONES,
     Scaled,
@@ -182,6 +183,17 @@ def test_with_a_request_its_wait_ends() -> None:
     world.delete(scheme.PROVISIONING_REQUEST, "pr")
     world.run(120)
     assert (world.client.list(scheme.RESIZE_REQUEST), world.machines()) == ([], [])
+
+
+def test_a_request_that_is_made_anew_does_not_take_what_the_one_before_it_asked_for() -> None:
+    world = asking(provisioning_request(maxRunDurationSeconds="600"), capacity=NONE_LEFT)
+    results: list[WriteResult] = []
+    world.run(60)
+    gone, anew = Delete(Key(scheme.PROVISIONING_REQUEST, "team", "pr")), Create(provisioning_request(created=60))
+    world.client.submit([gone, anew], results.append)
+    world.run(80)
+    (asked,) = world.client.list(scheme.RESIZE_REQUEST)
+    assert (asked["spec"]["maxRunDuration"], state(world, "Accepted")) == ("604800s", "True/SuccessfullyQueued")
 
 
 def test_requests_do_not_take_what_another_got() -> None:

@@ -75,7 +75,7 @@ class QueuedRequest:
                 return self._tell(UNKNOWN_STRATEGY)
         match state:
             case State.UNINITIALIZED:
-                return self._tell(NOT_ACCEPTED)
+                return self._begin()
             case State.PENDING:
                 outcome = self._queue()
             case State.ACCEPTED:
@@ -94,6 +94,11 @@ class QueuedRequest:
         return self._clean_up(state, outcome)
 
     # --- pending ---
+
+    def _begin(self) -> Outcome:
+        """Take it up; a ResizeRequest of its name is of one before it, and of no use to it."""
+        stale = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
+        return Outcome([*stale, *self._tell(NOT_ACCEPTED).writes])
 
     def _queue(self) -> Outcome:
         """Find a group for all of it, ask the cloud, and say so once that is done."""

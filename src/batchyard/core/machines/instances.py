@@ -40,14 +40,17 @@ def new_instance(pool: Obj, zone: str, cluster: Obj, *, resize_request: Obj | No
         "resizeRequest": resize_request["metadata"]["name"] if resize_request is not None else None,
         "maxRunDuration": asked.get("maxRunDuration") or spec.get("maxRunDuration") or _LONGEST_RUNS.get(provisioning),
     }
+    metadata: dict[str, Any] = {
+        "generateName": name_prefix(cluster["metadata"]["name"], name, zone),
+        "labels": {well_known.NODE_POOL: name},
+        "finalizers": [well_known.INSTANCE_FINALIZER],
+    }
+    if resize_request is not None:
+        metadata["annotations"] = {well_known.RESIZE_REQUEST_UID: resize_request["metadata"].get("uid", "")}
     return {
         "apiVersion": scheme.kind_info(scheme.INSTANCE).api_version,
         "kind": "Instance",
-        "metadata": {
-            "generateName": name_prefix(cluster["metadata"]["name"], name, zone),
-            "labels": {well_known.NODE_POOL: name},
-            "finalizers": [well_known.INSTANCE_FINALIZER],
-        },
+        "metadata": metadata,
         "spec": {field: value for field, value in own.items() if value is not None},
     }
 

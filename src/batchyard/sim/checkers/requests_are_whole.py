@@ -20,6 +20,8 @@ class RequestsAreWhole(Law):
         """Count the machines that are made for requests."""
         if event.key.kind == scheme.RESIZE_REQUEST:
             self._changed[event.key.name] = None
+            if event.type is EventType.ADDED:
+                self._made.pop(event.key.name, None)
         if event.key.kind == scheme.INSTANCE and event.type is EventType.ADDED:
             request = event.obj["spec"].get("resizeRequest")
             if request is not None:
