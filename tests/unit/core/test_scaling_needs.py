@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.core.scaling.needs import Needs, Unanswerable, is_system_label, needs_of
+from batchyard.core.scaling.needs import Needs, Unanswerable, is_system_label, needs_of, run_duration_fault
 from unit.core.scaling_make import views
 
 GKE = "cloud.google.com"
@@ -50,6 +50,22 @@ def test_a_toleration_of_any_value_separates_too() -> None:
 def test_a_label_without_a_toleration_is_never_given() -> None:
     found = needs_of(views("p", nodeSelector={"team": "a"})[0])
     assert found == Unanswerable("no toleration for a taint with the key of label team")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "provisioning", "words"),
+    [
+        ("", "queued", ""),
+        ("3600", "standard", ""),
+        ("604800", "flex-start", ""),
+        ("1h", "spot", "MaxRunDuration is not a valid int64."),
+        ("9", "spot", "MaxRunDuration is not within the allowed range (30 seconds - 120 days). Got 9 seconds."),
+        ("60", "flex-start", "MaxRunDuration is not within the allowed range (10 minutes - 7 days). Got 60 seconds."),
+        ("3600", "queued", "MaxRunDuration cannot be set on non-bulk QueuedProvisioning pools."),
+    ],
+)
+def test_machines_are_had_for_a_time_that_gke_grants(seconds: str, provisioning: str, words: str) -> None:
+    assert run_duration_fault(seconds, provisioning) == words
 
 
 def test_required_affinity_counts_like_a_selector() -> None:

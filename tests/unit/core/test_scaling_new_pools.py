@@ -115,6 +115,12 @@ def test_an_accelerator_without_a_limit_is_never_had() -> None:
     assert made("a", gpu=1, nodeSelector=gpu("nvidia-h100-80gb")) == []
 
 
+def test_no_pool_is_made_for_a_time_that_is_none() -> None:
+    selector = {f"{GKE}/gke-max-run-duration-seconds": "1h"}
+    found = PoolMaker(cluster(), LIMITED, ()).needs(views("a", nodeSelector=selector)[0])
+    assert found == Unanswerable("MaxRunDuration is not a valid int64.")
+
+
 def test_a_limit_bounds_what_is_made() -> None:
     scale_up = scaled()
     made(*[f"p{n}" for n in range(20)], gpu=1, cpu="3", nodeSelector=gpu(), scale_up=scale_up)

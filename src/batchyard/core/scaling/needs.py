@@ -15,6 +15,11 @@ from batchyard.api.views.pods import PodView
 
 _SYSTEM: Final = re.compile(r"\b(cloud\.google\.com|kubernetes\.io|k8s\.io|gke\.io)/")
 _HARD: Final = ("NoSchedule", "NoExecute")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_DAY: Final = 24 * 3600
+#: For how many seconds machines may be had, and in words.
+_GENERAL: Final = (30, 120 * _DAY, "30 seconds - 120 days")
+_FLEXIBLE: Final = (600, 7 * _DAY, "10 minutes - 7 days")
 
 
 class Needs(NamedTuple):
@@ -66,6 +71,20 @@ def needs_of(pod: PodView) -> Needs | Unanswerable:
         labels=labels,
         taints=taints,
     )
+
+
+def run_duration_fault(seconds: str, provisioning: str) -> str:
+    """Why machines cannot be had for so long on these terms, in GKE's words; '' if they can, or nobody asks."""
+    if not seconds:
+        return ""
+    if provisioning == "queued":
+        return "MaxRunDuration cannot be set on non-bulk QueuedProvisioning pools."
+    if not _NUMBER.fullmatch(seconds):
+        return "MaxRunDuration is not a valid int64."
+    shortest, longest, words = _FLEXIBLE if provisioning == "flex-start" else _GENERAL
+    if shortest <= int(seconds) <= longest:
+        return ""
+    return f"MaxRunDuration is not within the allowed range ({words}). Got {int(seconds)} seconds."
 
 
 def is_system_label(key: str) -> bool:

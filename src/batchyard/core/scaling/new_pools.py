@@ -20,7 +20,7 @@ from batchyard.core.machines.pools import chips_in
 from batchyard.core.scaling.demand import kinds_of
 from batchyard.core.scaling.expander import Option
 from batchyard.core.scaling.groups import NodeGroup, groups_of
-from batchyard.core.scaling.needs import Needs, Unanswerable, needs_of
+from batchyard.core.scaling.needs import Needs, Unanswerable, needs_of, run_duration_fault
 from batchyard.core.scaling.scale_up import ScaleUp
 
 #: As many nodes as a pool that is made for pods has at most in a zone.
@@ -75,7 +75,8 @@ class PoolMaker:
         if needs.resource and not self._accelerators(needs):
             kind = needs.resource.rpartition("/")[2].upper()
             return Unanswerable(f'{kind} type "{needs.accelerator}" doesn\'t have a limit defined')
-        return needs
+        fault = run_duration_fault(needs.max_run_seconds, needs.provisioning)
+        return Unanswerable(fault) if fault else needs
 
     def _accelerators(self, needs: Needs) -> list[str]:
         """The types of accelerators that may be had."""
