@@ -230,6 +230,18 @@ def test_the_tries_of_a_check_that_only_some_flavors_need_are_counted_too() -> N
     assert said(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
 
 
+def test_one_that_goes_on_without_the_check_it_was_tried_for_is_admitted_at_once() -> None:
+    stage = provisioning_stage(retryStrategy={"backoffBaseSeconds": 10})
+    cq = queue("cq", groups=[group(other={"cpu": 0}, spot={"cpu": 8})], admissionChecksStrategy=ON_SPOT)
+    stage.put(make.flavor("other"), cq, make.job())
+    say(stage, "Failed", "no room")
+    groups = [group(other={"cpu": 8}, spot={"cpu": 8})]
+    stage.put(queue("cq", groups=groups, admissionChecksStrategy=ON_SPOT))
+    stage.run(10)
+    wl = stage.only_workload()
+    assert (lifecycle.is_admitted(wl), checks_of(wl), len(event(stage, "Admitted"))) == (True, (), 1)
+
+
 def test_a_booking_that_expires_after_the_admission_means_nothing() -> None:
     stage = asked()
     say(stage, "Provisioned")

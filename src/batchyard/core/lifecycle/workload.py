@@ -120,19 +120,21 @@ def has_admission_gate(workload: Obj) -> bool:
 
 
 def reserve_quota(
-    workload: Obj, admission: Mapping[str, Any], now: Instant, admitted: bool, checks: Sequence[str] = ()
+    workload: Obj, admission: Mapping[str, Any], now: Instant, admitted: bool, checks: Sequence[str] | None = None
 ) -> Obj:
     """Give it quota; with `admitted`, which says that no required check is missing, settle Admitted as well.
 
-    The checks that it needs and has not heard of yet are pending. What its pods asked for is no longer reported
-    apart: the admission says it.
+    It has the checks that it needs and no others, where they are given; those it has not heard of yet are pending. What
+    its pods asked for is no longer reported apart: the admission says it.
     """
     draft = StatusDraft(workload, now)
     draft.set_field("admission", admission)
-    if checks:
-        known = {check["name"]: check for check in draft.status.get("admissionChecks") or ()}
-        draft.set_field("admissionChecks", [known.get(name) or new_check(name, draft.time) for name in checks])
     draft.drop_fields("resourceRequests")
+    if checks is not None:
+        known = {check["name"]: check for check in draft.status.get("admissionChecks") or ()}
+        draft.drop_fields("admissionChecks")
+        if checks:
+            draft.set_field("admissionChecks", [known.get(name) or new_check(name, draft.time) for name in checks])
     cluster_queue = admission["clusterQueue"]
     draft.set_condition(r.QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {cluster_queue}")
     for kind in (r.EVICTED, r.PREEMPTED, r.BLOCKED_ON_PREEMPTION_GATES):
