@@ -18,8 +18,8 @@ def initial_objects(cluster: Obj) -> list[Obj]:
 
 def catalog_faults(cluster: Obj) -> Sequence[FieldError]:
     """What the Cluster asks for that does not exist: machine types, accelerators, placement, topologies."""
-    catalog = catalog_of(cluster)
-    return [*_unknown_types(cluster["spec"], catalog), *_impossible_pools(cluster["spec"], catalog)]
+    spec, catalog = cluster["spec"], catalog_of(cluster)
+    return [*_unknown_types(spec, catalog), *_unknown_names(spec, catalog), *_impossible_pools(spec, catalog)]
 
 
 def _node_pool(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,12 +38,39 @@ def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
         for rows in ("nodePools", "reservations", "capacity")
         for index, row in enumerate(spec.get(rows) or ())
     ]
-    named += [(f"spec.prices.{name}", name) for name in spec.get("prices") or ()]
+    priced = spec.get("prices") or ()
+    named += [(f"spec.prices.{name}", name) for name in priced if name not in catalog.attachable]
     for path, name in named:
         if name not in catalog.machines:
             close = get_close_matches(name, list(catalog.machines), 1)
             hint = f"did you mean {close[0]!r}? Otherwise" if close else "if it exists,"
             yield FieldError(path, f"unknown machine type {name!r}", f"{hint} describe it in spec.catalog")
+
+
+def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
+    """Resources that are limited, quotas, and machines with times of their own, that no machine has anything to do with."""
+    machines = catalog.machines.values()
+    types = [machine.accelerator.type for machine in machines if machine.accelerator is not None]
+    accelerators = list(dict.fromkeys([*types, *catalog.attachable]))
+    families = list(dict.fromkeys(machine.family for machine in machines))
+    provisioning = (spec.get("autoscaling") or {}).get("autoProvisioning") or {}
+    limits = [row["resource"] for row in provisioning.get("limits") or ()]
+    quotas = [row["name"] for row in spec.get("quotas") or ()]
+    path = "spec.autoscaling.autoProvisioning.limits[{}].resource"
+    yield from _not_among(limits, ["cpu", "memory", *accelerators], path, "resource")
+    yield from _not_among(quotas, ["cpus", *accelerators, *catalog.machines], "spec.quotas[{}].name", "quota")
+    times = list((spec.get("times") or {}).get("byMachine") or ())
+    for name in times:
+        yield from _not_among([name], [*families, *catalog.machines], f"spec.times.byMachine[{name}]", "machine type")
+
+
+def _not_among(names: Sequence[str], known: Sequence[str], path: str, what: str) -> Iterator[FieldError]:
+    """The names that are not known, each at its place."""
+    for index, name in enumerate(names):
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"use {known[0]}, {known[1]}, or one of spec.catalog"
+            yield FieldError(path.format(index), f"unknown {what} {name!r}", remedy)
 
 
 def _impossible_pools(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:

@@ -33,6 +33,7 @@ SLICE = pool("slice", "ct5lp-hightpu-4t", zones=[A], tpuTopology="2x4", autoscal
 QUEUED = pool("queued", "a2-highgpu-1g", provisioning="queued", maxRunDuration="24h", autoscaling={"totalMax": 1})
 ATTACHED = pool("t4", "n1-standard-2", nodeCount=1, accelerator={"type": "nvidia-tesla-t4", "count": 1})
 RESERVATION = {"name": "ours", "machineType": "g2-standard-24", "zone": A, "count": 4}
+CHIPS = {"cpu": 8, "memory": "64Gi", "accelerator": {"type": "tpu-v6e-slice", "count": 4}}
 LIMITS = [{"resource": "cpu", "min": 4, "max": 1000}, {"resource": "memory", "max": 4000}]
 CLUSTER = cloud(
     "Cluster",
@@ -294,9 +295,28 @@ def test_the_nodes_that_share_a_slice_evenly_are_named() -> None:
             id="a machine that sustains more than it has",
         ),
         pytest.param(
-            {"spec.catalog.x1-huge.topology": "wide"},
+            {"spec.catalog.x1-huge": {**CHIPS, "topology": "wide"}},
             'spec.catalog[x1-huge].topology: Invalid value: "wide": must be the numbers of chips',
             id="a machine with chips that lie nowhere",
+        ),
+        pytest.param(
+            {"spec.catalog.x1-huge.memory": "0"}, 'spec.catalog[x1-huge].memory: Invalid value: "0": must be', id="empty"
+        ),
+        pytest.param(
+            {"spec.catalog.x1-huge.topology": "2x2"}, "spec.catalog[x1-huge].topology: Forbidden", id="no chips at all"
+        ),
+        pytest.param(
+            {"spec.catalog.x1-huge": {**CHIPS, "topology": "2x4"}},
+            'spec.catalog[x1-huge].topology: Invalid value: "2x4": must have the 4 chips of the machine, not 8',
+            id="a machine with fewer chips than lie in it",
+        ),
+        pytest.param(
+            {"spec.catalog.x1-huge": {**CHIPS, "accelerator": {"type": "t", "count": 4, "resource": "cpu"}}},
+            'spec.catalog[x1-huge].accelerator.resource: Invalid value: "cpu"',
+            id="devices that are no devices",
+        ),
+        pytest.param(
+            {"spec.catalog": {"Big Box!": CHIPS}}, 'spec.catalog: Invalid value: "Big Box!"', id="no name for a machine"
         ),
         pytest.param(
             {"spec.times.shutdown": {"min": "2s", "typical": "1s", "max": "3s"}},
@@ -329,6 +349,9 @@ def test_clusters_that_contradict_themselves_are_refused(edits: Obj, start: str)
         pytest.param({"utilizationThreshold": "-1m"}, 'utilizationThreshold: Invalid value: "-1m"', id="below zero"),
         pytest.param(
             {"scanInterval": "0s"}, 'scanInterval: Invalid value: "0s": must be greater than 0', id="no pause"
+        ),
+        pytest.param(
+            {"maxNodeProvisionTime": "0s"}, 'maxNodeProvisionTime: Invalid value: "0s": must be greater', id="no time"
         ),
         pytest.param(
             {"expander": "priority"}, "priorities: Required value: the expander priority goes by it", id="no order"

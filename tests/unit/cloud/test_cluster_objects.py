@@ -42,6 +42,25 @@ def test_unknown_machine_types_are_told_wherever_they_are_named() -> None:
     assert "did you mean 'g2-standard-" in catalog_faults(begin)[0].remedy
 
 
+def test_names_that_no_machine_has_to_do_with_are_told() -> None:
+    limits = [{"resource": name, "max": 4} for name in ("cpu", "memory", "nvidia-l4", "nvidia-l5", "nvidia.com/gpu")]
+    begin = cluster(
+        autoscaling={"autoProvisioning": {"limits": limits}},
+        quotas=[{"name": name, "limit": 4} for name in ("cpus", "nvidia-tesla-t4", "e2-medium", "gpus")],
+        times={"byMachine": {"g2": {}, "e2-medium": {}, "g3": {}}},
+    )
+    assert [(fault.path, fault.problem) for fault in catalog_faults(begin)] == [
+        ("spec.autoscaling.autoProvisioning.limits[3].resource", "unknown resource 'nvidia-l5'"),
+        ("spec.autoscaling.autoProvisioning.limits[4].resource", "unknown resource 'nvidia.com/gpu'"),
+        ("spec.quotas[3].name", "unknown quota 'gpus'"),
+        ("spec.times.byMachine[g3]", "unknown machine type 'g3'"),
+    ]
+
+
+def test_accelerators_may_be_priced() -> None:
+    assert catalog_faults(cluster(prices={"nvidia-tesla-t4": {"onDemand": "1"}})) == []
+
+
 def test_a_cluster_may_describe_its_own_machine_types() -> None:
     begin = cluster(nodePools=[{"name": "a", "machineType": "box"}], catalog={"box": {"cpu": "4", "memory": "8Gi"}})
     assert catalog_faults(begin) == []

@@ -77,5 +77,16 @@ def test_a_machine_described_anew_keeps_its_prices() -> None:
     assert (machine.cpu_milli, machine.prices.on_demand) == (20_000, 2_110_000)
 
 
+def test_a_machine_described_anew_may_have_new_prices() -> None:
+    row = {"cpu": "20", "memory": "80Gi", "onDemand": "3"}
+    prices = catalog_of(cluster(catalog={"g2-standard-24": row})).machine("g2-standard-24").prices
+    assert (prices.on_demand, prices.reserved, prices.spot) == (3_000_000, 1_890_000, 630_000)
+
+
+def test_a_cluster_changes_prices_of_accelerators() -> None:
+    pool = node_pool("t4", "n1-standard-2", accelerator={"type": "nvidia-tesla-t4", "count": 2})
+    assert pool_price(pool, cluster(prices={"nvidia-tesla-t4": {"onDemand": "1"}})) == 95_000 + 2 * 1_000_000
+
+
 def test_a_cluster_that_changes_nothing_shares_the_catalogue() -> None:
     assert catalog_of(cluster()) is builtin_catalog()

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import amounts, faults
+from batchyard.api.validation import amounts, faults, names
+from batchyard.api.validation.resources import is_extended
 from batchyard.api.validation.slices import topology_faults
 from batchyard.base.instant import parse_duration
 
@@ -27,6 +28,9 @@ def settings_faults(spec: Spec) -> Iterator[FieldError]:
         for field, price in prices.items():
             yield from amounts.amount_faults(price, f"spec.prices[{machine}].{field}")
     for machine, described in (spec.get("catalog") or {}).items():
+        if not machine or names.label_value(machine):
+            message = "a machine type is a label of its nodes: at most 63 letters, digits, '-', '_' and '.'"
+            yield faults.invalid("spec.catalog", machine, message, "use a name such as x1-huge-8")
         yield from _machine_faults(described, f"spec.catalog[{machine}]")
 
 
@@ -35,14 +39,30 @@ def _machine_faults(described: Spec, path: str) -> Iterator[FieldError]:
     for field in _AMOUNTS:
         if field in described:
             yield from amounts.amount_faults(described[field], f"{path}.{field}")
+    for field in ("cpu", "memory"):
+        if amounts.nano(described[field]) == 0:
+            yield faults.invalid(f"{path}.{field}", described[field], "must be greater than 0", "say what it has")
     sustained = described.get("sustainedCpu")
     if sustained is not None and amounts.exceeds(sustained, described["cpu"]):
         message = f"must be no more than its cpu, {amounts.shown(described['cpu'])}"
         yield faults.invalid(
             f"{path}.sustainedCpu", sustained, message, "give what it has all the time, or leave it out"
         )
-    if described.get("topology"):
-        yield from topology_faults(described["topology"], f"{path}.topology")
+    yield from _device_faults(described, path)
+
+
+def _device_faults(described: Spec, path: str) -> Iterator[FieldError]:
+    """Pods can ask for the accelerators of a machine by their resource, and chips lie in a topology that has as many."""
+    accelerator, topology = described.get("accelerator"), described.get("topology")
+    resource = None if accelerator is None else accelerator.get("resource")
+    if resource and not is_extended(resource):
+        message = "must be a resource that is not Kubernetes' own, with a domain before a slash"
+        yield faults.invalid(f"{path}.accelerator.resource", resource, message, "use a name such as example.com/gpu")
+    if topology and accelerator is None:
+        message = "may not be set without accelerator: it tells how its chips lie"
+        yield faults.forbidden(f"{path}.topology", message, "drop it, or give the accelerator")
+    elif topology:
+        yield from topology_faults(topology, f"{path}.topology", accelerator["count"])
 
 
 def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
@@ -51,9 +71,10 @@ def _autoscaling_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
     if amounts.exceeds(threshold, 1) or amounts.exceeds(0, threshold):
         message = "must be between 0 and 1"
         yield faults.invalid(f"{path}.utilizationThreshold", threshold, message, "give a share, such as 0.5")
-    interval = autoscaling.get("scanInterval", "10s")
-    if parse_duration(interval) <= 0:
-        yield faults.invalid(f"{path}.scanInterval", interval, "must be greater than 0", "use 10s")
+    for field, usual in (("scanInterval", "10s"), ("maxNodeProvisionTime", "15m")):
+        duration = autoscaling.get(field, usual)
+        if parse_duration(duration) <= 0:
+            yield faults.invalid(f"{path}.{field}", duration, "must be greater than 0", f"use {usual}")
     yield from _priorities_faults(autoscaling, f"{path}.priorities")
     limits = (autoscaling.get("autoProvisioning") or {}).get("limits")
     if limits is not None:

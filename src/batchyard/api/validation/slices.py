@@ -36,11 +36,15 @@ def slice_faults(pool: Spec, path: str) -> Iterator[FieldError]:
         yield from _sharing_faults(pool, chips, path) if each is None else _whole_faults(pool, chips // each, path)
 
 
-def topology_faults(topology: str, path: str) -> Iterator[FieldError]:
-    """A topology tells how many chips lie in each dimension."""
-    if _chips_in(topology) is None:
+def topology_faults(topology: str, path: str, count: int | None = None) -> Iterator[FieldError]:
+    """A topology tells how many chips lie in each dimension: so many in all, if that is known."""
+    chips = _chips_in(topology)
+    if chips is None:
         message = "must be the numbers of chips in two or three dimensions"
         yield faults.invalid(path, topology, message, "write it as 2x4 or 2x2x4")
+    elif count not in (None, chips):
+        message = f"must have the {count} chips of the machine, not {chips}"
+        yield faults.invalid(path, topology, message, "write how its own chips lie, or change their count")
 
 
 def one_zone_faults(pool: Spec, path: str, what: str) -> Iterator[FieldError]:

@@ -140,15 +140,18 @@ def catalog_of(cluster: Obj) -> Catalog:
 def _changed_catalog(added: Mapping[str, Any], prices: Mapping[str, Any]) -> Catalog:
     catalog = builtin_catalog()
     fractions = _builtin_rows()["fractions"]
-    machines = dict(catalog.machines)
+    machines, attachable = dict(catalog.machines), dict(catalog.attachable)
     for name, row in added.items():
         known = machines.get(name)
         machine = _machine(name, row, fractions)
-        machines[name] = machine if known is None else replace(machine, prices=known.prices)
+        machines[name] = machine if known is None else replace(machine, prices=_changed(known.prices, row, fractions))
     for name, row in prices.items():
         if name in machines:
             machines[name] = replace(machines[name], prices=_changed(machines[name].prices, row, fractions))
-    return replace(catalog, machines=machines)
+        if name in attachable:
+            families, known_prices = attachable[name]
+            attachable[name] = Attachable(families, _changed(known_prices, row, fractions))
+    return replace(catalog, machines=machines, attachable=attachable)
 
 
 @cache
