@@ -48,7 +48,7 @@ def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
 
 
 def _unknown_names(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
-    """Resources that are limited, quotas, and machines with times of their own, that no machine has anything to do with."""
+    """Limits, quotas and times of what no machine is or has."""
     machines = catalog.machines.values()
     types = [machine.accelerator.type for machine in machines if machine.accelerator is not None]
     accelerators = list(dict.fromkeys([*types, *catalog.attachable]))

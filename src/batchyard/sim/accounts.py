@@ -13,13 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from batchyard.api import scheme, well_known
+from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import HOUR, Duration, Instant
 from batchyard.core.checkpoints import checkpoint_interval, kept_work, running_since
+from batchyard.core.machines.catalog import catalog_of
 from batchyard.core.machines.instances import BOOTING, RUNNING, STOPPING, phase_of
+from batchyard.core.machines.pools import machine_of
 from batchyard.core.machines.prices import pool_price
 from batchyard.ports.client import EventType, Reader, WatchEvent
 from batchyard.runtime.durations import jobs_above
@@ -31,7 +33,6 @@ _CENT: Final = 10_000  # millionths of a dollar
 
 BOOT, IDLE, DONE, LOST, RUNS = "booting", "idle", "done", "lost", "running"
 USES: Final = (BOOT, IDLE, DONE, LOST, RUNS)
-_ACCELERATORS: Final = (well_known.GPU, well_known.TPU)
 
 #: Pool, way of provisioning, team, use.
 _Place: TypeAlias = tuple[str, str, str, str]
@@ -106,6 +107,8 @@ class _Machine:
     provisioning: str
     price: int
     since: Instant
+    #: The resource by which pods ask for its accelerators; '' if it has none.
+    device: str = ""
     node: NodeView | None = None
     #: By uid, the share of each pod bound there.
     shares: dict[str, int] = field(default_factory=dict)
@@ -139,6 +142,8 @@ class Accounts:
         self._pods: dict[str, _Occupant] = {}
         #: What was spent, but for what the pods took that are still there.
         self._spent: dict[_Place, Account] = {}
+        #: When anything happened to a machine last, or to what is on it.
+        self.last_change: Instant = 0
 
     def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
         """Take note of changes."""
@@ -194,8 +199,11 @@ class Accounts:
         spec = instance["spec"]
         pool = self._reader.get(Key(scheme.NODE_POOL, "", spec["pool"]))
         clusters = self._reader.list(scheme.CLUSTER)
-        price = pool_price(pool, clusters[0]) if pool is not None and clusters else 0
-        self._machines[name] = _Machine(spec["pool"], spec.get("provisioning", "standard"), price, now)
+        machine = self._machines[name] = _Machine(spec["pool"], spec.get("provisioning", "standard"), 0, now)
+        if pool is not None and clusters:
+            accelerator = machine_of(pool, catalog_of(clusters[0])).accelerator
+            machine.price = pool_price(pool, clusters[0])
+            machine.device = "" if accelerator is None else accelerator.resource
 
     def _close(self, name: str, now: Instant) -> None:
         machine = self._machines.get(name)
@@ -211,7 +219,7 @@ class Accounts:
         machine = self._machines[view.node_name]
         self._settle(machine, now)
         left = WHOLE - sum(machine.shares.values())
-        machine.shares[view.uid] = min(left, _share(view, machine.node))
+        machine.shares[view.uid] = min(left, _share(view, machine))
         interval = checkpoint_interval([pod, *jobs_above(pod, self._reader)])
         self._pods[view.uid] = _Occupant(view.namespace, view.node_name, interval)
 
@@ -230,10 +238,11 @@ class Accounts:
 
     def _settle(self, machine: _Machine, now: Instant) -> None:
         """Charge the time since the machine was looked at last."""
+        self.last_change = now
         elapsed, machine.since = now - machine.since, now
         if not elapsed:
             return
-        charge = _Charge(elapsed, machine.price, _accelerators(machine.node))
+        charge = _Charge(elapsed, machine.price, _accelerators(machine))
         left = WHOLE
         for uid, share in machine.shares.items():
             charge.to(self._pods[uid].spent, share)
@@ -262,23 +271,22 @@ class _Charge(NamedTuple):
         account.cost += time * self.price
 
 
-def _share(pod: PodView, node: NodeView | None) -> int:
+def _share(pod: PodView, machine: _Machine) -> int:
     """The part of a machine that a pod takes."""
-    if node is None:
+    if machine.node is None:
         return 0
-    requests = dict(pod.requests)
-    accelerators = [resource for resource in _ACCELERATORS if node.allocatable.get(resource)]
-    counted = accelerators or ["cpu", "memory"]
-    return max(_part(requests.get(resource, 0), node.allocatable.get(resource, 0)) for resource in counted)
+    requests, allocatable = dict(pod.requests), machine.node.allocatable
+    counted = (machine.device,) if allocatable.get(machine.device) else ("cpu", "memory")
+    return max(_part(requests.get(resource, 0), allocatable.get(resource, 0)) for resource in counted)
 
 
 def _part(amount: int, whole: int) -> int:
     return amount * WHOLE // whole if whole else 0
 
 
-def _accelerators(node: NodeView | None) -> int:
-    """How many accelerators a node has."""
-    return 0 if node is None else sum(node.allocatable.get(resource, 0) for resource in _ACCELERATORS)
+def _accelerators(machine: _Machine) -> int:
+    """How many accelerators the node of a machine has."""
+    return 0 if machine.node is None else machine.node.allocatable.get(machine.device, 0)
 
 
 # --- the statement ---

@@ -300,7 +300,9 @@ def test_the_nodes_that_share_a_slice_evenly_are_named() -> None:
             id="a machine with chips that lie nowhere",
         ),
         pytest.param(
-            {"spec.catalog.x1-huge.memory": "0"}, 'spec.catalog[x1-huge].memory: Invalid value: "0": must be', id="empty"
+            {"spec.catalog.x1-huge.memory": "0"},
+            'spec.catalog[x1-huge].memory: Invalid value: "0": must be',
+            id="empty",
         ),
         pytest.param(
             {"spec.catalog.x1-huge.topology": "2x2"}, "spec.catalog[x1-huge].topology: Forbidden", id="no chips at all"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import make
+from batchyard import simulate
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, MINUTE
@@ -151,3 +152,21 @@ def test_the_lines_add_up_to_the_cent(price: float) -> None:
     assert statement.cost == pytest.approx(expected, abs=0.0051)
     for lines in (statement.by_pool, statement.by_team):
         assert round(sum(line.cost for line in lines), 2) == statement.cost
+
+
+def test_accelerators_count_by_whatever_name_pods_ask_for_them() -> None:
+    device = {"accelerator": {"type": "npu", "count": 4, "resource": "example.com/npu"}}
+    catalog = {"x1": {"cpu": 8, "memory": "64Gi", "onDemand": 1, **device}}
+    pools = [{"name": "p", "machineType": "x1", "nodeCount": 1}]
+    container = {"name": "main", "image": "i", "resources": {"limits": {"example.com/npu": "1"}}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "team", "annotations": {"batchyard.dev/runtime": "1h"}},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+    result = simulate(cloud("Cluster", "c", zones=["z-a"], catalog=catalog, nodePools=pools), pod)
+    assert result.costs is not None
+    (done,) = [line for line in result.costs.by_team if line.use == DONE]
+    assert (done.cost, done.machine_hours) == (0.25, pytest.approx(0.25, abs=0.001))
+    assert done.accelerator_hours == pytest.approx(1, abs=0.004)

@@ -52,7 +52,7 @@ def _machine_faults(described: Spec, path: str) -> Iterator[FieldError]:
 
 
 def _device_faults(described: Spec, path: str) -> Iterator[FieldError]:
-    """Pods can ask for the accelerators of a machine by their resource, and chips lie in a topology that has as many."""
+    """Pods can ask for the accelerators of a machine, and the topology of its chips has as many."""
     accelerator, topology = described.get("accelerator"), described.get("topology")
     resource = None if accelerator is None else accelerator.get("resource")
     if resource and not is_extended(resource):
