@@ -53,12 +53,12 @@ def _machine_faults(described: Spec, path: str) -> Iterator[FieldError]:
 
 def _device_faults(described: Spec, path: str) -> Iterator[FieldError]:
     """Pods can ask for the accelerators of a machine, and the topology of its chips has as many."""
-    accelerator, topology = described.get("accelerator"), described.get("topology")
-    resource = None if accelerator is None else accelerator.get("resource")
+    accelerator, topology = described.get("accelerator") or {}, described.get("topology")
+    resource = accelerator.get("resource")
     if resource and not is_extended(resource):
         message = "must be a resource that is not Kubernetes' own, with a domain before a slash"
         yield faults.invalid(f"{path}.accelerator.resource", resource, message, "use a name such as example.com/gpu")
-    if topology and accelerator is None:
+    if topology and not accelerator:
         message = "may not be set without accelerator: it tells how its chips lie"
         yield faults.forbidden(f"{path}.topology", message, "drop it, or give the accelerator")
     elif topology:
