@@ -19,7 +19,7 @@ LIMITS = [{"resource": resource, "max": most} for resource, most in LIMITED.item
 
 def scaled(taken: Sequence[str] = (), **spec: Any) -> ScaleUp:
     whole = {"autoscaling": {"autoProvisioning": {"limits": LIMITS}}, **spec}
-    return planner([], new_pools=PoolMaker(cluster(**whole), LIMITED, taken).options, **whole)
+    return planner([], new_pools=PoolMaker(cluster(**whole), LIMITED, taken), **whole)
 
 
 def made(*names: str, scale_up: ScaleUp | None = None, **fields: Any) -> list[Obj]:
@@ -57,7 +57,7 @@ def test_a_gpu_pool_has_no_more_gpus_than_needed() -> None:
 def test_gpus_are_attached_where_machines_bring_none() -> None:
     limited = {**LIMITED, "nvidia-tesla-t4": 8}
     maker = PoolMaker(cluster(), limited, ())
-    (pool,) = made("a", gpu=1, nodeSelector=gpu("nvidia-tesla-t4"), scale_up=planner([], new_pools=maker.options))
+    (pool,) = made("a", gpu=1, nodeSelector=gpu("nvidia-tesla-t4"), scale_up=planner([], new_pools=maker))
     assert pool["spec"]["accelerator"] == {"type": "nvidia-tesla-t4", "count": 1}
     assert pool["spec"]["machineType"] == "n1-standard-2"
 
@@ -68,6 +68,40 @@ def test_spot_pools_are_tainted_and_take_any_zone() -> None:
     assert pool["spec"]["taints"] == [{"key": f"{GKE}/gke-spot", "value": "true", "effect": "NoSchedule"}]
     assert pool["spec"]["autoscaling"]["locationPolicy"] == "ANY"
     assert pool["metadata"]["name"].startswith("nap-g2-standard-4-spot-gpu1-")
+
+
+def test_who_tolerates_spot_machines_gets_them_since_they_are_cheaper() -> None:
+    tolerations = [{"key": f"{GKE}/gke-spot", "value": "true", "effect": "NoSchedule"}]
+    (pool,) = made("a", cpu="3", tolerations=tolerations)
+    assert (pool["spec"]["machineType"], pool["spec"]["provisioning"]) == ("e2-standard-4", "spot")
+    (pool,) = made("a", cpu="3", tolerations=[{"operator": "Exists"}])
+    assert pool["spec"]["provisioning"] == "standard"
+
+
+def test_a_pool_grows_in_the_zone_that_is_asked_for() -> None:
+    scale_up = scaled()
+    zones = {name: {"topology.kubernetes.io/zone": zone} for name, zone in (("b", B), ("c", C))}
+    pods = [pod for name, zone in zones.items() for pod in views(name, cpu="3", nodeSelector=zone)]
+    (unit,) = units_of(pods)
+    assert scale_up.help(unit)
+    assert len(scale_up.pools) == 1
+    assert [(group.name.zone, count) for group, count in scale_up.increases.items()] == [(B, 1), (C, 1)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"nodeSelector": {"team": "a"}}, "no toleration for a taint with the key of label team"),
+        ({"gpu": 1, "nodeSelector": gpu("h9")}, 'GPU type "h9" doesn\'t have a limit defined'),
+        ({"nodeSelector": {f"{GKE}/machine-family": "z9"}}, "no node pool can be made for it"),
+        ({"cpu": "40"}, "18 Insufficient cpu"),
+        ({"nodeSelector": {f"{GKE}/gke-spot": "true"}}, f"18 node(s) had untolerated taint {{{GKE}/gke-spot: true}}"),
+    ],
+)
+def test_pods_for_which_no_pool_can_be_made_are_told_why(fields: dict[str, Any], why: str) -> None:
+    scale_up = scaled()
+    assert made("a", scale_up=scale_up, **fields) == []
+    assert scale_up.refused["uid-a"] == why
 
 
 def test_a_placement_group_has_a_pool_of_its_name_in_one_zone() -> None:
@@ -144,7 +178,7 @@ def test_a_reservation_is_used_in_its_zone() -> None:
     selector = gpu("nvidia-tesla-a100", **{f"{GKE}/reservation-name": "r"})
     whole: dict[str, Any] = {"reservations": [reserved], "autoscaling": {"autoProvisioning": {"limits": LIMITS}}}
     maker = PoolMaker(cluster(**whole), LIMITED, ())
-    scale_up = planner([], new_pools=maker.options, **whole)
+    scale_up = planner([], new_pools=maker, **whole)
     (pool,) = made("a", gpu=1, nodeSelector=selector, scale_up=scale_up)
     assert (pool["spec"]["reservation"], pool["spec"]["zones"]) == ("r", [C])
 

@@ -15,6 +15,20 @@ from unit.core.scaling_make import A, B, groups, grown, planner, pool, views
 TPU = {"google.com/tpu": "4"}
 
 
+class NoPools:
+    """Makes no pools, and counts for how many pods it was asked to."""
+
+    def __init__(self) -> None:
+        self.looks: list[int] = []
+
+    def options(self, pods: Sequence[PodView], scale_up: ScaleUp) -> Sequence[Option]:
+        self.looks.append(len(pods))
+        return ()
+
+    def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
+        return "because"
+
+
 def help_all(scale_up: ScaleUp, *names: str, gang: str = "", **fields: object) -> bool:
     return all(list(map(scale_up.help, units_of(views(*names, gang=gang, **fields)))))
 
@@ -125,16 +139,11 @@ def test_groups_grow_to_the_least_they_may_have() -> None:
 
 
 def test_gangs_that_are_alike_fail_alike_without_another_look() -> None:
-    looks: list[int] = []
-
-    def look(pods: Sequence[PodView], _: ScaleUp) -> Sequence[Option]:
-        looks.append(len(pods))
-        return ()
-
+    look = NoPools()
     scale_up = planner(groups(pool(most=1, zones=[A])), new_pools=look)
     for gang in ("g", "h"):
         assert not help_all(scale_up, f"{gang}1", f"{gang}2", cpu="3", gang=gang)
-    assert (looks, scale_up.refused["uid-h2"]) == ([2, 1], f"1 {NOT_ALL}")
+    assert (look.looks, scale_up.refused["uid-h2"]) == ([2, 1], f"1 {NOT_ALL}")
 
 
 def test_fitting_names_the_kinds_that_fit() -> None:

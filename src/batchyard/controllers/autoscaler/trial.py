@@ -31,9 +31,7 @@ class Trial:
         cluster, settings = situation.cluster, situation.settings
         self.limits = Limits(settings.limits, self.fleet.used())
         maker = PoolMaker(cluster, settings.limits, index.pools) if settings.makes_pools else None
-        self.scale_up = ScaleUp(
-            index.nodes, self.fleet, self.limits, situation, None if maker is None else maker.options
-        )
+        self.scale_up = ScaleUp(index.nodes, self.fleet, self.limits, situation, maker)
         #: The nodes that come, and those that room is kept on, by name.
         self.upcoming: dict[str, None] = {}
         self.booked: dict[str, None] = {}

@@ -20,6 +20,8 @@ _DAY: Final = 24 * 3600
 #: For how many seconds machines may be had, and in words.
 _GENERAL: Final = (30, 120 * _DAY, "30 seconds - 120 days")
 _FLEXIBLE: Final = (600, 7 * _DAY, "10 minutes - 7 days")
+#: What keeps others off the spot machines of pools that are made for pods.
+SPOT_TAINT: Final = Taint(well_known.SPOT, "true", "NoSchedule")
 
 
 class Needs(NamedTuple):
@@ -37,6 +39,8 @@ class Needs(NamedTuple):
     max_run_seconds: str
     labels: tuple[tuple[str, str], ...]
     taints: tuple[Taint, ...]
+    #: Whether spot machines would do where others are asked for.
+    tolerates_spot: bool
 
 
 class Unanswerable(NamedTuple):
@@ -70,6 +74,7 @@ def needs_of(pod: PodView) -> Needs | Unanswerable:
         max_run_seconds=wanted.get(well_known.MAX_RUN_DURATION, ""),
         labels=labels,
         taints=taints,
+        tolerates_spot=any(_tolerates_spot(toleration) for toleration in pod.tolerations),
     )
 
 
@@ -120,6 +125,11 @@ def _devices(pod: PodView) -> tuple[str, int]:
         if resource in {well_known.GPU, well_known.TPU}:
             return resource, amount
     return "", 0
+
+
+def _tolerates_spot(toleration: Toleration) -> bool:
+    """Whether a toleration is meant for spot machines: one of every taint is not."""
+    return toleration.key == well_known.SPOT and toleration.tolerates(SPOT_TAINT)
 
 
 def _provisioning(wanted: Mapping[str, str]) -> str:

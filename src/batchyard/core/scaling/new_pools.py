@@ -20,8 +20,8 @@ from batchyard.core.machines.pools import chips_in
 from batchyard.core.scaling.demand import kinds_of
 from batchyard.core.scaling.expander import Option
 from batchyard.core.scaling.groups import NodeGroup, groups_of
-from batchyard.core.scaling.needs import Needs, Unanswerable, needs_of, run_duration_fault
-from batchyard.core.scaling.scale_up import ScaleUp
+from batchyard.core.scaling.needs import SPOT_TAINT, Needs, Unanswerable, needs_of, run_duration_fault
+from batchyard.core.scaling.scale_up import ScaleUp, tell_reasons
 
 #: As many nodes as a pool that is made for pods has at most in a zone.
 SIZE_MAX: Final = 1000
@@ -31,7 +31,6 @@ DEFAULT_FAMILY: Final = "e2"
 _NEVER_MADE: Final = ("e2-small",)
 _MACHINE_NAME_MAX: Final = 14
 _COUNTS: Final = (1, 2, 4, 8, 16)
-_SPOT_TAINT: Final = {"key": well_known.SPOT, "value": "true", "effect": "NoSchedule"}
 
 Spec = dict[str, Any]
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -59,11 +58,24 @@ class PoolMaker:
             chosen = {pod.uid: None for pod in needy}
             rest = [pod for pod in pods if pod.uid not in chosen]
             options = [
-                o for groups in self._candidates(needs, scale_up) if (o := _option(groups, needy, rest, scale_up))
+                o for groups in self._candidates(needs, scale_up) for o in _options(groups, needy, rest, scale_up)
             ]
             if options:
                 found.append(min(options, key=lambda option: _rank(option, scale_up)))
         return found
+
+    def why_not(self, pod: PodView, scale_up: ScaleUp) -> str:
+        """Why no pool is made for a pod: what is to be said of it, or each reason with the number of its groups."""
+        needs = self.needs(pod)
+        if isinstance(needs, Unanswerable):
+            return needs.why
+        reasons = [
+            reason
+            for groups in self._pools(needs, scale_up)
+            for group in groups
+            for reason in scale_up.reasons_against(pod, group)
+        ]
+        return tell_reasons(reasons) or "no node pool can be made for it"
 
     def needs(self, pod: PodView) -> Needs | Unanswerable:
         """What a new pool must have for a pod; or why there can be none."""
@@ -87,7 +99,20 @@ class PoolMaker:
     # --- candidates ---
 
     def _candidates(self, needs: Needs, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
-        """The groups of each pool that could be made and may grow; what lies close together is in one zone."""
+        """The groups of each pool that could be made and may grow."""
+        for groups in self._pools(needs, scale_up):
+            open_groups = [group for group in groups if self._is_open(group, scale_up)]
+            if open_groups:
+                yield open_groups
+
+    def _pools(self, needs: Needs, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+        """The groups of each pool that could be made: of spot machines too if those would do."""
+        yield from self._pools_of(needs, scale_up)
+        if needs.tolerates_spot and needs.provisioning == "standard" and not needs.reservation:
+            yield from self._pools_of(needs._replace(provisioning="spot"), scale_up)
+
+    def _pools_of(self, needs: Needs, scale_up: ScaleUp) -> Iterator[Sequence[NodeGroup]]:
+        """What lies close together is in one zone."""
         for machine, devices in self._machines(needs):
             spec = self._spec(needs, machine, devices)
             if spec is None:
@@ -96,10 +121,8 @@ class PoolMaker:
             for zones in [[zone] for zone in self._zones(needs)] if is_in_one else [None]:
                 placed = spec if zones is None else {**spec, "zones": zones}
                 name = self._name(needs, machine, placed, scale_up)
-                groups = groups_of(node_pool(name, placed), self._cluster) if name else []
-                open_groups = [g for g in groups if self._is_open(g, scale_up)]
-                if open_groups:
-                    yield open_groups
+                if name:
+                    yield groups_of(node_pool(name, placed), self._cluster)
 
     def _is_open(self, group: NodeGroup, scale_up: ScaleUp) -> bool:
         return not scale_up.fleet.obstacle(group, scale_up.limits, scale_up.situation.now)
@@ -152,9 +175,8 @@ class PoolMaker:
             spec["maxRunDuration"] = f"{needs.max_run_seconds}s"
         policy = "BALANCED" if needs.provisioning == "standard" else "ANY"
         spec["autoscaling"] = {"min": 0, "max": most, "locationPolicy": policy}
-        taints = [taint._asdict() for taint in needs.taints]
-        taints += [_SPOT_TAINT] if needs.provisioning == "spot" else []
-        named = {"labels": dict(needs.labels), "taints": taints}
+        taints = [*needs.taints, *([SPOT_TAINT] if needs.provisioning == "spot" else [])]
+        named = {"labels": dict(needs.labels), "taints": [taint._asdict() for taint in taints]}
         return {**spec, **{field: value for field, value in named.items() if value}, "autoProvisioned": True}
 
     def _name(self, needs: Needs, machine: MachineType, spec: Spec, scale_up: ScaleUp) -> str:
@@ -217,17 +239,19 @@ def _has(machine: MachineType, needs: Needs, types: Sequence[str]) -> bool:
     )
 
 
-def _option(
+def _options(
     groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView], scale_up: ScaleUp
-) -> Option | None:
-    """What a new pool would do, if anything."""
+) -> list[Option]:
+    """What a new pool would do, in the zones that fit the same pods."""
     kinds = kinds_of(pods, scale_up.nodes)
-    fitting = scale_up.fitting(kinds, groups[0])
-    fit = [pod for kind in fitting for pod in kinds[kind]]
-    unfit = [pod for kind, others in kinds.items() if kind not in fitting for pod in others]
-    alike = [group for group in groups if scale_up.fitting(kinds, group) == fitting]
-    found = scale_up.option(alike, fit, [*unfit, *rest]) if fit else None
-    return None if found is None else Option(found.groups, found.nodes, found.left, is_new_pool=True)
+    found = []
+    for fitting, similar in scale_up.alike(groups, kinds).items():
+        fit = [pod for kind in fitting for pod in kinds[kind]]
+        unfit = [pod for kind, others in kinds.items() if kind not in fitting for pod in others]
+        option = scale_up.option(similar, fit, [*unfit, *rest]) if fit else None
+        if option is not None:
+            found.append(Option(option.groups, option.nodes, option.left, is_new_pool=True))
+    return found
 
 
 def _rank(option: Option, scale_up: ScaleUp) -> tuple[int, int, int]:

@@ -6,9 +6,9 @@ Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaleup/orchestrator (its r
 pkg/processors/status/eventing_scale_up_processor.go.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 from batchyard.api.meta import Obj
 from batchyard.api.views.pods import PodView
@@ -17,7 +17,7 @@ from batchyard.core.placement.cluster import Nodes
 from batchyard.core.scaling.demand import Kind, Placings, Unit, kinds_of
 from batchyard.core.scaling.expander import Option, best_option
 from batchyard.core.scaling.fleet import FULL, Fleet
-from batchyard.core.scaling.groups import GroupName, NodeGroup
+from batchyard.core.scaling.groups import GroupName, NodeGroup, groups_of
 from batchyard.core.scaling.limits import Limits
 from batchyard.core.scaling.packing import misfit, pack
 from batchyard.core.scaling.settings import ScalingSettings
@@ -34,8 +34,14 @@ class Situation(NamedTuple):
     now: Instant
 
 
-NewPools: TypeAlias = Callable[[Sequence[PodView], "ScaleUp"], Sequence[Option]]
-"""Pools that could be made for pods."""
+class NewPools(Protocol):
+    """Pools that could be made for pods."""
+
+    def options(self, pods: Sequence[PodView], scale_up: "ScaleUp") -> Sequence[Option]:
+        """The pools that would help."""
+
+    def why_not(self, pod: PodView, scale_up: "ScaleUp") -> str:
+        """Why none would help a pod."""
 
 
 @dataclass(slots=True)
@@ -130,6 +136,15 @@ class ScaleUp:
         """The kinds of pods that fit a new node of a group."""
         return [kind for kind, pods in kinds.items() if not self._misfit(pods[0], kind, group)]
 
+    def alike(
+        self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]
+    ) -> dict[tuple[Kind, ...], list[NodeGroup]]:
+        """Groups by the kinds of pods that fit them."""
+        found: dict[tuple[Kind, ...], list[NodeGroup]] = {}
+        for group in groups:
+            found.setdefault(tuple(self.fitting(kinds, group)), []).append(group)
+        return found
+
     def option(self, groups: Sequence[NodeGroup], pods: Sequence[PodView], rest: Sequence[PodView]) -> Option | None:
         """What new nodes of groups that are alike would do for pods; the rest does not fit them."""
         group = groups[0]
@@ -172,7 +187,7 @@ class ScaleUp:
         kinds = kinds_of(left, self.nodes)
         options = [option for groups in self.fleet.pools() for option in self._options(groups, kinds)]
         if self._new_pools and (not options or (unit.is_gang and all(option.left for option in options))):
-            options += self._new_pools(left, self)
+            options += self._new_pools.options(left, self)
         if unit.is_gang:
             options = [option for option in options if self._is_promising(option)]
         whole = [option for option in options if not option.left] if unit.is_gang else []
@@ -186,12 +201,8 @@ class ScaleUp:
 
     def _options(self, groups: Sequence[NodeGroup], kinds: Mapping[Kind, Sequence[PodView]]) -> list[Option]:
         """What the groups of a pool could do; those that fit the same pods do it together."""
-        alike: dict[tuple[Kind, ...], list[NodeGroup]] = {}
-        for group in groups:
-            if self._may_grow(group):
-                alike.setdefault(tuple(self.fitting(kinds, group)), []).append(group)
         found = []
-        for fitting, similar in alike.items():
+        for fitting, similar in self.alike(list(filter(self._may_grow, groups)), kinds).items():
             pods = [pod for kind in fitting for pod in kinds[kind]]
             rest = [pod for kind, others in kinds.items() if kind not in fitting for pod in others]
             option = self.option(similar, pods, rest) if pods else None
@@ -209,7 +220,8 @@ class ScaleUp:
         """Count on the new nodes of an option; who is left."""
         if option.is_new_pool:
             draft.pools.append(option.group.pool)
-            for group in option.groups:
+            others = groups_of(option.group.pool, self.situation.cluster)
+            for group in {group.name: group for group in [*others, *option.groups]}.values():
                 self.fleet.add(group)
         given = spread(option.groups, len(option.nodes), self.fleet, self.situation.cluster)
         owners = [group for group, count in given.items() for _ in range(count)]
@@ -257,17 +269,21 @@ class ScaleUp:
 
     def _why(self, pod: PodView, kind: Kind, unit: Unit) -> str:
         """Why no group grows for a pod: each reason with the number of groups it holds for."""
-        counts: dict[str, int] = {}
+        reasons: list[str] = []
         for group in self.fleet.groups.values():
-            if not group.is_autoscaled:
-                continue
-            reasons = self._misfit(pod, kind, group)
-            if not reasons:
-                obstacle = self.fleet.obstacle(group, self.limits, self.situation.now)
-                reasons = (obstacle or (NOT_ALL if unit.is_gang else FULL),)
-            for reason in reasons:
-                counts[reason] = counts.get(reason, 0) + 1
-        return ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+            if group.is_autoscaled:
+                misfits = self._misfit(pod, kind, group)
+                reasons += misfits or (self._obstacle(group) or (NOT_ALL if unit.is_gang else FULL),)
+        if reasons or self._new_pools is None:
+            return tell_reasons(reasons)
+        return self._new_pools.why_not(pod, self)
+
+    def reasons_against(self, pod: PodView, group: NodeGroup) -> Sequence[str]:
+        """Why a group does not grow for a pod."""
+        return misfit(pod, group, self.nodes) or (self._obstacle(group) or NOT_ALL,)
+
+    def _obstacle(self, group: NodeGroup) -> str:
+        return self.fleet.obstacle(group, self.limits, self.situation.now)
 
     def _misfit(self, pod: PodView, kind: Kind, group: NodeGroup) -> tuple[str, ...]:
         """Why a pod does not fit a group; known for all that do not mind other pods."""
@@ -277,3 +293,11 @@ class ScaleUp:
         if known is None:
             known = self._misfits[group.name, kind] = misfit(pod, group, self.nodes)
         return known
+
+
+def tell_reasons(reasons: Sequence[str]) -> str:
+    """Each reason with the number of groups it holds for."""
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        counts[reason] = counts.get(reason, 0) + 1
+    return ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
