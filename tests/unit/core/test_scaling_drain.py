@@ -20,6 +20,7 @@ DAEMON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u",
         ({"owners": [], "annotations": {SAFE: "true"}}, Drain.MOVES),
         ({"annotations": {SAFE: "false"}}, Drain.BLOCKS),
         ({"namespace": "kube-system"}, Drain.BLOCKS),
+        ({"namespace": "kube-system", "owners": [], "annotations": {SAFE: "on-completion"}}, Drain.WAITS),
         ({"namespace": "kube-system", "owners": [DAEMON]}, Drain.STAYS),
         ({"annotations": {"kubernetes.io/config.mirror": "x"}}, Drain.STAYS),
     ],
@@ -31,5 +32,5 @@ def test_a_pod_moves_stays_or_blocks(fields: dict[str, Any], expected: Drain) ->
 def test_a_pod_that_does_not_stop_counts_no_more() -> None:
     stopping = pod("p")
     stopping["metadata"] = {**stopping["metadata"], "deletionTimestamp": make.stamp(30)}
-    assert drain_of(stopping, make.at(60)) is Drain.MOVES
-    assert drain_of(stopping, make.at(61)) is Drain.STAYS
+    assert drain_of(stopping, make.at(90)) is Drain.MOVES
+    assert drain_of(stopping, make.at(91)) is Drain.STAYS

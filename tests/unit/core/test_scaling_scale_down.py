@@ -125,6 +125,13 @@ def test_a_pod_that_blocks_keeps_its_node_and_one_that_stays_does_not() -> None:
     assert (list(removals.unneeded), removals.going) == (["b"], {"b": []})
 
 
+def test_a_node_waits_for_pods_that_are_to_end_first() -> None:
+    world = World("a", "b", "c")
+    world.run("a", "p", drain=Drain.WAITS)
+    removals = world.removals()
+    assert (list(removals.unneeded), going(removals)) == (["b", "c", "a"], ["b", "c"])
+
+
 def test_one_node_at_a_time_is_emptied() -> None:
     world = World("a", "b", "c", "full")
     world.run("a", "p", cpu="500m")

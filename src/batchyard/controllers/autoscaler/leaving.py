@@ -36,7 +36,7 @@ def _empty(name: str, node: Obj, index: ScalingIndex, reader: Reader, now: Insta
     drains = [drain_of(pod, now) for pod in pods]
     moving = [pod for pod, drain in zip(pods, drains, strict=True) if drain is Drain.MOVES]
     ends = (index.facts[name].going_since or 0) + DRAIN_TIME
-    if Drain.BLOCKS in drains or (moving and ends <= now):
+    if Drain.BLOCKS in drains or Drain.WAITS in drains or (moving and ends <= now):
         outcome.writes.append(Update(marked_staying(node)))
     elif moving:
         for pod in moving:

@@ -14,8 +14,9 @@ from batchyard.base.instant import SECOND, Instant
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _SYSTEM_NAMESPACE: Final = "kube-system"
-#: A pod that has not stopped so long after it should have does not count any more.
+#: A pod that has not stopped so long after it should have, and its own time to stop once more, does not count any more.
 _LATE: Final = 30 * SECOND
+_GRACE: Final = 30
 
 
 class Drain(Enum):
@@ -25,19 +26,25 @@ class Drain(Enum):
     MOVES = auto()
     #: It goes with the node.
     STAYS = auto()
+    #: The node goes when it has ended, and not before.
+    WAITS = auto()
     #: The node has to stay.
     BLOCKS = auto()
+
+
+_SAFE: Final = {"true": Drain.MOVES, "on-completion": Drain.WAITS}
 
 
 def drain_of(pod: Obj, now: Instant) -> Drain:
     """What a pod means for its node."""
     deleted = pod["metadata"].get("deletionTimestamp")
-    if deleted is not None and parse_time(deleted) + _LATE < now:
+    grace = pod["spec"].get("terminationGracePeriodSeconds", _GRACE) * SECOND
+    if deleted is not None and parse_time(deleted) + grace + _LATE < now:
         return Drain.STAYS
     owner, safe = controller_of(pod), annotation(pod, well_known.SAFE_TO_EVICT)
     if annotation(pod, _MIRROR) is not None or (owner is not None and owner.get("kind") == "DaemonSet"):
         return Drain.STAYS
-    if safe == "true":
-        return Drain.MOVES
+    if safe in _SAFE:
+        return _SAFE[safe]
     is_kept = owner is None or safe == "false" or pod["metadata"].get("namespace") == _SYSTEM_NAMESPACE
     return Drain.BLOCKS if is_kept else Drain.MOVES

@@ -62,6 +62,8 @@ class ScaleDown:
         self._situation = situation
         self._drain_of = drain_of
         self._moving: dict[str, Sequence[PodView]] = {}
+        #: Nodes with pods that are to end by themselves first.
+        self._waiting: dict[str, None] = {}
         #: Nodes to which nobody moves: taken away as soon as anybody does.
         self._gone: list[str] = []
         self.removals = Removals()
@@ -81,11 +83,13 @@ class ScaleDown:
             if Drain.BLOCKS not in drains and self._move(node, moving):
                 self._moving[candidate.name] = moving
                 self.removals.unneeded[candidate.name] = candidate
+                if Drain.WAITS in drains:
+                    self._waiting[candidate.name] = None
 
     def remove(self, last_added: Instant | None, draining: int) -> Removals:
         """Decide which of the unneeded nodes go now."""
         now, patience = self._situation.now, self._situation.settings.patience
-        due = [c for c in self.removals.unneeded.values() if self._is_due(c)]
+        due = [c for c in self.removals.unneeded.values() if c.name not in self._waiting and self._is_due(c)]
         calm = now if last_added is None else last_added + patience.after_add
         if due and calm > now:
             self.removals.look_again(calm)
