@@ -142,8 +142,6 @@ class Accounts:
         self._pods: dict[str, _Occupant] = {}
         #: What was spent, but for what the pods took that are still there.
         self._spent: dict[_Place, Account] = {}
-        #: When anything happened to a machine last, or to what is on it.
-        self.last_change: Instant = 0
 
     def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
         """Take note of changes."""
@@ -238,7 +236,6 @@ class Accounts:
 
     def _settle(self, machine: _Machine, now: Instant) -> None:
         """Charge the time since the machine was looked at last."""
-        self.last_change = now
         elapsed, machine.since = now - machine.since, now
         if not elapsed:
             return

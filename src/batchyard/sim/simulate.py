@@ -34,7 +34,6 @@ KINDS_SHOWN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),
     *(scheme.JOB_SET, scheme.JOB),
 )
-_ENDS: Final = ("Complete", "Completed", "Failed")
 
 
 class OnLoop(StrEnum):
@@ -163,16 +162,14 @@ class Simulation:
         return Ending.IDLE if self.world.kernel.next_instant() is None else Ending.BOUND
 
     def _end_of_log(self, workloads: Sequence[Obj]) -> Instant:
-        """The horizon, or where a loop ended the run; else the last moment at which anything happened.
+        """The horizon, or where a loop ended the run; else the last moment at which anything happened to a Workload.
 
-        That is to a Workload, a Job, or a machine and what is on it. Controllers write some of what they have to say a
-        moment later; that is no part of what happened.
+        Controllers write some of what they have to say a moment later; that is no part of what happened.
         """
         if self._ending in (Ending.HORIZON, Ending.LOOP):
             return self.world.kernel.now()
-        lasts = [EPOCH, *(EPOCH + step.at for step in self.scenario.steps), *map(_last_change, workloads)]
-        lasts += [_end_of(obj) for kind in (scheme.JOB, scheme.JOB_SET) for obj in self.world.objects(kind)]
-        return max(lasts if self._books is None else [*lasts, self._books.accounts.last_change])
+        last = max((EPOCH + step.at for step in self.scenario.steps), default=EPOCH)
+        return max((last, *map(_last_change, workloads)))
 
 
 def _tell(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
@@ -189,13 +186,6 @@ def _last_change(workload: Obj) -> Instant:
     status = workload.get("status") or {}
     times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]
     return max(map(parse_time, [*times, workload["metadata"]["creationTimestamp"]]))
-
-
-def _end_of(job: Obj) -> Instant:
-    """When a Job or JobSet ended; before all else while it has not."""
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    ends = [c["lastTransitionTime"] for c in conditions if c["type"] in _ENDS and c["status"] == "True"]
-    return max(map(parse_time, ends), default=EPOCH)
 
 
 def _counts(workloads: Sequence[Obj], waits: Waits) -> Counts:

@@ -65,6 +65,15 @@ def test_nothing_is_asked_for_without_end() -> None:
     assert world.finish() < 7 * 24 * 3600
 
 
+def test_a_slice_is_not_asked_for_without_end_where_only_a_part_of_it_is_left() -> None:
+    machine = "ct5lp-hightpu-4t"
+    slices = pool("slice", machine, most=2, tpuTopology="2x4")
+    world = Scaled(cluster([slices], capacity=none_left(A, machine=machine, count=1)))
+    world.put(*[pod(f"p{n}", requests={"google.com/tpu": "4"}) for n in range(2)])
+    world.run(24 * 3600)
+    assert len(world.told("FailedToScaleUpGroup")) == 1
+
+
 def test_a_backoff_outlives_the_autoscaler() -> None:
     world = Scaled(cluster([pool()], capacity=none_left(A)))
     world.put(pod("p", cpu="3"))

@@ -120,24 +120,6 @@ def test_the_run_ends_at_the_last_that_happened() -> None:
     assert result.events[-1] == Ended(7, ("team/waits",), ())
 
 
-def test_a_run_without_workloads_ends_with_its_last_job() -> None:
-    result = simulate(without_birth(make.job(queue=None, suspend=False, annotations={RUNTIME: "40s"})))
-    assert (result.duration, result.jobs[0].status, result.jobs[0].duration) == (40, "Complete", 40)
-
-
-def test_a_run_with_machines_ends_when_the_last_that_may_go_has_gone() -> None:
-    fixed = {"name": "fixed", "machineType": "e2-medium", "nodeCount": 1}
-    growing = {"name": "growing", "machineType": "e2-standard-4", "autoscaling": {"max": 1}}
-    spec = {"zones": ["z-a"], "nodePools": [fixed, growing]}
-    cluster = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "c"}, "spec": spec}
-    result = simulate(*queue(), cluster, without_birth(make.job(template=make.pod_template({"cpu": "3"}))))
-    times = [event.time for event in result.events]
-    assert result.costs is not None
-    hours = sum(line.machine_hours for line in result.costs.by_pool if line.pool == "fixed")
-    assert hours == pytest.approx(times[-2] / 3600)
-    assert (result.duration, times) == (times[-2], sorted(times))
-
-
 @pytest.mark.parametrize(("until", "duration"), [("90s", 90), (90, 90), (0.5, 0.5), (0, 0)])
 def test_until_ends_the_run_and_the_log(until: str | float, duration: float) -> None:
     result = simulate(*queue(), workload("service", runtime=None), until=until)

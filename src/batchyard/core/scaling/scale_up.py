@@ -119,8 +119,9 @@ class ScaleUp:
         ends = []
         for group in self.fleet.groups.values():
             backoff = self.fleet.backoff(group, now)
-            if backoff is not None and not backoff.is_lasting and self.fleet.known_room(group, cluster):
-                ends.append(backoff.until)
+            if backoff is None or backoff.is_lasting or self.fleet.known_room(group, cluster) < group.hosts:
+                continue
+            ends.append(backoff.until)
         return min(ends, default=None)
 
     def tell_increase(self, groups: Sequence[NodeGroup]) -> str:
