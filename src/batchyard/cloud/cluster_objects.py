@@ -2,13 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.core.machines.catalog import Catalog, catalog_of
-from batchyard.core.machines.pools import chips_in, has_its_accelerator, hosts_of_slice
+from batchyard.core.machines.nodes import node_template
+from batchyard.core.machines.pools import chips_in, has_its_accelerator, hosts_of_slice, zones_of
+from batchyard.core.scaling.needs import is_system_label
+
+#: How many of the names that would do are told.
+_SHOWN_MAX: Final = 5
 
 
 def initial_objects(cluster: Obj) -> list[Obj]:
@@ -19,7 +24,17 @@ def initial_objects(cluster: Obj) -> list[Obj]:
 def catalog_faults(cluster: Obj) -> Sequence[FieldError]:
     """What the Cluster asks for that does not exist: machine types, accelerators, placement, topologies."""
     spec, catalog = cluster["spec"], catalog_of(cluster)
-    return [*_unknown_types(spec, catalog), *_unknown_names(spec, catalog), *_impossible_pools(spec, catalog)]
+    return [*_unknown_types(spec, catalog), *_unknown_names(spec, catalog), *_impossible_pools(cluster, catalog)]
+
+
+def pool_faults(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
+    """What a NodePool of its own asks for that the Cluster does not have."""
+    if cluster is None:
+        return [FieldError("", "there is no Cluster for this pool", "give one of cloud.batchyard.dev/v1alpha1")]
+    spec, catalog, zones = pool["spec"], catalog_of(cluster), cluster["spec"]["zones"]
+    found = list(_not_among(spec.get("zones") or (), zones, "spec.zones[{}]", "zone"))
+    found += _not_a_machine([("spec.machineType", spec["machineType"])], catalog)
+    return found or [fault._replace(path=f"spec.{fault.path}") for fault in _faults_of(pool, cluster, catalog)]
 
 
 def _node_pool(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,6 +55,10 @@ def _unknown_types(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldE
     ]
     priced = spec.get("prices") or ()
     named += [(f"spec.prices.{name}", name) for name in priced if name not in catalog.attachable]
+    yield from _not_a_machine(named, catalog)
+
+
+def _not_a_machine(named: Sequence[tuple[str, str]], catalog: Catalog) -> Iterator[FieldError]:
     for path, name in named:
         if name not in catalog.machines:
             close = get_close_matches(name, list(catalog.machines), 1)
@@ -69,19 +88,20 @@ def _not_among(names: Sequence[str], known: Sequence[str], path: str, what: str)
     for index, name in enumerate(names):
         if name not in known:
             close = get_close_matches(name, known, 1)
-            remedy = f"did you mean {close[0]!r}?" if close else f"use {known[0]}, {known[1]}, or one of spec.catalog"
+            some = ", ".join(known[:_SHOWN_MAX]) + (", ..." if len(known) > _SHOWN_MAX else "")
+            remedy = f"did you mean {close[0]!r}?" if close else f"use one of {some}"
             yield FieldError(path.format(index), f"unknown {what} {name!r}", remedy)
 
 
-def _impossible_pools(spec: Mapping[str, Any], catalog: Catalog) -> Iterator[FieldError]:
+def _impossible_pools(cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
     """Pools of machines that exist, of a kind that does not."""
-    for index, row in enumerate(spec.get("nodePools") or ()):
+    for index, row in enumerate(cluster["spec"].get("nodePools") or ()):
         if row["machineType"] in catalog.machines:
-            path = f"spec.nodePools[{index}]"
-            yield from (fault._replace(path=f"{path}.{fault.path}") for fault in _faults_of(_node_pool(row), catalog))
+            found = _faults_of(_node_pool(row), cluster, catalog)
+            yield from (fault._replace(path=f"spec.nodePools[{index}].{fault.path}") for fault in found)
 
 
-def _faults_of(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
+def _faults_of(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
     spec = pool["spec"]
     machine = catalog.machine(spec["machineType"])
     if not has_its_accelerator(pool, catalog):
@@ -96,6 +116,21 @@ def _faults_of(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:
         yield FieldError("placementGroup", f"machines of family {machine.family} cannot be placed compactly", remedy)
     if spec.get("tpuTopology"):
         yield from _topology_faults(pool, catalog)
+    yield from _label_faults(pool, cluster)
+
+
+def _label_faults(pool: Obj, cluster: Obj) -> Iterator[FieldError]:
+    """Labels that nodes have anyway have the value that they have anyway."""
+    own = {key: value for key, value in (pool["spec"].get("labels") or {}).items() if is_system_label(key)}
+    bare = {**pool, "spec": {**pool["spec"], "labels": {}}}
+    zones = zones_of(pool, cluster) if own else ()
+    given = [node_template(bare, zone, cluster)["metadata"]["labels"] for zone in zones]
+    for key, value in own.items():
+        has = next((labels[key] for labels in given if labels.get(key, value) != value), None)
+        if key == well_known.HOSTNAME:
+            has = "their own names"
+        if has is not None:
+            yield FieldError(f"labels[{key}]", f"nodes of this pool have {has} there, not {value}", "leave it out")
 
 
 def _topology_faults(pool: Obj, catalog: Catalog) -> Iterator[FieldError]:

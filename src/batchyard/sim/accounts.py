@@ -152,6 +152,8 @@ class Accounts:
                 self._on_instance(event, now)
             elif event.key.kind == scheme.NODE:
                 self._on_node(event, now)
+            elif event.key.kind == scheme.CLUSTER:
+                self._price_anew(now)
 
     def statement(self, now: Instant) -> Statement:
         """What it came to until now. Pods that still run count as running."""
@@ -195,9 +197,17 @@ class Accounts:
 
     def _open(self, name: str, instance: Obj, now: Instant) -> None:
         spec = instance["spec"]
-        pool = self._reader.get(Key(scheme.NODE_POOL, "", spec["pool"]))
-        clusters = self._reader.list(scheme.CLUSTER)
         machine = self._machines[name] = _Machine(spec["pool"], spec.get("provisioning", "standard"), 0, now)
+        self._price(machine)
+
+    def _price_anew(self, now: Instant) -> None:
+        """The Cluster may have other prices from now on."""
+        for machine in self._machines.values():
+            self._settle(machine, now)
+            self._price(machine)
+
+    def _price(self, machine: _Machine) -> None:
+        pool, clusters = self._reader.get(Key(scheme.NODE_POOL, "", machine.pool)), self._reader.list(scheme.CLUSTER)
         if pool is not None and clusters:
             accelerator = machine_of(pool, catalog_of(clusters[0])).accelerator
             machine.price = pool_price(pool, clusters[0])

@@ -6,7 +6,7 @@ already is an update. Namespaces that are used but not given exist from the star
 the nodes; without one, pods run anywhere at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
-from batchyard.cloud.cluster_objects import catalog_faults, initial_objects
+from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, pool_faults
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
 from batchyard.sim.annotated import annotation_faults
 from batchyard.sim.faults import ScheduledFault, read_faults
@@ -82,6 +82,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
     counts: dict[str, int] = {}
     cluster: Obj | None = None
     later: list[Manifest] = []
+    pools: list[Manifest] = []
     for manifest in manifests.objects:
         obj = manifest.obj
         if group_kind(obj) == scheme.SCENARIO:
@@ -90,7 +91,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
             config = {"name": obj["metadata"].get("name") or "", **_config(manifest, faults)}
             continue
         if group_kind(obj) == scheme.CLUSTER:
-            faults += map(manifest.fault, catalog_faults(obj))
+            faults += map(manifest.fault, [*catalog_faults(obj), *_staying_faults(obj)])
             at = _moment(manifest, well_known.SUBMIT_AT, faults)
             if at:
                 later.append(manifest)
@@ -106,7 +107,12 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
         end = _moment(manifest, well_known.DELETE_AT, faults)
         if end is not None and _is_named(manifest, faults):
             deleted.setdefault(end, []).append(key_of(obj))
+        if group_kind(obj) == scheme.NODE_POOL:
+            pools.append(manifest)
     faults += _changes_of_nothing(later, cluster)
+    faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
+    for at, names in _dropped_pools(cluster, applied):
+        deleted.setdefault(at, []).extend(names)
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
     machines = [] if cluster is None else initial_objects(cluster)
@@ -123,6 +129,29 @@ def _changes_of_nothing(later: Iterable[Manifest], cluster: Obj | None) -> Itera
         if manifest.obj["metadata"]["name"] != name:
             problem = "there is no Cluster of this name from the start, which it could change"
             yield manifest.fault(FieldError("metadata.name", problem, "name that one, or leave out when it is applied"))
+
+
+def _staying_faults(cluster: Obj) -> Iterator[FieldError]:
+    if annotation(cluster, well_known.DELETE_AT) is not None:
+        path = f"metadata.annotations[{well_known.DELETE_AT}]"
+        yield FieldError(path, "a Cluster stays until the end of the run", "leave it out; spec.horizon ends the run")
+
+
+def _dropped_pools(
+    cluster: Obj | None, applied: Mapping[Duration, Sequence[Obj]]
+) -> Iterator[tuple[Duration, list[Key]]]:
+    """The pools that a changed Cluster does not list any more, with the moment at which they go."""
+    before = cluster
+    for at in sorted(applied):
+        for changed in (obj for obj in applied[at] if group_kind(obj) == scheme.CLUSTER):
+            kept = _pool_keys(changed)
+            yield at, [key for key in _pool_keys(before) if key not in kept]
+            before = changed
+
+
+def _pool_keys(cluster: Obj | None) -> list[Key]:
+    rows = () if cluster is None else cluster["spec"].get("nodePools") or ()
+    return [Key(scheme.NODE_POOL, "", row["name"]) for row in rows]
 
 
 def run_length(given: str | float) -> Duration:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.cloud.cluster_objects import catalog_faults, initial_objects
+from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, pool_faults
 from unit.cloud.cloud_make import ZONE, cluster
 
 
@@ -79,6 +79,8 @@ def test_a_cluster_may_describe_its_own_machine_types() -> None:
         ({"tpuTopology": "2x4"}, "g2-standard-24 has no TPUs"),
         ({"machineType": "ct5lp-hightpu-4t", "tpuTopology": "1x3"}, "1x3 has 3 chips, and each ct5lp-hightpu-4t has 4"),
         ({"machineType": "ct5lp-hightpu-8t", "tpuTopology": "2x2"}, "2x2 has 4 chips, and each ct5lp-hightpu-8t has 8"),
+        ({"labels": {"cloud.google.com/gke-nodepool": "q"}}, "nodes of this pool have p there, not q; leave it out"),
+        ({"labels": {"kubernetes.io/hostname": "h"}}, "have their own names there, not h"),
     ],
 )
 def test_pools_of_what_does_not_exist_are_told(pool: dict[str, Any], problem: str) -> None:
@@ -95,7 +97,21 @@ def test_pools_of_what_does_not_exist_are_told(pool: dict[str, Any], problem: st
         {"machineType": "n1-standard-2", "accelerator": {"type": "nvidia-tesla-t4", "count": 1}},
         {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x4"},
         {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x2"},
+        {"labels": {"cloud.google.com/gke-nodepool": "p", "node.kubernetes.io/own": "x", "team": "a"}},
     ],
 )
 def test_pools_of_what_exists_are_fine(pool: dict[str, Any]) -> None:
     assert faults(**pool) == []
+
+
+def test_a_pool_of_its_own_is_held_against_the_cluster() -> None:
+    def told(**spec: Any) -> list[str]:
+        return list(map(str, pool_faults({"metadata": {"name": "p"}, "spec": spec}, cluster())))
+
+    assert told(machineType="e2-medium", zones=[ZONE]) == []
+    assert [fault.partition(";")[0] for fault in told(machineType="e2-large", zones=["x"])] == [
+        "spec.zones[0]: unknown zone 'x'",
+        "spec.machineType: unknown machine type 'e2-large'",
+    ]
+    assert "cannot be placed compactly" in told(machineType="e2-medium", placementGroup="g")[0]
+    assert "there is no Cluster" in str(pool_faults({"spec": {}}, None)[0])

@@ -154,6 +154,16 @@ def test_the_lines_add_up_to_the_cent(price: float) -> None:
         assert round(sum(line.cost for line in lines), 2) == statement.cost
 
 
+def test_a_new_price_counts_from_then_on() -> None:
+    pools = [{"name": "p", "machineType": "e2-medium", "nodeCount": 1}]
+    first = cloud("Cluster", "c", zones=["z-a"], nodePools=pools, prices={"e2-medium": {"onDemand": 1}})
+    then = cloud("Cluster", "c", zones=["z-a"], nodePools=pools, prices={"e2-medium": {"onDemand": 2}})
+    later = {"name": "c", "annotations": {"batchyard.dev/submit-at": "30m"}}
+    result = simulate(first, {**then, "metadata": later}, until="1h")
+    assert result.costs is not None
+    assert result.costs.cost == 1.5
+
+
 def test_accelerators_count_by_whatever_name_pods_ask_for_them() -> None:
     device = {"accelerator": {"type": "npu", "count": 4, "resource": "example.com/npu"}}
     catalog = {"x1": {"cpu": 8, "memory": "64Gi", "onDemand": 1, **device}}

@@ -176,3 +176,21 @@ def test_there_is_one_cluster_at_the_start() -> None:
 def test_a_cluster_that_is_applied_later_is_there_from_the_start(first: list[str]) -> None:
     (told,) = faults(*first, cluster(submit_at="5s"))
     assert "metadata.name: there is no Cluster of this name from the start" in told
+
+
+def test_a_pool_that_a_changed_cluster_does_not_list_goes() -> None:
+    without = cluster(submit_at="5s").replace("name: pool,", "name: other,")
+    told = scenario(cluster(), without, cluster(submit_at="9s"))
+    gone = {step.at // SECOND: [key.name for key in step.delete] for step in told.steps}
+    assert gone == {0: [], 5: ["pool"], 9: ["other"]}
+
+
+def test_a_cluster_stays() -> None:
+    (told,) = faults(cluster(delete_at="5s"))
+    assert "a Cluster stays until the end of the run" in told
+
+
+def test_a_pool_needs_a_cluster() -> None:
+    pool = "apiVersion: cloud.batchyard.dev/v1alpha1\nkind: NodePool\nmetadata: {name: p}\n"
+    (told,) = faults(f"{pool}spec: {{machineType: e2-medium, nodeCount: 1}}\n")
+    assert "there is no Cluster for this pool" in told
