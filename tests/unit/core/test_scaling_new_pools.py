@@ -94,6 +94,22 @@ def test_a_pool_grows_in_the_zone_that_is_asked_for() -> None:
         ({"nodeSelector": {"team": "a"}}, "no toleration for a taint with the key of label team"),
         ({"gpu": 1, "nodeSelector": gpu("h9")}, 'GPU type "h9" doesn\'t have a limit defined'),
         ({"nodeSelector": {f"{GKE}/machine-family": "z9"}}, "no node pool can be made for it"),
+        ({"nodeSelector": {f"{GKE}/reservation-name": "r"}}, 'reservation "r" not found'),
+        ({"nodeSelector": {f"{GKE}/gke-max-run-duration-seconds": "1h"}}, "MaxRunDuration is not a valid int64."),
+        (
+            {"nodeSelector": {f"{GKE}/gke-max-run-duration-seconds": "29"}},
+            "MaxRunDuration is not within the allowed range (30 seconds - 120 days). Got 29 seconds.",
+        ),
+        (
+            {"nodeSelector": {f"{GKE}/gke-placement-group": "Group_1"}},
+            'placement group name "Group_1" is invalid, '
+            "should consist of alphanumerics and '-', start with a letter and end with an alphanumeric",
+        ),
+        (
+            {"nodeSelector": {f"{GKE}/gke-placement-group": "g" * 41}},
+            'placement group name "' + "g" * 41 + '" is invalid, should be at most 40 characters long',
+        ),
+        ({"nodeSelector": {f"{GKE}/gke-tpu-topology": "big"}}, 'TPU topology "big" not supported'),
         ({"cpu": "40"}, "18 Insufficient cpu"),
         ({"nodeSelector": {f"{GKE}/gke-spot": "true"}}, f"18 node(s) had untolerated taint {{{GKE}/gke-spot: true}}"),
     ],
@@ -111,6 +127,18 @@ def test_a_placement_group_has_a_pool_of_its_name_in_one_zone() -> None:
     (pool,) = made("a", "b", gpu=1, nodeSelector=gpu("nvidia-tesla-a100", **group), gang="g", scale_up=scale_up)
     assert (pool["metadata"]["name"], pool["spec"]["placementGroup"]) == ("team-a-0-compact", "team-a-0-compact")
     assert (pool["spec"]["zones"], pool["spec"]["autoscaling"]["max"]) == ([B], 150)
+
+
+def test_a_placement_group_has_the_smallest_machines_that_do() -> None:
+    selector = {f"{GKE}/gke-placement-group": "g", f"{GKE}/machine-family": "n2"}
+    (pool,) = made("a", cpu="3", nodeSelector=selector)
+    assert (pool["metadata"]["name"], pool["spec"]["machineType"]) == ("g", "n2-standard-4")
+
+
+def test_a_reservation_says_which_machines() -> None:
+    reserved = {"name": "r", "machineType": "n2-standard-8", "zone": C, "count": 4}
+    (pool,) = made("a", nodeSelector={f"{GKE}/reservation-name": "r"}, scale_up=scaled(reservations=[reserved]))
+    assert (pool["spec"]["machineType"], pool["spec"]["zones"]) == ("n2-standard-8", [C])
 
 
 def test_a_name_that_is_taken_is_waited_for() -> None:

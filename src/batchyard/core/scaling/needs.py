@@ -20,6 +20,9 @@ _DAY: Final = 24 * 3600
 #: For how many seconds machines may be had, and in words.
 _GENERAL: Final = (30, 120 * _DAY, "30 seconds - 120 days")
 _FLEXIBLE: Final = (600, 7 * _DAY, "10 minutes - 7 days")
+_GROUP_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_GROUP_NAME_MAX: Final = 40
+_TOPOLOGY: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", re.ASCII)
 #: What keeps others off the spot machines of pools that are made for pods.
 SPOT_TAINT: Final = Taint(well_known.SPOT, "true", "NoSchedule")
 
@@ -59,6 +62,9 @@ def needs_of(pod: PodView) -> Needs | Unanswerable:
         if key not in separated:
             return Unanswerable(f"no toleration for a taint with the key of label {key}")
     resource, devices = _devices(pod)
+    flaw = _flaw(wanted, _provisioning(wanted))
+    if flaw:
+        return Unanswerable(flaw)
     is_tpu = resource == well_known.TPU
     count = wanted.get(well_known.ACCELERATOR_COUNT, "")
     return Needs(
@@ -90,6 +96,20 @@ def run_duration_fault(seconds: str, provisioning: str) -> str:
     if shortest <= int(seconds) <= longest:
         return ""
     return f"MaxRunDuration is not within the allowed range ({words}). Got {int(seconds)} seconds."
+
+
+def _flaw(wanted: Mapping[str, str]) -> str:
+    """Why there never are nodes with such labels; '' if there may be."""
+    group = wanted.get(well_known.PLACEMENT_GROUP)
+    if group and len(group) > _GROUP_NAME_MAX:
+        return f'placement group name "{group}" is invalid, should be at most {_GROUP_NAME_MAX} characters long'
+    if group and not _GROUP_NAME.fullmatch(group):
+        rule = "should consist of alphanumerics and '-', start with a letter and end with an alphanumeric"
+        return f'placement group name "{group}" is invalid, {rule}'
+    topology = wanted.get(well_known.TPU_TOPOLOGY)
+    if topology is not None and not _TOPOLOGY.fullmatch(topology):
+        return f'TPU topology "{topology}" not supported'
+    return ""
 
 
 def is_system_label(key: str) -> bool:

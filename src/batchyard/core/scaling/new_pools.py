@@ -87,6 +87,8 @@ class PoolMaker:
         if needs.resource and not self._accelerators(needs):
             kind = needs.resource.rpartition("/")[2].upper()
             return Unanswerable(f'{kind} type "{needs.accelerator}" doesn\'t have a limit defined')
+        if needs.reservation and not self._reserved(needs):
+            return Unanswerable(f'reservation "{needs.reservation}" not found')
         fault = run_duration_fault(needs.max_run_seconds, needs.provisioning)
         return Unanswerable(fault) if fault else needs
 
@@ -129,7 +131,9 @@ class PoolMaker:
 
     def _machines(self, needs: Needs) -> list[tuple[MachineType, int]]:
         """Machines that have what is needed, each with how many accelerators it is to be given: no more than needed."""
-        machines = [m for m in self._catalog.machines.values() if _is_meant(m, needs)]
+        kept = [row["machineType"] for row in self._reserved(needs)]
+        named = [m for m in self._catalog.machines.values() if m.name in kept]
+        machines = [m for m in named or self._catalog.machines.values() if _is_meant(m, needs)]
         if not needs.resource:
             return [(machine, 0) for machine in machines if machine.accelerator is None]
         if needs.resource == well_known.TPU:
@@ -145,11 +149,12 @@ class PoolMaker:
 
     def _zones(self, needs: Needs) -> Sequence[str]:
         zones: Sequence[str] = self._cluster["spec"]["zones"]
-        kept = [row["zone"] for row in self._reservations() if row["name"] == needs.reservation]
-        return kept or zones
+        return [row["zone"] for row in self._reserved(needs)] or zones
 
-    def _reservations(self) -> Sequence[Mapping[str, Any]]:
-        return self._cluster["spec"].get("reservations") or ()
+    def _reserved(self, needs: Needs) -> Sequence[Mapping[str, Any]]:
+        """The reservation that is asked for, if it is there."""
+        rows: Sequence[Mapping[str, Any]] = self._cluster["spec"].get("reservations") or ()
+        return [row for row in rows if row["name"] == needs.reservation]
 
     # --- the pool ---
 
@@ -226,7 +231,9 @@ def _is_meant(machine: MachineType, needs: Needs) -> bool:
         return machine.name == needs.machine_type
     if needs.family:
         return machine.family == needs.family
-    return bool(needs.resource) or (machine.family == DEFAULT_FAMILY and machine.name not in _NEVER_MADE)
+    return bool(needs.resource or needs.reservation) or (
+        machine.family == DEFAULT_FAMILY and machine.name not in _NEVER_MADE
+    )
 
 
 def _has(machine: MachineType, needs: Needs, types: Sequence[str]) -> bool:

@@ -71,7 +71,8 @@ class ScaleUp:
         self.situation = situation
         self._new_pools = new_pools
         self._before: dict[GroupName, int] = {}
-        self._misfits: dict[tuple[GroupName, Kind], tuple[str, ...]] = {}
+        #: By the group itself: pools that could be made share a name.
+        self._misfits: dict[tuple[NodeGroup, Kind], tuple[str, ...]] = {}
         self._hopeless: dict[tuple[Kind, ...], Mapping[Kind, str]] = {}
         #: NodePools to be made, and by how much groups grow.
         self.pools: list[Obj] = []
@@ -290,9 +291,9 @@ class ScaleUp:
         """Why a pod does not fit a group; known for all that do not mind other pods."""
         if kind is not pod.shape:
             return misfit(pod, group, self.nodes)
-        known = self._misfits.get((group.name, kind))
+        known = self._misfits.get((group, kind))
         if known is None:
-            known = self._misfits[group.name, kind] = misfit(pod, group, self.nodes)
+            known = self._misfits[group, kind] = misfit(pod, group, self.nodes)
         return known
 
 
