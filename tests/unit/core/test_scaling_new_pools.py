@@ -14,6 +14,7 @@ from unit.core.scaling_make import A, B, C, cluster, grown, planner, views
 
 GKE = "cloud.google.com"
 LIMITED = {"cpu": 1000, "memory": 4000, "nvidia-l4": 16, "nvidia-tesla-a100": 16, "tpu-v5-lite-podslice": 16}
+SHAPE = "should consist of alphanumerics and '-', start with a letter and end with an alphanumeric"
 LIMITS = [{"resource": resource, "max": most} for resource, most in LIMITED.items()]
 
 
@@ -102,8 +103,7 @@ def test_a_pool_grows_in_the_zone_that_is_asked_for() -> None:
         ),
         (
             {"nodeSelector": {f"{GKE}/gke-placement-group": "Group_1"}},
-            'placement group name "Group_1" is invalid, '
-            "should consist of alphanumerics and '-', start with a letter and end with an alphanumeric",
+            f'placement group name "Group_1" is invalid, {SHAPE}',
         ),
         (
             {"nodeSelector": {f"{GKE}/gke-placement-group": "g" * 41}},
