@@ -140,10 +140,14 @@ def _staying_faults(cluster: Obj) -> Iterator[FieldError]:
 def _dropped_pools(
     cluster: Obj | None, applied: Mapping[Duration, Sequence[Obj]]
 ) -> Iterator[tuple[Duration, list[Key]]]:
-    """The pools that a changed Cluster does not list any more, with the moment at which they go."""
+    """The pools that a changed Cluster does not list any more, with the moment at which they go.
+
+    One that lists no pools at all has nothing to say of them.
+    """
     before = cluster
     for at in sorted(applied):
-        for changed in (obj for obj in applied[at] if group_kind(obj) == scheme.CLUSTER):
+        clusters = [obj for obj in applied[at] if group_kind(obj) == scheme.CLUSTER]
+        for changed in (obj for obj in clusters if "nodePools" in obj["spec"]):
             kept = _pool_keys(changed)
             yield at, [key for key in _pool_keys(before) if key not in kept]
             before = changed

@@ -180,9 +180,10 @@ def test_a_cluster_that_is_applied_later_is_there_from_the_start(first: list[str
 
 def test_a_pool_that_a_changed_cluster_does_not_list_goes() -> None:
     without = cluster(submit_at="5s").replace("name: pool,", "name: other,")
-    told = scenario(cluster(), without, cluster(submit_at="9s"))
+    silent = cluster(submit_at="7s").replace("  nodePools:", "  # nodePools:")
+    told = scenario(cluster(), without, silent, cluster(submit_at="9s"))
     gone = {step.at // SECOND: [key.name for key in step.delete] for step in told.steps}
-    assert gone == {0: [], 5: ["pool"], 9: ["other"]}
+    assert gone == {0: [], 5: ["pool"], 7: [], 9: ["other"]}
 
 
 def test_a_cluster_stays() -> None:
