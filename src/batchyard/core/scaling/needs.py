@@ -62,7 +62,7 @@ def needs_of(pod: PodView) -> Needs | Unanswerable:
         if key not in separated:
             return Unanswerable(f"no toleration for a taint with the key of label {key}")
     resource, devices = _devices(pod)
-    flaw = _flaw(wanted, _provisioning(wanted))
+    flaw = _flaw(wanted)
     if flaw:
         return Unanswerable(flaw)
     is_tpu = resource == well_known.TPU
