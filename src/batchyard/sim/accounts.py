@@ -142,6 +142,8 @@ class Accounts:
         self._pods: dict[str, _Occupant] = {}
         #: What was spent, but for what the pods took that are still there.
         self._spent: dict[_Place, Account] = {}
+        #: Until when machines were charged, at the latest.
+        self.last = 0
 
     def observe(self, batch: Iterable[WatchEvent], now: Instant) -> None:
         """Take note of changes."""
@@ -247,6 +249,7 @@ class Accounts:
     def _settle(self, machine: _Machine, now: Instant) -> None:
         """Charge the time since the machine was looked at last."""
         elapsed, machine.since = now - machine.since, now
+        self.last = max(self.last, now)
         if not elapsed:
             return
         charge = _Charge(elapsed, machine.price, _accelerators(machine))

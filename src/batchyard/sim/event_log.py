@@ -28,6 +28,8 @@ class EventLog:
         self._now = now
         self._sink = sink
         self._keys: dict[str, str] = {}
+        #: When something was told last.
+        self.last = start
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Take note of changes."""
@@ -86,8 +88,8 @@ class EventLog:
         self._emit("Preempted", {"workload": view.key, "reason": preempted["reason"], "by": by})
 
     def _emit(self, event: str, fields: Mapping[str, Any], at: Instant | None = None) -> None:
-        when = self._now() if at is None else at
-        self._sink({"time": seconds(when - self._start), "event": event, **fields})
+        self.last = self._now() if at is None else at
+        self._sink({"time": seconds(self.last - self._start), "event": event, **fields})
 
 
 def _reservation(view: WorkloadView) -> dict[str, Any]:

@@ -162,14 +162,16 @@ class Simulation:
         return Ending.IDLE if self.world.kernel.next_instant() is None else Ending.BOUND
 
     def _end_of_log(self, workloads: Sequence[Obj]) -> Instant:
-        """The horizon, or where a loop ended the run; else the last moment at which anything happened to a Workload.
+        """The horizon, or where a loop ended the run; else the last moment at which anything happened.
 
         Controllers write some of what they have to say a moment later; that is no part of what happened.
         """
         if self._ending in (Ending.HORIZON, Ending.LOOP):
             return self.world.kernel.now()
         last = max((EPOCH + step.at for step in self.scenario.steps), default=EPOCH)
-        return max((last, *map(_last_change, workloads)))
+        charged = EPOCH if self._books is None else self._books.accounts.last
+        changed = map(_last_change, (*workloads, *self.world.objects(scheme.JOB)))
+        return max((last, self.world.log.last, charged, *changed))
 
 
 def _tell(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
@@ -181,11 +183,11 @@ def _tell(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
     return tell
 
 
-def _last_change(workload: Obj) -> Instant:
-    """When a Workload came, or last got or lost something; not when it was last told why it waits."""
-    status = workload.get("status") or {}
+def _last_change(obj: Obj) -> Instant:
+    """When a Workload or a Job came, or last got or lost something; not when it was last told why it waits."""
+    status = obj.get("status") or {}
     times = [c["lastTransitionTime"] for c in status.get("conditions") or () if c["status"] == "True"]
-    return max(map(parse_time, [*times, workload["metadata"]["creationTimestamp"]]))
+    return max(map(parse_time, [*times, obj["metadata"]["creationTimestamp"]]))
 
 
 def _counts(workloads: Sequence[Obj], waits: Waits) -> Counts:

@@ -32,6 +32,28 @@ def queue(cpu: int = 4, **spec: Any) -> list[make.Obj]:
     return [without_birth(obj) for obj in [make.flavor(), *queues]]
 
 
+def free_job(runtime: str) -> make.Obj:
+    """A Job of one pod that no queue manages."""
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "free", "annotations": {RUNTIME: runtime}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
+    }
+
+
+def one_machine() -> make.Obj:
+    """A Cluster of one node."""
+    pool = {"name": "p", "machineType": "e2-standard-4", "nodeCount": 1}
+    return {
+        "apiVersion": "cloud.batchyard.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": "c"},
+        "spec": {"region": "r", "zones": ["r-a"], "nodePools": [pool]},
+    }
+
+
 def workload(name: str, cpu: int = 1, at: str = "0s", runtime: str | None = "10s") -> make.Obj:
     """A bare Workload of one pod."""
     annotations = {SUBMIT_AT: at, **({RUNTIME: runtime} if runtime else {})}
@@ -118,6 +140,20 @@ def test_the_run_ends_at_the_last_that_happened() -> None:
     result = simulate(*queue(), workload("short", runtime="7s"), workload("waits", 5, at="3s"))
     assert (result.duration, result.ending) == (7, Ending.IDLE)
     assert result.events[-1] == Ended(7, ("team/waits",), ())
+
+
+def test_the_run_ends_at_the_end_of_jobs_that_no_queue_manages() -> None:
+    assert simulate(free_job("2h")).duration == 7200
+
+
+def test_the_run_ends_at_the_last_that_happened_to_machines() -> None:
+    result = simulate(one_machine(), free_job("2h"))
+    times = [event.time for event in result.events]
+    assert times == sorted(times)
+    assert result.costs is not None
+    hours = {line.use: line.machine_hours for line in result.costs.by_pool}
+    assert 2 < hours["done"] + hours["idle"] == pytest.approx(result.duration / 3600)
+    assert hours["idle"] >= 0
 
 
 @pytest.mark.parametrize(("until", "duration"), [("90s", 90), (90, 90), (0.5, 0.5), (0, 0)])
