@@ -1,9 +1,11 @@
-"""What the machines of a run cost and how gangs recovered: as tables for people, and as values for programs."""
+"""What the machines of a run cost, how gangs recovered, who found no place: as tables, and as values for programs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from batchyard.api.meta import Obj
 from batchyard.api.tables import Table, format_table
+from batchyard.api.views.pods import pod_view
 from batchyard.base.instant import Instant, format_age
 from batchyard.sim.accounts import USES, Line, Statement
 from batchyard.sim.recovery import Loss
@@ -29,6 +31,13 @@ def losses_table(losses: Sequence[Loss], now: Instant) -> str:
     """Who lost a machine, how long each took to be whole again, what was lost, and who left for it."""
     header = ["GANG", "LOST AT", "RECOVERED IN", "LOST POD TIME", "PREEMPTED"]
     return format_table([header, *(_loss(loss, now) for loss in losses)])
+
+
+def unplaced_table(pods: Iterable[Obj]) -> str:
+    """Which pods have no node, and why; empty if all have one."""
+    views = [pod_view(pod) for pod in pods]
+    rows = [[pod.namespace, pod.name, pod.unplaced] for pod in views if pod.awaits_node and pod.unplaced]
+    return format_table([["NAMESPACE", "POD WITHOUT A NODE", "WHY"], *rows]) if rows else ""
 
 
 def books_of(result: Result) -> dict[str, Any]:

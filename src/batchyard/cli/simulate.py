@@ -12,7 +12,7 @@ from batchyard.api import scheme
 from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration
 from batchyard.cli import output
-from batchyard.cli.books import books_of, costs_tables, losses_table
+from batchyard.cli.books import books_of, costs_tables, losses_table, unplaced_table
 from batchyard.cli.options import OnLoop, Output
 from batchyard.cli.progress import watched
 from batchyard.cli.tables import NOTHING_FOUND, render
@@ -101,11 +101,12 @@ def shown(result: Result, form: Output) -> str:
     queues = {scheme.CLUSTER_QUEUE: result.objects[scheme.CLUSTER_QUEUE]}
     others = {kind: objs for kind, objs in result.objects.items() if kind != scheme.CLUSTER_QUEUE}
     tables = [render(queues, Output.WIDE, now=result.now), render(others, form, now=result.now)]
+    tables.append(unplaced_table(result.objects[scheme.POD]))
     if result.losses:
         tables.append(losses_table(result.losses, result.now))
     if result.costs is not None:
         tables.append(costs_tables(result.costs))
-    return "\n".join(table for table in tables if table != NOTHING_FOUND) or NOTHING_FOUND
+    return "\n".join(table for table in tables if table not in ("", NOTHING_FOUND)) or NOTHING_FOUND
 
 
 def said_of(result: Result) -> Iterator[str]:

@@ -1,15 +1,16 @@
 """What the event log tells of nodes, pods, machines and requested capacity, from watch events alone.
 
-Of pods only those on nodes are told: without nodes they say nothing that their Workload does not.
+Of pods it is told why they fit no node, and what becomes of them on one: without nodes they say nothing that their
+Workload does not.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme, well_known
-from batchyard.api.conditions import is_true
-from batchyard.api.meta import label
-from batchyard.core.lifecycle.pod import is_terminal, node_of, phase
+from batchyard.api.conditions import find_condition, is_true
+from batchyard.api.meta import Obj, label
+from batchyard.core.lifecycle.pod import DISRUPTION_TARGET, SCHEDULED, is_terminal, node_of, phase
 from batchyard.core.machines.instances import CRASHED, FAILED, phase_of
 from batchyard.core.scaling.request_states import STAGES
 from batchyard.ports.client import EventType, WatchEvent
@@ -17,6 +18,8 @@ from batchyard.ports.client import EventType, WatchEvent
 #: The kind of a record, and its fields.
 Told: TypeAlias = tuple[str, Mapping[str, Any]]
 
+_UNSCHEDULABLE: Final = "Unschedulable"
+_PREEMPTED: Final = "PreemptionByScheduler"
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
@@ -38,9 +41,12 @@ def _of_node(event: WatchEvent) -> Iterator[Told]:
 
 
 def _of_pod(event: WatchEvent) -> Iterator[Told]:
-    """It was bound to a node, ended, or was deleted before it did."""
+    """It fits no node, was bound to one, must leave it for another pod, ended, or was deleted before it did."""
     node, old = node_of(event.obj), event.old
     if not node:
+        why = _why_unplaced(event.obj)
+        if event.type is not _DELETED and why and (old is None or _why_unplaced(old) != why):
+            yield "PodUnschedulable", {"pod": str(event.key), "message": why}
         return
     fields = {"pod": str(event.key), "node": node}
     if event.type is _DELETED:
@@ -49,9 +55,23 @@ def _of_pod(event: WatchEvent) -> Iterator[Told]:
         return
     if old is None or not node_of(old):
         yield "PodBound", fields
+    if _must_leave(event.obj) and not (old is not None and _must_leave(old)):
+        yield "PodPreempted", fields
     if is_terminal(event.obj) and not (old is not None and is_terminal(old)):
         reason = (event.obj.get("status") or {}).get("reason")
         yield f"Pod{phase(event.obj)}", {**fields, **({"reason": reason} if reason else {})}
+
+
+def _why_unplaced(pod: Obj) -> str:
+    """Why it fits no node; empty if that was not told."""
+    found = find_condition(pod, SCHEDULED)
+    return str(found["message"]) if found is not None and found.get("reason") == _UNSCHEDULABLE else ""
+
+
+def _must_leave(pod: Obj) -> bool:
+    """Whether it was asked to make room for a pod of higher priority."""
+    found = find_condition(pod, DISRUPTION_TARGET)
+    return found is not None and found["status"] == "True" and found.get("reason") == _PREEMPTED
 
 
 def _of_instance(event: WatchEvent) -> Iterator[Told]:

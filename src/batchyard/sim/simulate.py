@@ -16,8 +16,9 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, controller_of
 from batchyard.api.times import parse_time
+from batchyard.api.views.pods import pod_view
 from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import Duration, Instant, seconds
 from batchyard.core.lifecycle.workload import has_quota_reservation, is_finished
@@ -149,7 +150,7 @@ class Simulation:
             refused=tuple(refusal_of(*refused) for refused in world.refused),
             warnings=(),
             counts=_counts(workloads, world.waits),
-            objects={kind: world.objects(kind) for kind in KINDS_SHOWN},
+            objects={**{kind: world.objects(kind) for kind in KINDS_SHOWN}, scheme.POD: _pods_shown(world)},
             now=now,
             waits=world.waits,
             costs=None if books is None else books.accounts.statement(now),
@@ -181,6 +182,11 @@ def _tell(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
             sink(event)
 
     return tell
+
+
+def _pods_shown(world: World) -> list[Obj]:
+    """The pods of their own, and those of Jobs that fit no node."""
+    return [pod for pod in world.objects(scheme.POD) if controller_of(pod) is None or pod_view(pod).unplaced]
 
 
 def _last_change(obj: Obj) -> Instant:

@@ -36,7 +36,9 @@ class Waits:
         self.preemptions = 0
 
     def observe(self, at: Instant, record: EventRecord) -> None:
-        """Take note of an event."""
+        """Take note of an event. Of pods too it is told that they were preempted."""
+        if record.regarding.kind != scheme.WORKLOAD:
+            return
         reason = record.reason
         if reason == "QuotaReserved":
             self._admitted(record.regarding, at)

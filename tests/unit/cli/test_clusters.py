@@ -41,6 +41,15 @@ def test_without_machines_there_are_no_costs_to_tell(batchyard: Batchyard) -> No
     assert sorted(told) == ["apiVersion", "items", "kind", "metadata"]
 
 
+def test_pods_without_a_node_are_shown_with_the_reason(batchyard: Batchyard) -> None:
+    done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "cluster.yaml", "--until", "30s")
+    _, _, table = done.stdout.partition("POD WITHOUT A NODE")
+    assert "low-priority-job" in table
+    assert (
+        "0/10 nodes are available: 4 Insufficient nvidia.com/gpu, 6 node(s) didn't match Pod's node affinity" in table
+    )
+
+
 def test_a_file_without_a_cluster_is_no_cluster(batchyard: Batchyard) -> None:
     done = batchyard("simulate", *PARTS, "--cluster", REFARCH / "platform" / "kueue" / "flavors.yaml")
     assert (done.returncode, done.stdout) == (1, "")

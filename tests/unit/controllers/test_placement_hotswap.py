@@ -211,6 +211,23 @@ def test_pods_that_belong_to_no_workload_leave_one_by_one() -> None:
     assert said(stage.get(scheme.POD, "s0"), "DisruptionTarget")[1] == "PreemptionByScheduler"
 
 
+def test_single_pods_choose_among_single_pods_as_kube_scheduler_does() -> None:
+    old = with_status(pod("old", cpu="4", nodeName="n0", priority=LOW), started(0))
+    new = with_status(pod("new", cpu="4", nodeName="n1", priority=LOW + 1), started(900))
+    stage = staged(node("n0"), node("n1"), old, new, pod("high", cpu="4", priority=HIGH), pools="")
+    assert place(stage, "high") == "(n0)"
+
+
+def test_why_nobody_leaves_is_told_in_the_same_words() -> None:
+    low, mid = pod("low", nodeName="n0", priority=LOW), pod("mid", cpu="3", nodeName="n0", priority=HIGH)
+    never = pod("never", cpu="4", priority=HIGH, preemptionPolicy="Never")
+    stage = staged(node("n0"), low, mid, pod("high", cpu="4", priority=HIGH), never, pools="")
+    told = [
+        said(stage.get(scheme.POD, name), "PodScheduled")[2].partition("preemption: ")[2] for name in ("high", "never")
+    ]
+    assert told == ["0/1 nodes are available: 1 Insufficient cpu.", "not eligible due to preemptionPolicy=Never."]
+
+
 def two_jobs() -> Sequence[Obj]:
     """A Job on two nodes, and one of higher priority that needs one."""
     low = [member(f"low{i}", "low", cpu="4", nodeName=f"a-{i}", priority=LOW) for i in range(2)]

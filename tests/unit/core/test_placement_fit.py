@@ -111,3 +111,9 @@ def test_picking_and_finding_agree() -> None:
     assert find_node(view(pod("p")), nodes) == Placed("a")
     assert pick_node(view(pod("p")), nodes) == "a"
     assert pick_node(view(pod("q", cpu="9")), nodes) == ""
+
+
+def test_names_that_contradict_each_other_are_told_once() -> None:
+    fields = [{"key": "metadata.name", "operator": "In", "values": [name]} for name in "ab"]
+    asked = pod(affinity=required("nodeAffinity", {"matchFields": fields}))
+    assert told(cluster(node("a"), node("b")), asked) == "0/2 nodes are available: pod affinity terms conflict."

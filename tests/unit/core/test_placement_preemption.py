@@ -121,6 +121,12 @@ def test_why_nobody_leaves_is_told_by_node() -> None:
     )
 
 
+def test_a_node_that_takes_no_pods_at_all_has_no_victims() -> None:
+    assert message(cluster(node(pods="0")), pod("p", priority=1)) == (
+        "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+    )
+
+
 def test_while_victims_are_on_their_way_nobody_else_is_asked() -> None:
     disruption = make.condition("DisruptionTarget", reason="PreemptionByScheduler")
     leaving = on("x", "a", cpu="4", status={"conditions": [disruption]}, deleted=make.stamp(30))

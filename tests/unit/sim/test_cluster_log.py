@@ -63,3 +63,30 @@ def test_a_machine_that_cannot_be_had_is_told_with_the_code() -> None:
     assert failed
     assert (failed[0]["pool"], failed[0]["zone"]) == ("gpus", "us-central1-a")
     assert failed[0]["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
+
+
+def pod(name: str, at: str, priority: int) -> dict[str, Any]:
+    """A pod that takes most of a small node."""
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "3"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": {"batchyard.dev/submit-at": at}},
+        "spec": {"restartPolicy": "Never", "priorityClassName": f"p{priority}", "containers": [container]},
+    }
+
+
+def test_why_pods_have_no_node_and_who_must_leave_is_told() -> None:
+    cluster = FAILURE.partition("---\napiVersion: batch")[0].replace("autoscaling: {min: 0, max: 4}", "nodeCount: 1")
+    cluster = cluster.replace("g2-standard-24", "e2-standard-4").replace("count: 0", "count: 1")
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    classes = [{**kind, "metadata": {"name": f"p{value}"}, "value": value} for value in (1, 2)]
+    result = simulate(cluster, *classes, pod("low", "0s", 1), pod("high", "10s", 2))
+    records = [getattr(event, "record", {}) for event in result.events]
+    told = [(r["event"], r["pod"], r.get("message")) for r in records if "pod" in r]
+    assert told[:3] == [
+        ("PodBound", "default/low", None),
+        ("PodUnschedulable", "default/high", "0/1 nodes are available: 1 Insufficient cpu."),
+        ("PodPreempted", "default/low", None),
+    ]
+    assert [obj["metadata"]["name"] for obj in result.objects["Pod"]] == ["high"]

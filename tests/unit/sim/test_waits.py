@@ -73,6 +73,12 @@ def test_other_events_mean_nothing() -> None:
     assert stage.waited(10) == 10
 
 
+def test_pods_that_are_preempted_are_no_workloads() -> None:
+    stage = Stage()
+    stage.waits.observe(make.at(5), EventRecord(Key(scheme.POD, "team", "wl"), "Normal", "Preempted", ""))
+    assert stage.waits.preemptions == 0
+
+
 def test_another_workload_of_the_name_starts_anew() -> None:
     stage = Stage()
     stage.hear(10, "QuotaReserved")

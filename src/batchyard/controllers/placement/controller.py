@@ -106,10 +106,7 @@ class _Pass:
             return ()
         preemption = find_preemption(pod, self._nodes, placement.obstacles)
         if isinstance(preemption, Preemption):
-            self._reserve(pod, preemption.node, placement.message())
-            self._index.waiting.park((pod,))
-            for victim in preemption.victims:
-                self._evict(victim, pod, preemption.node)
+            self._make_room(pod, placement, preemption)
             return ()
         return self._park((pod,), [_told(placement, preemption)], keeps_room=preemption.is_under_way)
 
@@ -148,11 +145,16 @@ class _Pass:
             swaps.hold(claims, placement.nodes)
             return ()
         stuck, why = placement
+        if len(pods) == 1 and not (stuck.gang or claims[0].topology_key):
+            preemption = find_preemption(stuck, self._nodes, why.obstacles)
+            if isinstance(preemption, Preemption) and not any(victim.gang for victim in preemption.victims):
+                self._make_room(stuck, why, preemption)
+                return ()
         swap = find_swap(claims, self._nodes, swaps.occupant_of, profile)
         if swap is None:
             swaps.hold(claims, {})
-            futile = nobody_leaves(why.obstacles, len(self._nodes))
-            return self._park(pods, [_told_to(pod, stuck, _told(why, futile)) for pod in pods])
+            message = _told(why, self._why_nobody_leaves(stuck, why))
+            return self._park(pods, [_told_to(pod, stuck, message) for pod in pods])
         for pod in pods:
             self._reserve(pod, swap.nodes[pod.uid], _told_to(pod, stuck, why.message()))
         swaps.hold(claims, swap.nodes)
@@ -161,6 +163,13 @@ class _Pass:
         for victim in swap.victims:
             self._let_leave(victim, most_important, swaps)
         return ()
+
+    def _make_room(self, pod: PodView, why: Unplaceable, preemption: Preemption) -> None:
+        """Hold room for a pod, and let those leave who are there."""
+        self._reserve(pod, preemption.node, why.message())
+        self._index.waiting.park((pod,))
+        for victim in preemption.victims:
+            self._evict(victim, pod, preemption.node)
 
     def tell_the_rest(self) -> None:
         """Write that pods are gated, or have a node, where their status says otherwise."""
@@ -173,6 +182,13 @@ class _Pass:
                 del self._index.untold[pod.uid]
             else:
                 self.outcome.writes.append(UpdateStatus(told))
+
+    def _why_nobody_leaves(self, stuck: PodView, why: Unplaceable) -> Futile:
+        """As kube-scheduler says it; but others may leave for this pod where they do not for all of its gang."""
+        found = find_preemption(stuck, self._nodes, why.obstacles)
+        if isinstance(found, Futile) and not found.is_under_way:
+            return found
+        return nobody_leaves(why.obstacles, len(self._nodes))
 
     def _is_hopeless(self, pods: Sequence[PodView], profile: Profile) -> bool:
         """Whether a gang that was told why it waits still lacks room at the first look."""

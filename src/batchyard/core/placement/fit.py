@@ -15,7 +15,7 @@ from batchyard.core.placement.cluster import Nodes
 from batchyard.core.placement.node import Node
 from batchyard.core.placement.profile import Profile
 from batchyard.core.placement.resources import NOTHING, find_shortage, less_held
-from batchyard.core.placement.rules import Obstacle
+from batchyard.core.placement.rules import CONFLICT, Obstacle
 from batchyard.core.placement.scores import add_attraction, add_aversions, add_crowding, add_preferences
 from batchyard.core.placement.shortlist import Shortlist
 from batchyard.core.placement.spread import Spread, crowding
@@ -53,7 +53,8 @@ Placement: TypeAlias = Placed | Unplaceable
 
 def tell(total: int, counts: Mapping[str, int]) -> str:
     """Why no node is available, the reasons in the order of their texts, numbers included."""
-    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+    is_conflict = list(counts) == list(CONFLICT.reasons)
+    reasons = ", ".join(counts if is_conflict else sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{total} nodes are available: {reasons}."
 
 

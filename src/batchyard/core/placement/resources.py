@@ -41,7 +41,7 @@ def find_shortage(shape: PodShape, node: Node, freed: Mapping[str, int] = NOTHIN
     for resource, amount in shape.requests:
         if left.get(resource, 0) + freed.get(resource, 0) < amount:
             short.append(_TOO_MANY if resource == PODS else f"Insufficient {resource}")
-            may_yield = may_yield and amount <= total.get(resource, 0)
+            may_yield = may_yield and (resource == PODS or amount <= total.get(resource, 0))
     if not short and not freed and shape.gpu_milli and not node.devices.fits(shape.gpu_milli):
         return Obstacle((_SCATTERED,), may_yield=node.devices.has_enough(shape.gpu_milli))
     return Obstacle(tuple(short), may_yield) if short else None

@@ -4,7 +4,7 @@ The words are kube-scheduler's. Sources: its plugins nodeunschedulable, tainttol
 k8s.io/component-helpers nodeaffinity.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api import well_known
@@ -26,13 +26,16 @@ class Obstacle(NamedTuple):
 
 _CORDONED: Final = Obstacle(("node(s) were unschedulable",), may_yield=False)
 _NO_MATCH: Final = Obstacle(("node(s) didn't match Pod's node affinity/selector",), may_yield=False)
+CONFLICT: Final = Obstacle(("pod affinity terms conflict",), may_yield=False)
+"""No node can have all the names that are asked for. It is told once, not by node."""
 _NOT_NAMED: Final = Obstacle(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), may_yield=False)
 
 
 def find_obstacle(rules: NodeRules, node: NodeView) -> Obstacle | None:
     """What keeps pods of these rules from a node; None if nothing does."""
-    if not _is_named(rules, node.name):
-        return _NOT_NAMED
+    named = _names(rules)
+    if named is not None and node.name not in named:
+        return _NOT_NAMED if named else CONFLICT
     if node.unschedulable and not tolerates(rules.tolerations, _UNSCHEDULABLE):
         return _CORDONED
     for taint in node.taints:
@@ -70,12 +73,15 @@ def aversion(rules: NodeRules, node: NodeView) -> int:
     return sum(t.effect == "PreferNoSchedule" and not tolerates(rules.tolerations, t) for t in node.taints)
 
 
-def _is_named(rules: NodeRules, name: str) -> bool:
-    """Whether a node is among those that every alternative names, if they all name some."""
-    if not rules.affinity:
-        return True
-    wanted = [[e for e in term.fields if e.key == _NAME and e.operator == "In"] for term in rules.affinity]
-    return not all(wanted) or any(all(name in e.values for e in expressions) for expressions in wanted)
+def _names(rules: NodeRules) -> Sequence[str] | None:
+    """The names of nodes that the alternatives allow, if every one of them allows only some; None: any."""
+    allowed: list[str] = []
+    for term in rules.affinity or ():
+        lists = [e.values for e in term.fields if e.key == _NAME and e.operator == "In"]
+        if not lists:
+            return None
+        allowed += [name for name in lists[0] if all(name in values for values in lists)]
+    return allowed if rules.affinity else None
 
 
 def _holds(term: NodeTerm, node: NodeView) -> bool:
