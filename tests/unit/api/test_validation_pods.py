@@ -13,7 +13,7 @@ MAIN = f"{SPEC}.containers[0]"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 NODES = f"{SPEC}.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms"
-POD = {
+POD: make.Obj = {
     "apiVersion": "v1",
     "kind": "PodTemplate",
     "metadata": make.metadata("it"),
@@ -363,3 +363,69 @@ def test_node_affinity_is_of_valid_terms(term: dict[str, Any], start: str) -> No
 )
 def test_bad_affinity_and_spreading_are_refused(edits: dict[str, Any], starts: list[str]) -> None:
     assert begins(validate(edited(POD, edits)), *starts)
+
+
+@pytest.mark.parametrize(
+    ("term", "start"),
+    [
+        ({"namespaces": ["A"]}, '.namespaces[0]: Invalid value: "A"'),
+        ({"matchLabelKeys": ["a"], "labelSelector": None}, ".matchLabelKeys: Forbidden: must not be specified when"),
+        ({"mismatchLabelKeys": ["-"]}, ".mismatchLabelKeys[0]: Invalid value"),
+        (
+            {"matchLabelKeys": ["a"], "mismatchLabelKeys": ["a"]},
+            '.matchLabelKeys[0]: Invalid value: "a": exists in both matchLabelKeys and mismatchLabelKeys',
+        ),
+    ],
+)
+def test_pod_affinity_is_of_valid_terms(term: dict[str, Any], start: str) -> None:
+    path = f"{SPEC}.affinity.podAffinity.{REQUIRED}"
+    whole = {"topologyKey": "zone", "labelSelector": {}, **term}
+    assert begins(validate(edited(POD, {path: [whole]})), f"{path}[0]{start}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        ({"minDomains": 0}, ".minDomains: Invalid value: 0: must be greater than zero"),
+        (
+            {"minDomains": 2, "whenUnsatisfiable": "ScheduleAnyway"},
+            ".minDomains: Invalid value: 2: can only use minDomains if whenUnsatisfiable=DoNotSchedule",
+        ),
+        ({"nodeTaintsPolicy": "X"}, '.nodeTaintsPolicy: Unsupported value: "X": supported values: "Honor", "Ignore"'),
+        ({"matchLabelKeys": ["a"]}, ".matchLabelKeys: Forbidden: must not be specified when labelSelector is not set"),
+    ],
+)
+def test_domains_to_spread_over_are_well_defined(fields: dict[str, Any], start: str) -> None:
+    path = f"{SPEC}.topologySpreadConstraints"
+    whole = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", **fields}
+    assert begins(validate(edited(POD, {path: [whole]})), f"{path}[0]{start}")
+
+
+@pytest.mark.parametrize(
+    ("ports", "on_host", "start"),
+    [
+        ([{"containerPort": 1, "hostPort": 70000}], False, "[0].hostPort: Invalid value: 70000: must be between 1"),
+        ([{"containerPort": 1, "hostPort": 8}] * 2, False, '[1].hostPort: Duplicate value: "TCP//8"'),
+        ([{"containerPort": 1}] * 2, True, '[1].hostPort: Duplicate value: "TCP//1"'),
+        ([{"containerPort": 1, "hostPort": 8}], True, "[0].containerPort: Invalid value: 1: must match `hostPort`"),
+    ],
+)
+def test_ports_of_the_node_are_taken_once(ports: list[dict[str, Any]], on_host: bool, start: str) -> None:
+    edits = {f"{MAIN}.ports": ports, f"{SPEC}.hostNetwork": on_host}
+    assert begins(validate(edited(POD, edits)), f"{MAIN}.ports{start}")
+
+
+def test_a_pod_as_a_whole_has_cpu_memory_and_huge_pages_only() -> None:
+    gpus = {"nvidia.com/gpu": 1}
+    edits = {f"{SPEC}.resources": {"limits": gpus}, f"{SPEC}.overhead": {"cpu": "-1"}}
+    places = (
+        f'{SPEC}.resources.limits[nvidia.com/gpu]: Unsupported value: "nvidia.com/gpu"',
+        f"{SPEC}.overhead.limits[cpu]",
+    )
+    assert begins(validate(edited(POD, edits)), *places)
+
+
+def test_a_gated_pod_has_no_node() -> None:
+    spec = {**POD["template"]["spec"], "schedulingGates": [{"name": "a"}], "nodeName": "n"}
+    found = validate({"apiVersion": "v1", "kind": "Pod", "metadata": make.metadata("p"), "spec": spec})
+    assert begins(found, "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared")

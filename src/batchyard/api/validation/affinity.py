@@ -5,9 +5,10 @@ from typing import Any, Final
 
 from batchyard.api import well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import faults, metadata
+from batchyard.api.validation import faults, metadata, names
 
 _WHEN_UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
+_POLICIES: Final = ("Honor", "Ignore")
 
 
 def affinity_faults(affinity: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -92,6 +93,15 @@ def _pod_term_faults(term: Mapping[str, Any], path: str) -> Iterator[FieldError]
     for field in ("labelSelector", "namespaceSelector"):
         yield from metadata.selector_faults(term.get(field), f"{path}.{field}")
     yield from topology_key_faults(term.get("topologyKey") or "", f"{path}.topologyKey")
+    for i, namespace in enumerate(term.get("namespaces") or ()):
+        for message in names.dns_label(namespace):
+            yield faults.invalid(f"{path}.namespaces[{i}]", namespace, message, "give the name of a namespace")
+    yield from _own_label_faults(term, "matchLabelKeys", path)
+    yield from _own_label_faults(term, "mismatchLabelKeys", path)
+    for i, name in enumerate(term.get("matchLabelKeys") or ()):
+        if name in (term.get("mismatchLabelKeys") or ()):
+            message = "exists in both matchLabelKeys and mismatchLabelKeys"
+            yield faults.invalid(f"{path}.matchLabelKeys[{i}]", name, message, "leave it in one of them")
 
 
 def topology_key_faults(key: str, path: str) -> Iterator[FieldError]:
@@ -100,6 +110,16 @@ def topology_key_faults(key: str, path: str) -> Iterator[FieldError]:
         yield from metadata.label_key_faults(key, path)
     else:
         yield faults.required(path, "can not be empty", "name a node label, such as kubernetes.io/hostname")
+
+
+def _own_label_faults(obj: Mapping[str, Any], field: str, path: str) -> Iterator[FieldError]:
+    """Labels of the pod itself that narrow a label selector, so there must be one."""
+    keys = obj.get(field) or ()
+    if keys and obj.get("labelSelector") is None:
+        message = "must not be specified when labelSelector is not set"
+        yield faults.forbidden(f"{path}.{field}", message, "add a labelSelector; {} selects all pods")
+    for i, key in enumerate(keys):
+        yield from metadata.label_key_faults(key, f"{path}.{field}[{i}]")
 
 
 def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
@@ -118,3 +138,19 @@ def spread_faults(constraints: Sequence[Mapping[str, Any]], path: str) -> Iterat
             yield faults.duplicate(f"{at}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {when}}}", "drop one of them")
         seen[key, when] = None
         yield from metadata.selector_faults(constraint.get("labelSelector"), f"{at}.labelSelector")
+        yield from _own_label_faults(constraint, "matchLabelKeys", at)
+        yield from _domain_faults(constraint, when, at)
+
+
+def _domain_faults(constraint: Mapping[str, Any], when: str, path: str) -> Iterator[FieldError]:
+    """Which domains count, and how many there must be where that can keep pods from being scheduled."""
+    least = constraint.get("minDomains")
+    if least is not None and least <= 0:
+        yield faults.invalid(f"{path}.minDomains", least, "must be greater than zero", "give 1 or more")
+    if least is not None and when != _WHEN_UNSATISFIABLE[0]:
+        message = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
+        yield faults.invalid(f"{path}.minDomains", least, message, "drop it, or set whenUnsatisfiable to DoNotSchedule")
+    for field in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
+        policy = constraint.get(field)
+        if policy is not None and policy not in _POLICIES:
+            yield faults.unsupported(f"{path}.{field}", policy, _POLICIES)

@@ -24,6 +24,23 @@ def containers_faults(spec: Mapping[str, Any], volumes: Sequence[str], path: str
             if name in seen:
                 yield faults.duplicate(f"{at}.name", name, f"rename it: {seen[name]} has this name")
             seen.setdefault(name, at)
+    yield from _host_port_faults(spec, path)
+
+
+def _host_port_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """No two containers take the same port of the node; on the node's network each port is one of the node."""
+    on_host, seen = bool(spec.get("hostNetwork")), dict[str, None]()
+    places = [(f"{path}.containers[{i}]", container) for i, container in enumerate(spec.get("containers") or ())]
+    for at, port in [(f"{at}.ports[{i}]", p) for at, c in places for i, p in enumerate(c.get("ports") or ())]:
+        number, own = port.get("hostPort") or 0, port.get("containerPort", 0)
+        if on_host and number not in (0, own):
+            message = "must match `hostPort` when `hostNetwork` is true"
+            yield faults.invalid(f"{at}.containerPort", own, message, "drop the hostPort")
+        number = number or (own if on_host else 0)
+        taken = f"{port.get('protocol') or 'TCP'}/{port.get('hostIP') or ''}/{number}"
+        if number and taken in seen:
+            yield faults.duplicate(f"{at}.hostPort", taken, "give each container a port of its own")
+        seen[taken] = None
 
 
 def _container_faults(container: Mapping[str, Any], volumes: Sequence[str], path: str) -> Iterator[FieldError]:
@@ -56,6 +73,9 @@ def _port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fiel
         if not 1 <= number <= 65535:
             message = "must be between 1 and 65535, inclusive"
             yield faults.invalid(f"{at}.containerPort", number, message, "give the port the container listens on")
+        if (taken := port.get("hostPort") or 0) and not 1 <= taken <= 65535:
+            message = "must be between 1 and 65535, inclusive"
+            yield faults.invalid(f"{at}.hostPort", taken, message, "give a port of the node, or drop it")
         if protocol not in _PROTOCOLS:
             yield faults.unsupported(f"{at}.protocol", protocol, _PROTOCOLS)
         if (name := port.get("name")) and name in seen:

@@ -15,7 +15,11 @@ _RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 def pod_faults(pod: Mapping[str, Any]) -> Iterator[FieldError]:
     """All rules of a Pod."""
     yield from metadata.metadata_faults(pod)
-    yield from _spec_faults(pod.get("spec") or {}, "spec", ())
+    spec = pod.get("spec") or {}
+    yield from _spec_faults(spec, "spec", ())
+    if spec.get("nodeName") and spec.get("schedulingGates"):
+        message = "cannot be set until all schedulingGates have been cleared"
+        yield faults.forbidden("spec.nodeName", message, "drop the gates, or the node")
 
 
 def pod_template_kind_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -37,7 +41,8 @@ def _spec_faults(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> I
     volumes = [volume.get("name") or "" for volume in spec.get("volumes") or ()] + list(claims)
     yield from _volume_faults(spec.get("volumes") or (), f"{path}.volumes")
     yield from containers.containers_faults(spec, volumes, path)
-    yield from resources.resources_faults(spec.get("resources") or {}, f"{path}.resources")
+    yield from resources.pod_resources_faults(spec.get("resources") or {}, f"{path}.resources")
+    yield from resources.resources_faults({"limits": spec.get("overhead") or {}}, f"{path}.overhead")
     yield from metadata.label_faults(spec.get("nodeSelector"), f"{path}.nodeSelector")
     yield from affinity.affinity_faults(spec.get("affinity") or {}, f"{path}.affinity")
     yield from tolerations.toleration_faults(spec.get("tolerations") or (), f"{path}.tolerations")

@@ -8,6 +8,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.validation import amounts, faults, metadata, names
 
 _STANDARD: Final = ("cpu", "memory", "ephemeral-storage")
+_OF_PODS: Final = ("cpu", "memory")
 _NAMES_REMEDY: Final = f"use {', '.join(_STANDARD)}, hugepages-<size>, or a device such as nvidia.com/gpu"
 
 
@@ -26,6 +27,16 @@ def resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldE
     ):
         message = "HugePages require cpu or memory"
         yield faults.forbidden(path, message, "request cpu or memory as well")
+
+
+def pod_resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """The same for a pod as a whole, which can have fewer kinds of resources."""
+    yield from resources_faults(resources, path)
+    for field in ("limits", "requests"):
+        for name in resources.get(field) or {}:
+            if name not in _OF_PODS and not name.startswith("hugepages-"):
+                remedy = f"give {name} to a container"
+                yield faults.unsupported(f"{path}.{field}[{name}]", name, (*_OF_PODS, "hugepages-*"), remedy)
 
 
 def _is_native(name: str) -> bool:
