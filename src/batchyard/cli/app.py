@@ -1,5 +1,6 @@
 """The commands and their options. A command's work is imported when it is called: help and usage errors are quick."""
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -42,6 +43,15 @@ def _speed(text: str | float) -> float:
     return factor
 
 
+def _load(text: str) -> Fraction:
+    from batchyard.sim.trace import load_of  # noqa: PLC0415 - loads the platform
+
+    try:
+        return load_of(text)
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version  # noqa: PLC0415 - only here
@@ -73,6 +83,10 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
         Path | None,
         typer.Option(metavar="DIR", help="Replay a trace of a cluster, its nodes and pods as CSV; print a report."),
     ] = None,
+    load: Annotated[
+        Fraction | None,
+        typer.Option(parser=_load, metavar="FACTOR", help="Let the pods of a trace come so many times as fast."),
+    ] = None,
     until: Annotated[
         Duration | None,
         typer.Option(parser=_run_length, metavar="DURATION", help="Stop after this virtual time, such as 2h or 90s."),
@@ -92,6 +106,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
         raise typer.BadParameter("with --events - the event log takes standard output: leave out --output")
     if not paths and trace is None:
         raise typer.BadParameter("Missing argument 'PATH...'; give manifests, a trace with --trace DIR, or both")
+    if load is not None and trace is None:
+        raise typer.BadParameter("--load is for the pods of a trace: give one with --trace DIR")
     from batchyard.cli import simulate as command  # noqa: PLC0415 - loads the platform
     from batchyard.cli import trace as replay  # noqa: PLC0415 - loads the platform
 
@@ -99,7 +115,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     if trace is None:
         command.run(request)
     else:
-        replay.run(trace, request)
+        replay.run(trace, load or Fraction(1), request)
 
 
 @app.command()

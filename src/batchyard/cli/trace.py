@@ -1,6 +1,7 @@
 """`batchyard simulate --trace`: replays a trace, and prints what came of it beside what the trace says."""
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from batchyard.cli.simulate import Request, asked_for, conclude, finished, optio
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.sim.result import Result
 from batchyard.sim.scenario import InvalidScenario
-from batchyard.sim.trace import Trace, read_trace, with_manifests
+from batchyard.sim.trace import NAMESPACE, Trace, read_trace, with_manifests
 from batchyard.sim.trace_report import Spread, TraceReport, TraceRun, Usage
 
 #: Faults of files that are shown, and reasons why pods were not placed.
@@ -25,23 +26,23 @@ _NEVER_KNOWN: Final = "-"
 
 
 @rare_collections()
-def run(folder: Path, request: Request) -> None:
-    """Do it; exits with 1 where it fails."""
-    trace = _read(folder)
+def run(folder: Path, load: Fraction, request: Request) -> None:
+    """Do it under a load; exits with 1 where it fails."""
+    trace = _read(folder, load)
     with_more = bool(request.paths or request.cluster)
     scenario = with_manifests(trace, asked_for(request)) if with_more else None
     with options_of(request) as options:
         replay = TraceRun(trace, options, scenario)
         result = finished(replay.simulation)
     if request.events != "-":
-        output.write(_shown(replay.report(), _without_nodes(result) if with_more else None, request.output))
+        output.write(_shown(replay.report(), _without_trace(result) if with_more else None, request.output))
     conclude(result)
 
 
 def report_tables(report: TraceReport, *, wide: bool) -> str:
     """The report for people: tables with an empty line between two."""
     parts = {
-        "pods": _pods(report),
+        "pods" if report.load == 1 else f"pods, {report.load:g} times as fast": _pods(report),
         "waits of those placed in both, from creation to binding": _waits(report),
         "why pods were never placed": _reasons(report),
         "what was requested of what there is": [_USAGE_HEADER, *map(_usage, report.usage)],
@@ -51,9 +52,9 @@ def report_tables(report: TraceReport, *, wide: bool) -> str:
     return "\n".join(f"# {title}\n{format_table(rows)}" for title, rows in parts.items() if len(rows) > 1)
 
 
-def _read(folder: Path) -> Trace:
+def _read(folder: Path, load: Fraction) -> Trace:
     try:
-        return read_trace(folder)
+        return read_trace(folder, load)
     except InvalidScenario as invalid:
         lines = [str(fault) for fault in invalid.faults[:LINES_MAX]]
         if len(invalid.faults) > LINES_MAX:
@@ -74,9 +75,10 @@ def _shown(report: TraceReport, result: Result | None, form: Output) -> str:
     return render_json(document) if form is Output.JSON else render_yaml(document)
 
 
-def _without_nodes(result: Result) -> Result:
-    """The nodes are those of the trace: a thousand lines that say nothing."""
-    return replace(result, objects={kind: objs for kind, objs in result.objects.items() if kind != scheme.NODE})
+def _without_trace(result: Result) -> Result:
+    """The nodes and pods of the trace are left out: thousands of lines that say nothing."""
+    pods = [pod for pod in result.objects[scheme.POD] if pod["metadata"]["namespace"] != NAMESPACE]
+    return replace(result, objects={**result.objects, scheme.NODE: [], scheme.POD: pods})
 
 
 # --- tables ---

@@ -9,11 +9,16 @@ pods   name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, pod_phase, cre
 Times are seconds. A pod that was scheduled runs from its placement as long as it did in the trace. Of one that never
 was nobody knows how long it would have run: it is deleted when it was deleted there, and keeps its place until then.
 GPUs are counted in thousandths (`batchyard.dev/gpu-milli`): a pod may share one GPU, and then its share lies on one.
+
+Under a load of 10 pods come ten times as fast, and wait and run as long as they did: the cluster is ten times as full.
 """
 
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -31,6 +36,7 @@ MODEL: Final = "batchyard.dev/gpu-model"
 NAMESPACE: Final = "trace"
 PODS_PER_NODE: Final = 110
 _MIB: Final = 1 << 20
+_LOAD: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 #: As spreadsheets begin their files.
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
@@ -60,16 +66,25 @@ class Trace:
 
     pods: Sequence[TracedPod]
     scenario: Scenario
+    #: How many times as fast its pods come as they did.
+    load: Fraction = Fraction(1)
 
 
-def read_trace(folder: Path) -> Trace:
-    """The trace of a folder; InvalidScenario with every fault at once."""
+def load_of(text: str) -> Fraction:
+    """A load as it is written, such as 100 or 2.5; ValueError says what is wrong."""
+    if _LOAD.fullmatch(text) is None or not Fraction(text):
+        raise ValueError(f"{text!r} is no load: give a number above 0, such as 100 or 2.5")
+    return Fraction(text)
+
+
+def read_trace(folder: Path, load: Fraction = Fraction(1)) -> Trace:
+    """The trace of a folder under a load; InvalidScenario with every fault at once."""
     faults: list[FileFault] = []
     nodes, pods = _read_tables(folder, faults)
     _find_twins(nodes, "sn", faults)
     _find_twins(pods, "name", faults)
     made_nodes = [_made(_node, *row, faults) for row in nodes]
-    made_pods = [_made(_pod, *row, faults) for row in pods]
+    made_pods = [_made(partial(_pod, load), *row, faults) for row in pods]
     if faults:
         raise InvalidScenario(faults)
     traced = [made[0] for made in made_pods if made is not None]
@@ -81,6 +96,7 @@ def read_trace(folder: Path) -> Trace:
     return Trace(
         traced,
         Scenario(_steps(applied, traced), name=folder.name, counts={"Node": len(objects), "Pod": len(traced)}),
+        load,
     )
 
 
@@ -134,7 +150,22 @@ def _read_table(
         remedy = f"nodes need {', '.join(_NODE_COLUMNS)}; pods need {', '.join(_POD_COLUMNS)}"
         faults.append(FileFault(name, FieldError("", "its columns are of no trace that is known", remedy)))
         return
-    tables.setdefault(columns, []).extend((f"{name}:{reader.line_num}", row) for row in reader)
+    rows = tables.setdefault(columns, [])
+    for row in reader:
+        place = f"{name}:{reader.line_num}"
+        if None in row or None in row.values():
+            faults.append(
+                FileFault(
+                    place,
+                    FieldError(
+                        "",
+                        f"it has not {len(found)} fields, as the first line",
+                        "give all of them, or leave the row out",
+                    ),
+                )
+            )
+        else:
+            rows.append((place, row))
 
 
 def _find_twins(rows: Sequence[tuple[str, Row]], column: str, faults: list[FileFault]) -> None:
@@ -189,13 +220,10 @@ def _node(row: Row) -> dict[str, Any]:
     }
 
 
-def _pod(row: Row) -> tuple[TracedPod, dict[str, Any]]:
-    created, deleted = _number(row, "creation_time") * SECOND, _number(row, "deletion_time") * SECOND
-    scheduled = _number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
+def _pod(load: Fraction, row: Row) -> tuple[TracedPod, dict[str, Any]]:
+    created, scheduled, deleted = _times(row, load)
     began = created if scheduled is None else scheduled
-    if not created <= began <= deleted:
-        raise ValueError("its times are not in the order created, scheduled, deleted")
-    gpus = _number(row, "num_gpu") * (_number(row, "gpu_milli") if row["num_gpu"] == "1" else WHOLE)
+    gpus = _gpus(row)
     models = tuple(filter(None, (row["gpu_spec"] or "").split("|")))
     shape = Shape(_number(row, "cpu_milli"), _number(row, "memory_mib") * _MIB, gpus, models)
     extended = {GPU: str(gpus)} if gpus else {}
@@ -212,6 +240,26 @@ def _pod(row: Row) -> tuple[TracedPod, dict[str, Any]]:
     metadata = {"name": row["name"], "namespace": NAMESPACE, "annotations": annotations}
     traced = TracedPod(row["name"], created, deleted, scheduled, shape)
     return traced, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _times(row: Row, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
+    """When a pod was created, was scheduled if it was, and was deleted; under a load it all comes earlier."""
+    created, deleted = _number(row, "creation_time") * SECOND, _number(row, "deletion_time") * SECOND
+    scheduled = _number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None
+    if not created <= (created if scheduled is None else scheduled) <= deleted:
+        raise ValueError("its times are not in the order created, scheduled, deleted")
+    earlier = created - created * load.denominator // load.numerator
+    return created - earlier, None if scheduled is None else scheduled - earlier, deleted - earlier
+
+
+def _gpus(row: Row) -> int:
+    """How much of GPUs a pod asks for, in thousandths: a share of one, or several whole ones."""
+    count, share = _number(row, "num_gpu"), _number(row, "gpu_milli")
+    if count != 1:
+        return count * WHOLE
+    if not 1 <= share <= WHOLE:
+        raise ValueError(f"gpu_milli is {row['gpu_milli']!r}, and 1 to {WHOLE} of one GPU can be had")
+    return share
 
 
 def _number(row: Row, column: str) -> int:

@@ -98,7 +98,7 @@ class Usage:
     peak: float
     #: Seconds from the start.
     peak_at: float
-    #: The same by the trace's own times, of which nobody knows the nodes.
+    #: The same by the trace's own times, of which nobody knows the nodes; under a load more than all may be asked for.
     mean_there: float | None
     peak_there: float | None
 
@@ -131,6 +131,8 @@ class TraceReport:
     """See the module."""
 
     trace: str
+    #: How many times as fast its pods came as they did.
+    load: float
     #: Of virtual time, in seconds.
     duration: float
     pods: PodCounts
@@ -166,6 +168,7 @@ class TraceRun:
         gauge = watch.fragmentation
         return TraceReport(
             trace=self._trace.scenario.name,
+            load=float(self._trace.load),
             duration=seconds(length),
             pods=_counts(self._trace.pods, watch, length),
             waits=_waits(self._trace.pods, watch),

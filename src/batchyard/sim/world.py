@@ -80,7 +80,7 @@ class World:
         self._trouble = trouble or _trouble_of(scenario)
         self._wire: FaultyClient | None = None
         self.platform = self._start_platform()
-        if sink is not ignore_record:  # nobody pays for a log that nobody reads
+        if sink is not ignore_record or self._settings.with_nodes:  # which knows when anything happened last
             self.client.subscribe(self.log.observe)
         for step in scenario.steps:
             self.kernel.call_at(EPOCH + step.at, _Apply(self, step))

@@ -8,7 +8,7 @@ from batchyard.base.instant import SECOND
 from batchyard.sim.fragmentation import Shape
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.simulate import read_scenario
-from batchyard.sim.trace import read_trace, with_manifests
+from batchyard.sim.trace import load_of, read_trace, with_manifests
 from unit.sim.trace_make import NODE_COLUMNS, NODES, POD_COLUMNS, PODS, write_trace
 
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j, annotations: {batchyard.dev/submit-at: 20s}}\nspec:\n"
@@ -50,12 +50,30 @@ def test_all_rows_that_are_wrong_are_said_with_their_lines(tmp_path: Path) -> No
     early, cut = "c,1000,1024,1,600,,LS,Running,20,10,", "d,1000"
     write_trace(tmp_path, (PODS[0], PODS[0], early, cut), (*NODES, "n,many,1,1,T4", "m,1,1,-1,T4"))
     assert [fault.partition("; ")[0] for fault in faults(tmp_path)] == [
+        "/pods.csv:5: it has not 11 fields, as the first line",
         "/pods.csv:3: 'a' is in /pods.csv:2 already",
         "/nodes.csv:4: not a row of a trace: cpu_milli is 'many'",
         "/nodes.csv:5: not a row of a trace: gpu is '-1'",
         "/pods.csv:4: not a row of a trace: its times are not in the order created, scheduled, deleted",
-        "/pods.csv:5: not a row of a trace: creation_time is ''",
     ]
+
+
+@pytest.mark.parametrize("share", ["0", "1001"])
+def test_a_share_is_of_one_gpu(tmp_path: Path, share: str) -> None:
+    (fault,) = faults(write_trace(tmp_path, (f"a,1000,1024,1,{share},,LS,Running,0,100,0",)))
+    assert fault.startswith(f"/pods.csv:2: not a row of a trace: gpu_milli is '{share}', and 1 to 1000 of one GPU")
+
+
+def test_under_a_load_pods_come_faster_and_run_as_long(tmp_path: Path) -> None:
+    pods = {pod.name: pod for pod in read_trace(write_trace(tmp_path), load_of("2.5")).pods}
+    assert (pods["b"].created, pods["b"].scheduled, pods["b"].deleted) == (4 * SECOND, 6 * SECOND, 54 * SECOND)
+    assert (pods["d"].created, pods["d"].deleted) == (12 * SECOND, 72 * SECOND)
+
+
+@pytest.mark.parametrize("text", ["0", "0.0", "-1", "1e3", "a", ""])
+def test_what_is_no_load_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no load: give a number above 0"):
+        load_of(text)
 
 
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
