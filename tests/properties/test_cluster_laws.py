@@ -19,6 +19,8 @@ from properties.worlds import event_log, told_of_cluster
 SEEDS = range(3000, 3024)
 CORPUS = [
     pytest.param(24, id="a pod is told why it waits though the first word of it met a conflict"),
+    pytest.param(1158, id="a ResizeRequest took the last machine of an earlier one of its name for its own"),
+    pytest.param(1188, id="a Job lost a pod after its first one, which that would follow, had succeeded"),
 ]
 TROUBLED = [
     pytest.param(3002, 0.2, 61, id="both"),

@@ -1,6 +1,7 @@
 """When nothing is left to happen, whoever has not ended waits for something that is not there.
 
-No pod is on a node and never ends, so no gang is half placed. No Job or JobSet that may run is without pods that wait.
+No pod is on a node and never ends, so no gang is half placed. No Job or JobSet that may run is without pods that wait,
+but for a Job alone in its domain whose first pod has succeeded: JobSet refuses it the pods that would follow that one.
 No pod waits and is not told why, and none waits with its gang that the nodes there are could take, and those that a
 pool may still have.
 """
@@ -12,6 +13,7 @@ from batchyard.api.conditions import is_true
 from batchyard.api.meta import Key, Obj, controller_of, key_of
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
+from batchyard.core.lifecycle.job.indexes import contains, parsed
 from batchyard.core.machines.catalog import catalog_of
 from batchyard.core.machines.instances import FAILED, phase_of
 from batchyard.core.machines.nodes import node_template
@@ -41,7 +43,8 @@ class NothingHangs(Law):
         jobs = [obj for kind in (scheme.JOB, scheme.JOB_SET) for obj in world.objects(kind) if not _has_ended(obj)]
         owners = [owner["uid"] for obj in (*pods, *jobs) if (owner := controller_of(obj)) is not None]
         for job in jobs:
-            if not job["spec"].get("suspend") and job["metadata"]["uid"] not in owners:
+            may_run = not job["spec"].get("suspend") and not _has_nobody_to_follow(job)
+            if may_run and job["metadata"]["uid"] not in owners:
                 self.violate(f"{key_of(job)} may run, and nothing of it waits", key_of(job))
 
     def _look_at_pods(self, pods: Sequence[PodView]) -> None:
@@ -152,6 +155,14 @@ def _limits(cluster: Obj) -> object:
 
 def _has_ended(job: Obj) -> bool:
     return any(is_true(job.get("status") or {}, end) for end in _ENDS)
+
+
+def _has_nobody_to_follow(job: Obj) -> bool:
+    """Whether new pods of a Job would follow its first one to its domain, which has succeeded."""
+    annotations = ((job["spec"].get("template") or {}).get("metadata") or {}).get("annotations") or {}
+    if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY in annotations:
+        return False
+    return contains(parsed((job.get("status") or {}).get("completedIndexes"), 1), 0)
 
 
 def _key(pod: PodView) -> Key:
