@@ -27,6 +27,7 @@ TROUBLED = [
     pytest.param(3003, 0.37, 11, id="much of both"),
     pytest.param(37, 0.0, 23, id="a platform that started anew heard that a Job went which it never saw"),
     pytest.param(65, 0.2, 0, id="a pool was made and dropped for ever for a gang that no zones together could take"),
+    pytest.param(260, 0.5, 0, id="of a slice one machine after the other was asked for, and each refused alone"),
 ]
 
 

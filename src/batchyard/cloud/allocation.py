@@ -79,10 +79,12 @@ class Allocation:
                 yield Ask(_turn(request), (), request)
 
     def _is_growing(self, name: str, asking: int) -> bool:
-        """Whether the pool itself is about to ask for the rest of its slice."""
+        """Whether the rest of a slice is yet to be asked for: by the autoscaler, or by the pool itself."""
         pool = self._pool(name)
         hosts = 1 if pool is None else hosts_of_slice(pool, self._catalog)
-        return pool is not None and asking + self._index.hosts_in(name) < hosts and wants_itself(pool, hosts)
+        if pool is None or asking + self._index.hosts_in(name) >= hosts:
+            return False
+        return is_autoscaled(pool) or wants_itself(pool, hosts)
 
     def _pool(self, name: str) -> Obj | None:
         return self._reader.get(Key(scheme.NODE_POOL, "", name))

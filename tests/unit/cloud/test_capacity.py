@@ -134,11 +134,19 @@ def test_a_slice_gets_all_its_machines_or_none() -> None:
     assert world.phases() == ["Provisioning", "Provisioning"]
 
 
-def test_a_part_of_a_slice_is_refused() -> None:
+def test_a_part_of_a_slice_waits_for_the_rest() -> None:
     world = cloud(slice_pool())
     world.put(instance("a", slice_pool()))
+    assert world.phases() == [""]
+    world.put(instance("b", slice_pool()))
+    assert world.phases() == ["Provisioning", "Provisioning"]
+
+
+def test_more_than_a_slice_is_refused() -> None:
+    world = cloud(slice_pool())
+    world.put(*[instance(name, slice_pool()) for name in "abc"])
     message = "A slice of 2x4 has 2 machines in one zone, all or none of them."
-    assert world.error("a") == ("INVALID_ARGUMENT", message)
+    assert world.error("c") == ("INVALID_ARGUMENT", message)
 
 
 def test_a_fixed_slice_waits_for_all_its_machines() -> None:

@@ -106,7 +106,7 @@ def test_a_slice_that_fails_is_given_up_whole() -> None:
     assert (world.machines(), list(backoffs(world))) == ([], [f"pool/{A}"])
 
 
-def test_a_slice_asked_for_by_half_is_asked_for_anew() -> None:
+def test_a_slice_asked_for_by_half_is_completed() -> None:
     slices = pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", most=2)
     world = Scaled(cluster([slices]))
     made = world.get(scheme.NODE_POOL, "pool", "")
@@ -114,6 +114,7 @@ def test_a_slice_asked_for_by_half_is_asked_for_anew() -> None:
     world.put(with_metadata(half, name="half"), pod("p", requests={"google.com/tpu": "4"}))
     world.run(100)
     assert (len(world.nodes()), world.place("p") != "", backoffs(world)) == (2, True, {})
+    assert "half" in world.nodes()
 
 
 def test_a_gang_that_failed_is_tried_again_only_where_all_may_come() -> None:

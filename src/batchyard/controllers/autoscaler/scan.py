@@ -50,6 +50,7 @@ class Scan:
             trial.prepare()
             waits_until = self._young_until(self._index.pending.values())
             if waits_until is None:
+                trial.scale_up.complete_slices()
                 trial.scale_up.grow_to_least()
                 for unit in units_of(self._index.pending.values()):
                     trial.scale_up.help(unit)

@@ -75,6 +75,12 @@ class Fleet:
         of_pool = group.total.most - self.pool_size(group)
         return max(0, min(group.size.most - self.size(group), of_pool))
 
+    def lack(self, group: NodeGroup) -> int:
+        """How many machines of a slice were not asked for though others of it were, before a crash or a conflict."""
+        size = self.size(group)
+        is_in_part = 0 < size < group.hosts and not self._leaving.get(group.name)
+        return group.hosts - size if is_in_part and group.is_autoscaled and group.provisioning != "queued" else 0
+
     def backoff(self, group: NodeGroup, now: Instant) -> Backoff | None:
         """The backoff of a group, while it lasts."""
         known = self._backoffs.get(backoff_key(group))

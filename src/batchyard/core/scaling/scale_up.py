@@ -106,6 +106,14 @@ class ScaleUp:
             self._refuse(refused, why)
         return not left
 
+    def complete_slices(self) -> None:
+        """Let slices become whole of which only a part was asked for."""
+        draft = Draft()
+        for group in self.fleet.groups.values():
+            for _ in range(self.fleet.lack(group)):
+                self._add_node(group, (), draft)
+        self._apply(draft)
+
     def grow_to_least(self) -> None:
         """Let groups grow that are smaller than they may be."""
         for groups in self.fleet.pools():
