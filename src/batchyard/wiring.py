@@ -6,12 +6,12 @@ from functools import partial
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.admission.namespaces import check_namespace
+from batchyard.api.admission.namespaces import check_deletion, check_namespace
 from batchyard.api.admission.pods import admit_pod, default_class
 from batchyard.api.admission.queued_jobs import queue_job
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import view_by_creation, workload_view
-from batchyard.client.local import Prepare
+from batchyard.client.local import Guard, Prepare
 from batchyard.controllers.admission.in_use import InUse
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.controllers.admission.pods_ready import PodsReadyGate
@@ -122,6 +122,11 @@ def preparations(settings: Settings) -> Mapping[str, Prepare]:
     }
     kinds = [info.constant for info in scheme.KINDS if info.namespaced]
     return {kind: partial(_prepared_in_namespace, further.get(kind)) for kind in kinds}
+
+
+def guards() -> Mapping[str, Guard]:
+    """What the API asks of objects that are to be deleted, by kind."""
+    return {scheme.NAMESPACE: check_deletion}
 
 
 def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[Controller]:

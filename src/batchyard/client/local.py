@@ -7,8 +7,8 @@ batches, and a writer hears of its write only after everybody heard of the chang
 are delivered in the same way.
 
 What an object that goes leaves behind is collected (batchyard.client.collector) after its event was delivered. A new
-object is made ready as its kind demands (`prepare`): there the defaults and the admission of the API server have their
-place.
+object is made ready as its kind demands (`prepare`), and one that is to be deleted is looked at (`guards`): there the
+defaults and the admission of the API server have their place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +35,8 @@ from batchyard.ports.kernel import Kernel
 
 Prepare: TypeAlias = Callable[[Obj, Reader], Obj]
 """Makes a new object of a kind ready to be stored, its uid and name given; raises an ApiError where it is refused."""
+Guard: TypeAlias = Callable[[Obj], None]
+"""Looks at an object of a kind that is to be deleted; raises an ApiError where that is refused."""
 
 _FOREGROUND: Final = Propagation.FOREGROUND
 _NAMES_TRIED_MAX: Final = 8  # as the API server for generateName
@@ -66,6 +68,7 @@ class LocalClient:
         "_collector",
         "_delivering_soon",
         "_events",
+        "_guards",
         "_kernel",
         "_listeners",
         "_minted",
@@ -77,7 +80,12 @@ class LocalClient:
     )
 
     def __init__(
-        self, store: Records, kernel: Kernel, seed: int = 0, prepare: Mapping[str, Prepare] | None = None
+        self,
+        store: Records,
+        kernel: Kernel,
+        seed: int = 0,
+        prepare: Mapping[str, Prepare] | None = None,
+        guards: Mapping[str, Guard] | None = None,
     ) -> None:
         self._store = store
         self._kernel = kernel
@@ -87,6 +95,7 @@ class LocalClient:
         self._results: list[tuple[Callable[[WriteResult], None], WriteResult]] = []
         self._delivering_soon = False
         self._prepare = prepare or {}
+        self._guards = guards or {}
         self._collector = Collector(store.get, self._apply)
         self._minted: dict[Key, int] = {}  # how many uids each key was given at the instant below
         self._minted_at: Instant = kernel.now()
@@ -179,6 +188,9 @@ class LocalClient:
         """Remove an object; or mark it as deleted, if it has finalizers, time to stop, or dependents to go first."""
         key = write.key
         stored = self._found(key)
+        guard = self._guards.get(key.kind)
+        if guard is not None:
+            guard(stored)
         if write.uid is not None:
             revise.check_preconditions(key, stored, {"metadata": {"uid": write.uid}})
         in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(stored["metadata"]["uid"])

@@ -1,8 +1,9 @@
 """Namespaces: active when they come; when they are deleted, all that is in them goes first.
 
 A finalizer keeps a Namespace until it is empty. What is left, and which finalizers hold it up, is told by its
-conditions. Source: pkg/controller/namespace. It deletes pods before all else where that matters to security, and
-looks again after a while; here all is deleted at once, and each object that goes or comes is a reason to look again.
+conditions. Those that every cluster has are made anew when they are not there. Sources: pkg/controller/namespace,
+pkg/controlplane/controller/systemnamespaces. The former deletes pods before all else where that matters to security,
+and both look again after a while; here all is done at once, and each object that goes or comes is a reason to look.
 """
 
 from collections import Counter
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
+from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.meta import (
     Key,
     Obj,
@@ -21,7 +23,7 @@ from batchyard.api.meta import (
 )
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
-from batchyard.ports.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.ports.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import Outcome
 
 FINALIZER: Final = "kubernetes"
@@ -65,13 +67,14 @@ class Namespaces:
             self._leaving[key.name] = None
         else:
             self._leaving.pop(key.name, None)
-        return (key,)
+        is_there = event.old is None and key.name == SYSTEM_NAMESPACES[0]
+        return [Key(scheme.NAMESPACE, "", name) for name in SYSTEM_NAMESPACES] if is_there else (key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """Take a new Namespace up; empty one that was deleted, and let it go when it is empty."""
         namespace = reader.get(key)
         if namespace is None:
-            return Outcome()
+            return Outcome([Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
         if not _is_deleted(namespace):
             return _taken_up(namespace)
         content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _NAMESPACED}

@@ -27,16 +27,29 @@ class NodeAgents:
 
     name = "node-agents"
     rank = 0
-    kinds = (scheme.NODE, scheme.INSTANCE, scheme.LEASE)
+    kinds = (scheme.NODE, scheme.INSTANCE, scheme.LEASE, scheme.NAMESPACE)
+
+    def __init__(self) -> None:
+        self._nodes: dict[Key, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """The node, when it comes, when its machine changes, or when its Lease goes."""
+        """The node, when it comes, when its machine changes, or its Lease goes; all when Leases may be made again."""
         key = event.key
+        if key.kind == scheme.NAMESPACE:
+            return tuple(self._nodes) if key.name == heartbeat.LEASE_NAMESPACE and event.old is None else ()
+        if key.kind == scheme.NODE:
+            self._note(event)
         if key.kind == scheme.LEASE and (key.namespace != heartbeat.LEASE_NAMESPACE or event.type is not _DELETED):
             return ()
         if key.kind == scheme.NODE and (event.type is _DELETED or not _is_news_of_node(event)):
             return ()
         return (Key(scheme.NODE, "", key.name),)
+
+    def _note(self, event: WatchEvent) -> None:
+        if event.type is _DELETED:
+            self._nodes.pop(event.key, None)
+        else:
+            self._nodes[event.key] = None
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """Keep the Lease of a node, and say of the node what its machine makes true."""

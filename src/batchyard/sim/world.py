@@ -4,10 +4,11 @@ A run applies the scenario's steps, lets everything follow from them, and stops 
 to happen. What controllers write in batches is written before the end, so that the objects say how things stand.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.errors import ApiError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.times import parse_time
@@ -32,7 +33,7 @@ from batchyard.sim.merge import merged
 from batchyard.sim.scenario import Scenario, Step
 from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store
-from batchyard.wiring import Platform, Ports, Settings, build_platform, preparations
+from batchyard.wiring import Platform, Ports, Settings, build_platform, guards, preparations
 
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 """When every simulated world begins."""
@@ -67,7 +68,7 @@ class World:
         self.store = Store()
         self._seed = seed
         self._settings = _settings_of(scenario)
-        self.client = LocalClient(self.store, self.kernel, seed, preparations(self._settings))
+        self.client = LocalClient(self.store, self.kernel, seed, preparations(self._settings), guards())
         self.loops: list[PreemptionLoop] = []
         #: Steps that the API refused, each with the reason.
         self.refused: list[tuple[Write, ApiError]] = []
@@ -82,7 +83,8 @@ class World:
         self.platform = self._start_platform()
         if sink is not ignore_record or self._settings.with_nodes:  # which knows when anything happened last
             self.client.subscribe(self.log.observe)
-        for step in scenario.steps:
+        first = Step(0, [new_namespace(name) for name in _namespaces(scenario.steps)], ())
+        for step in (first, *scenario.steps):
             self.kernel.call_at(EPOCH + step.at, _Apply(self, step))
         if scenario.faults:
             calm = EPOCH + max((step.at for step in scenario.steps), default=0)
@@ -202,6 +204,14 @@ def _stop(loop: PreemptionLoop) -> None:
 def _trouble_of(scenario: Scenario) -> Trouble | None:
     """The trouble that the faults of a scenario need; a world without any is faster."""
     return Trouble() if any(fault.troubles_writes for fault in scenario.faults) else None
+
+
+def _namespaces(steps: Iterable[Step]) -> list[str]:
+    """The Namespaces that are there from the start: those of every cluster, and those used and nowhere given."""
+    metadata = [obj["metadata"] for step in steps for obj in step.apply]
+    given = [obj["metadata"].get("name") for step in steps for obj in step.apply if obj["kind"] == "Namespace"]
+    used = sorted({each["namespace"]: None for each in metadata if "namespace" in each})
+    return [*SYSTEM_NAMESPACES, *[name for name in used if name not in (*SYSTEM_NAMESPACES, *given)]]
 
 
 def _settings_of(scenario: Scenario) -> Settings:

@@ -10,6 +10,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
 from batchyard.ports.client import Delete
+from batchyard.sim.faulty_client import Trouble
 from batchyard.sim.scenario import Scenario, Step, make_scenario
 from batchyard.sim.world import World
 
@@ -45,6 +46,16 @@ metadata: {{name: set, namespace: team, labels: {{kueue.x-k8s.io/queue-name: lq}
 spec: {{replicatedJobs: [{{name: part, replicas: 2, template: {{spec: {{template: {TEMPLATE}}}}}}}]}}
 """
 
+CLUSTER = """
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: c}
+spec:
+  region: r
+  zones: [r-a]
+  nodePools: [{name: p, machineType: e2-standard-4, nodeCount: 1}]
+"""
+
 
 def config_map(name: str, **metadata: Any) -> Obj:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "team", **metadata}}
@@ -63,11 +74,50 @@ def test_what_comes_into_a_namespace_that_is_to_go_is_refused() -> None:
     ]
 
 
-def test_a_namespace_that_nobody_made_takes_what_comes() -> None:
-    world = World(Scenario((Step(0, (config_map("a"),), ()),)))
+def test_a_namespace_that_is_used_and_not_given_is_there_from_the_start() -> None:
+    world = World(Scenario((Step(5 * SECOND, (config_map("a"),), ()),)))
+    world.run_until(SECOND)
+    assert world.client.get(TEAM) is not None
     world.run_until(None)
     assert not world.refused
-    assert world.objects(scheme.CONFIG_MAP)
+
+
+def test_what_comes_into_a_namespace_that_is_not_there_is_refused() -> None:
+    given = Step(2 * SECOND, (make.namespace(),), ())
+    world = World(Scenario((Step(0, (config_map("early"),), ()), given, Step(3 * SECOND, (config_map("a"),), (TEAM,)))))
+    world.run_until(4 * SECOND)
+    world.apply(config_map("late"))
+    world.run_until(5 * SECOND)
+    told = [(type(error).__name__, str(error)) for _, error in world.refused]
+    assert told == [("NotFound", 'namespaces "team" not found')] * 2
+
+
+@pytest.mark.parametrize("name", ["default", "kube-system", "kube-public"])
+def test_namespaces_of_every_cluster_are_not_deleted(name: str) -> None:
+    world = World(Scenario(()))
+    world.run_until(SECOND)
+    world.submit(Delete(Key(scheme.NAMESPACE, "", name)))
+    world.run_until(None)
+    ((_, error),) = world.refused
+    assert (error.reason, str(error)) == (
+        "Forbidden",
+        f'namespaces "{name}" is forbidden: this namespace may not be deleted',
+    )
+    assert "deletionTimestamp" not in world.objects(scheme.NAMESPACE)[0]["metadata"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_the_namespace_of_leases_comes_back(crashes: bool) -> None:
+    world = World(make_scenario(read_manifests([("f", CLUSTER)])), trouble=Trouble())
+    world.run_until(SECOND)
+    before = [obj["metadata"]["uid"] for obj in world.objects(scheme.LEASE)]
+    world.submit(Delete(Key(scheme.NAMESPACE, "", "kube-node-lease")))
+    if crashes:
+        world.crash()
+    world.run_until(300 * SECOND)
+    after = [obj["metadata"]["uid"] for obj in world.objects(scheme.LEASE)]
+    assert (len(before), len(after), set(before) & set(after)) == (1, 1, set())
+    assert not world.platform.runner.failing()
 
 
 @pytest.mark.parametrize("kind", [scheme.JOB, scheme.JOB_SET])

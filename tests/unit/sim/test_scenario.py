@@ -38,19 +38,19 @@ def faults(*documents: str) -> list[str]:
 def test_without_annotations_all_is_applied_at_the_start_in_order() -> None:
     (step,) = scenario(config_map("b"), config_map("a")).steps
     assert step.at == 0
-    assert [obj["metadata"]["name"] for obj in step.apply] == ["team", "b", "a"]
+    assert [obj["metadata"]["name"] for obj in step.apply] == ["b", "a"]
 
 
 def test_annotations_say_when() -> None:
     steps = scenario(config_map("a", submit_at="1m30s", delete_at="2m"), config_map("b", submit_at="0.5s")).steps
     applied = [(step.at, [obj["metadata"]["name"] for obj in step.apply]) for step in steps]
-    assert applied == [(0, ["team"]), (SECOND // 2, ["b"]), (90 * SECOND, ["a"]), (120 * SECOND, [])]
+    assert applied == [(0, []), (SECOND // 2, ["b"]), (90 * SECOND, ["a"]), (120 * SECOND, [])]
     assert [key.name for key in steps[-1].delete] == ["a"]
 
 
-def test_namespaces_that_are_used_exist_from_the_start() -> None:
-    steps = scenario(config_map("a", submit_at="5s")).steps
-    assert [obj["metadata"]["name"] for obj in steps[0].apply] == ["team"]
+def test_namespaces_come_before_what_is_in_them() -> None:
+    (step,) = scenario(config_map("a"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: team}\n").steps
+    assert [obj["kind"] for obj in step.apply] == ["Namespace", "ConfigMap"]
 
 
 def test_a_namespace_that_is_given_is_made_when_it_says() -> None:

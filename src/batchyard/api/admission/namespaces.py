@@ -1,20 +1,39 @@
-"""What the admission of the API server asks of the Namespace of a new object.
+"""What the admission of the API server asks of Namespaces: of that of a new object, and of one that is deleted.
 
-Source: Kubernetes's NamespaceLifecycle (apiserver/pkg/admission/plugin/namespace/lifecycle). It also refuses what comes
-into a Namespace that is not there; here a Namespace that nobody made is as good as one that is active.
+Sources: Kubernetes's NamespaceLifecycle (apiserver/pkg/admission/plugin/namespace/lifecycle), and
+pkg/controlplane/controller/systemnamespaces for those that are always there.
 """
+
+from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.admission.forbidden import forbidden
 from batchyard.api.admission.pods import Find
-from batchyard.api.errors import NamespaceTerminating
+from batchyard.api.errors import Forbidden, NamespaceTerminating, NotFound
 from batchyard.api.meta import Key, Obj
+
+#: The Namespaces that every cluster has; all but the last may not be deleted, and that comes back.
+SYSTEM_NAMESPACES: Final = ("default", "kube-public", "kube-system", "kube-node-lease")
+_IMMORTAL: Final = SYSTEM_NAMESPACES[:-1]
+
+
+def new_namespace(name: str) -> Obj:
+    """A Namespace yet to be created."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
 def check_namespace(obj: Obj, find: Find) -> None:
-    """Raise NamespaceTerminating if the Namespace of a new object is to go."""
+    """Raise NotFound if the Namespace of a new object is not there, NamespaceTerminating if it is to go."""
     name = obj["metadata"].get("namespace", "")
     namespace = find(Key(scheme.NAMESPACE, "", name))
-    if namespace is not None and "deletionTimestamp" in namespace["metadata"]:
+    if namespace is None:
+        raise NotFound(f'namespaces "{name}" not found')
+    if "deletionTimestamp" in namespace["metadata"]:
         why = f"unable to create new content in namespace {name} because it is being terminated"
         raise NamespaceTerminating(f"{forbidden(obj)}: {why}")
+
+
+def check_deletion(namespace: Obj) -> None:
+    """Raise Forbidden if a Namespace may not be deleted."""
+    if namespace["metadata"]["name"] in _IMMORTAL:
+        raise Forbidden(f"{forbidden(namespace)}: this namespace may not be deleted")
