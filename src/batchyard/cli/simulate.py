@@ -112,6 +112,7 @@ def shown(result: Result, form: Output) -> str:
 def said_of(result: Result) -> Iterator[str]:
     """What is to be said of a run besides its objects: refusals, loops, and a summary."""
     yield from _first([str(refusal) for refusal in result.refused], "refused")
+    yield from _first([f"{fault.path}: when its time came, it met nobody" for fault in result.missed], "fault")
     yield from _first(list(_loops(result.loops)), "loop")
     if result.loops:
         ended = result.ending is Ending.LOOP

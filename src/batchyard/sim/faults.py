@@ -99,6 +99,8 @@ class ScheduledFault:
     """Something that goes wrong once, or again and again."""
 
     action: Action
+    #: Where the scenario says so.
+    path: str = ""
     #: When it happens, if it happens once.
     at: Duration | None = None
     #: The mean time from one to the next, if it happens again and again; until when, and by which seed.
@@ -133,7 +135,7 @@ def read_faults(listed: Sequence[Mapping[str, Any]], faults: list[FieldError]) -
         wrong = [*_timing_faults(given, path), *_action_faults(given, path)]
         faults += wrong
         if not wrong:
-            read.append(_fault(given))
+            read.append(_fault(given, path))
     return read
 
 
@@ -142,6 +144,8 @@ def _timing_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         yield FieldError(path, "exactly one of at and every says when", "write `at: 10m` or `every: {mean: 2h}`")
     if "every" in given and not parse_duration(given["every"]["mean"]):
         yield FieldError(f"{path}.every.mean", "a mean of nothing would never end", "write a duration, such as 2h")
+    if "every" in given and not parse_duration(given["every"].get("until", "1s")):
+        yield FieldError(f"{path}.every.until", "it would end before it begins", "write a duration, such as 24h")
 
 
 def _action_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -149,21 +153,40 @@ def _action_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if len(named) != 1:
         said = f"{', '.join(named)} are too many" if named else "nothing goes wrong"
         yield FieldError(path, said, f"name one of {', '.join(_ACTIONS)}")
-    elif named == ["fail"]:
-        targets = [name for name in _TARGETS if name in given["fail"]]
-        if len(targets) != 1:
-            said = f"{', '.join(targets)} are too many" if targets else "nothing is named that fails"
-            yield FieldError(f"{path}.fail", said, f"name one of {', '.join(_TARGETS)}")
+        return
+    name = named[0]
+    if name == "fail":
+        yield from _failure_faults(given["fail"], f"{path}.fail")
+    elif name == "restart" and not given["restart"]:
+        yield FieldError(f"{path}.restart", "false would do nothing", "write true, or leave the fault out")
+    elif name in _LASTING and not parse_duration(given[name]["for"]):
+        yield FieldError(f"{path}.{name}.for", "it would be over at once", "write a duration, such as 30m")
 
 
-def _fault(given: Mapping[str, Any]) -> ScheduledFault:
+def _failure_faults(given: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    targets = [name for name in _TARGETS if name in given]
+    if len(targets) != 1:
+        said = f"{', '.join(targets)} are too many" if targets else "nothing is named that fails"
+        yield FieldError(path, said, f"name one of {', '.join(_TARGETS)}")
+        return
+    target = targets[0]
+    if target in _COUNTED_BY_THEMSELVES and given.get("count", 1) > 1:
+        remedy = "leave it out, or name a pool or a JobSet"
+        yield FieldError(f"{path}.count", f"a {target} says by itself how many machines are lost", remedy)
+    parts = given[target].split("/") if target in _NAMESPACED else ["name"]
+    if len(parts) > 2 or not all(parts):
+        remedy = "write it as namespace/name, or as the name alone for namespace default"
+        yield FieldError(f"{path}.{target}", f"{given[target]!r} names nobody", remedy)
+
+
+def _fault(given: Mapping[str, Any], path: str) -> ScheduledFault:
     name = next(name for name in _ACTIONS if name in given)
     action = _ACTIONS[name](given[name])
     if "at" in given:
-        return ScheduledFault(action, parse_duration(given["at"]))
+        return ScheduledFault(action, path, parse_duration(given["at"]))
     every = given["every"]
     until = parse_duration(every["until"]) if "until" in every else None
-    return ScheduledFault(action, None, parse_duration(every["mean"]), until, every.get("seed", 0))
+    return ScheduledFault(action, path, None, parse_duration(every["mean"]), until, every.get("seed", 0))
 
 
 def _fail(given: Mapping[str, Any]) -> Fail:
@@ -172,6 +195,9 @@ def _fail(given: Mapping[str, Any]) -> Fail:
 
 
 _TARGETS: Final = ("node", "pool", "pod", "jobSet", "slice")
+_NAMESPACED: Final = ("pod", "jobSet")
+_COUNTED_BY_THEMSELVES: Final = ("node", "pod", "slice")
+_LASTING: Final = ("stockout", "slowBoot", "conflicts")
 _ACTIONS: Final[Mapping[str, Callable[[Any], Action]]] = {
     "fail": _fail,
     "reclaimSpot": lambda given: ReclaimSpot(**given),

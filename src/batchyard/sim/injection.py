@@ -56,6 +56,9 @@ class Scene(Protocol):
     def crash(self) -> None:
         """Let the platform crash and start anew."""
 
+    def note_missed(self, fault: ScheduledFault) -> None:
+        """Take note of a fault that met nobody when its time came."""
+
 
 class Injection:
     """The faults of a scenario in a world. `calm` is when its last step is done."""
@@ -115,11 +118,11 @@ class Injection:
     def _do(self, fault: ScheduledFault, number: int | None) -> None:
         match fault.action:
             case Fail() as action:
-                self._fail(action, _Order(fault, number))
+                self._tell_met("fail", fault, self._fail(action, _Order(fault, number)))
             case ReclaimSpot() as action:
-                self._reclaim(action, _Order(fault, number))
+                self._tell_met("reclaimSpot", fault, self._reclaim(action, _Order(fault, number)))
             case Drain() as action:
-                self._drain(action)
+                self._tell_met("drain", fault, self._drain(action))
             case Stockout() as action:
                 self._last(self._stockouts, action, action.lasts, self._change_cluster)
                 model = {"provisioning": action.provisioning} if action.provisioning else {}
@@ -137,9 +140,15 @@ class Injection:
     def _tell(self, fault: str, **fields: Any) -> None:
         self._scene.log.fault({"fault": fault, **{name: value for name, value in fields.items() if value != ""}})
 
+    def _tell_met(self, name: str, fault: ScheduledFault, nodes: Sequence[str]) -> None:
+        """Tell whom a fault met. That chance met nobody is nothing to be told of besides."""
+        self._tell(name, nodes=nodes)
+        if not nodes and fault.at is not None:
+            self._scene.note_missed(fault)
+
     # Machines.
 
-    def _fail(self, action: Fail, order: "_Order") -> None:
+    def _fail(self, action: Fail, order: "_Order") -> Sequence[str]:
         """Machines are lost where they stand."""
         now = self._scene.kernel.now()
         lost = order.first(_targets(action, self._scene.client))
@@ -147,9 +156,9 @@ class Injection:
             lost = lost[: action.count]
         for instance in lost:
             self._scene.submit(UpdateStatus(instances.in_phase(instance, instances.CRASHED, now)))
-        self._tell("fail", nodes=_names(lost))
+        return _names(lost)
 
-    def _reclaim(self, action: ReclaimSpot, order: "_Order") -> None:
+    def _reclaim(self, action: ReclaimSpot, order: "_Order") -> Sequence[str]:
         """Spot machines get notice."""
         now = self._scene.kernel.now()
         stop = format_time(now + instances.NOTICE)
@@ -157,24 +166,23 @@ class Injection:
         told = order.first(found)[: action.count]
         for instance in told:
             self._scene.submit(UpdateStatus(instances.in_phase(instance, instances.STOPPING, now, stopAt=stop)))
-        self._tell("reclaimSpot", nodes=_names(told))
+        return _names(told)
 
-    def _drain(self, action: Drain) -> None:
+    def _drain(self, action: Drain) -> Sequence[str]:
         """A node is cordoned and its pods are evicted; it is opened again in time, if it is still the same one."""
         client, submit = self._scene.client, self._scene.submit
         node = client.get(Key(scheme.NODE, "", action.node))
         if node is None:
-            self._tell("drain", nodes=[])
-            return
+            return []
         submit(Update(cordoned(node)))
         there = [pod for pod in client.list(scheme.POD) if node_of(pod) == action.node and not is_terminating(pod)]
         for pod in drain(there, _DRAIN).evicted:
             submit(UpdateStatus(disrupted(pod, BY_EVICTION, self._scene.kernel.now())))
             submit(Delete(Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])))
-        self._tell("drain", nodes=[action.node])
         if action.lasts is not None:
             uncordon = partial(self._uncordon, action.node, node["metadata"]["uid"])
             self._call_at(self._scene.kernel.now() + action.lasts, uncordon)
+        return [action.node]
 
     def _uncordon(self, name: str, uid: str) -> None:
         node = self._scene.client.get(Key(scheme.NODE, "", name))

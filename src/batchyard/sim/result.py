@@ -21,6 +21,7 @@ from batchyard.core.lifecycle.workload import status as status_of
 from batchyard.ports.client import Delete, Write
 from batchyard.sim.accounts import Statement
 from batchyard.sim.events import Event
+from batchyard.sim.faults import ScheduledFault
 from batchyard.sim.recovery import Loss
 from batchyard.sim.waits import Waits
 
@@ -126,6 +127,8 @@ class Result:
     events: Sequence[Event]
     loops: Sequence[PreemptionLoop]
     refused: Sequence[Refusal]
+    #: The faults of the scenario that met nobody when their time came.
+    missed: Sequence[ScheduledFault]
     warnings: Sequence[str]
     counts: Counts
     #: Objects by kind (`Job.batch`, `ClusterQueue.kueue.x-k8s.io`), sorted by namespace and name.

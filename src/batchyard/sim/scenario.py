@@ -2,8 +2,8 @@
 
 Format: an optional first document of kind Scenario configures the run; `batchyard.dev/submit-at` and
 `batchyard.dev/delete-at` on any object say when, counted from the start. A later document of an object that is there
-already is an update. Namespaces that are used but not given exist from the start. A document of kind Cluster describes
-the nodes; without one, pods run anywhere at once.
+already is an update. Of one moment Namespaces come first; those that are used but not given exist from the start. A
+document of kind Cluster describes the nodes; without one, pods run anywhere at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +18,7 @@ from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, pool_faults
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
 from batchyard.sim.annotated import annotation_faults
+from batchyard.sim.fault_targets import Targets, target_faults
 from batchyard.sim.faults import ScheduledFault, read_faults
 from batchyard.sim.wait_for_pods_ready import pods_ready_faults, pods_ready_policy
 
@@ -77,6 +78,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
     """The scenario of a set of manifests; InvalidScenario with every fault at once, those of unread files included."""
     faults = list(manifests.faults)
     config: dict[str, Any] = {}
+    settings: Manifest | None = None
     applied: dict[Duration, list[Obj]] = {}
     deleted: dict[Duration, list[Key]] = {}
     counts: dict[str, int] = {}
@@ -86,8 +88,9 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
     for manifest in manifests.objects:
         obj = manifest.obj
         if group_kind(obj) == scheme.SCENARIO:
-            if config:
+            if settings is not None:
                 faults.append(manifest.fault(FieldError("", "the run has a Scenario already", "keep one of them")))
+            settings = manifest
             config = {"name": obj["metadata"].get("name") or "", **_config(manifest, faults)}
             continue
         if group_kind(obj) == scheme.CLUSTER:
@@ -113,13 +116,21 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
     faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
     for at, names in _dropped_pools(cluster, applied):
         deleted.setdefault(at, []).extend(names)
+    if settings is not None:
+        clusters = [manifest.obj for manifest in later] if cluster is None else [cluster, *[m.obj for m in later]]
+        faults += map(settings.fault, target_faults(config["faults"], Targets(clusters, "Node" in counts)))
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
     machines = [] if cluster is None else initial_objects(cluster)
-    applied[0] = [*machines, *_namespaces(applied.values()), *applied.get(0, [])]
+    applied[0] = [*machines, *applied.get(0, [])]
     moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
-    steps = [Step(at, applied.get(at, ()), deleted.get(at, ())) for at in moments]
+    steps = [Step(at, sorted(applied.get(at, ()), key=_is_content), deleted.get(at, ())) for at in moments]
     return Scenario(steps, counts=counts, cluster=cluster, **config)
+
+
+def _is_content(obj: Obj) -> bool:
+    """Whether it comes after the Namespaces of its moment."""
+    return group_kind(obj) != scheme.NAMESPACE
 
 
 def _changes_of_nothing(later: Iterable[Manifest], cluster: Obj | None) -> Iterator[Fault]:
@@ -209,21 +220,3 @@ def _duration(
         problem, _, remedy = str(error).partition("; ")
         faults.append(manifest.fault(FieldError(path, problem, remedy)))
         return 0
-
-
-def _namespaces(applied: Iterable[Sequence[Obj]]) -> list[Obj]:
-    """The namespaces that are used and nowhere given."""
-    used: dict[str, None] = {}
-    given: dict[str, None] = {}
-    for objs in applied:
-        for obj in objs:
-            metadata = obj["metadata"]
-            if "namespace" in metadata:
-                used[metadata["namespace"]] = None
-            elif obj["kind"] == "Namespace" and metadata.get("name"):
-                given[metadata["name"]] = None
-    return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-        for name in sorted(used)
-        if name not in given
-    ]

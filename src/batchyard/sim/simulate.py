@@ -148,6 +148,7 @@ class Simulation:
             events=(),
             loops=tuple(world.loops),
             refused=tuple(refusal_of(*refused) for refused in world.refused),
+            missed=tuple(world.missed),
             warnings=(),
             counts=_counts(workloads, world.waits),
             objects={**{kind: world.objects(kind) for kind in KINDS_SHOWN}, scheme.POD: _pods_shown(world)},

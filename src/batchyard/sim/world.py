@@ -27,6 +27,7 @@ from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
 from batchyard.runtime.pace import pace_of
 from batchyard.sim.event_log import EventLog, Record
+from batchyard.sim.faults import ScheduledFault
 from batchyard.sim.faulty_client import FaultyClient, Trouble
 from batchyard.sim.injection import Injection
 from batchyard.sim.merge import merged
@@ -72,6 +73,8 @@ class World:
         self.loops: list[PreemptionLoop] = []
         #: Steps that the API refused, each with the reason.
         self.refused: list[tuple[Write, ApiError]] = []
+        #: Faults that met nobody when their time came.
+        self.missed: list[ScheduledFault] = []
         self._stop_on_loop = stop_on_loop
         #: What users applied last, as the manifest says it.
         self._applied: dict[Key, Obj] = {}
@@ -126,6 +129,10 @@ class World:
         self._wire.cut()
         self.platform.runner.stop()
         self.kernel.call_soon(self._restart)
+
+    def note_missed(self, fault: ScheduledFault) -> None:
+        """Take note of a fault that met nobody when its time came."""
+        self.missed.append(fault)
 
     def _restart(self) -> None:
         """Start anew, and show it what is there once all changes from before have been told: it is to hear of none."""

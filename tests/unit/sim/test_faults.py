@@ -79,9 +79,70 @@ def test_faults_at_random_end_when_they_are_told_to() -> None:
         ("{at: 1m, fail: {node: n, pool: p}}", "spec.faults[0].fail: node, pool are too many"),
         ("{at: 1m, conflicts: {percent: 100, for: 1m}}", "spec.faults[0].conflicts.percent"),
         ("{at: 1m, fial: {node: n}}", "spec.faults[0].fial"),
+        ("{at: 1m, restart: false}", "spec.faults[0].restart: false would do nothing; write true"),
+        ("{at: 1m, fail: {node: ''}}", 'spec.faults[0].fail.node: Invalid value: "": must not be empty'),
+        ("{at: 1m, fail: {slice: tpu, count: 2}}", "spec.faults[0].fail.count: a slice says by itself how many"),
+        ("{at: 1m, fail: {jobSet: a/b/c}}", "spec.faults[0].fail.jobSet: 'a/b/c' names nobody; write it as"),
+        ("{at: 1m, fail: {pod: /b}}", "spec.faults[0].fail.pod: '/b' names nobody"),
+        ("{at: 1m, conflicts: {percent: 9, for: 0s}}", "spec.faults[0].conflicts.for: it would be over at once"),
+        ("{every: {mean: 1h, until: 0s}, restart: true}", "spec.faults[0].every.until: it would end before"),
+        ("{at: 1m, drain: {node: n}}", "spec.faults[0]: there is no Cluster, so it would meet nobody; add a"),
+        ("{at: 1m, fail: {pool: p}}", "spec.faults[0]: there is no Cluster"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(fault: str, said: str) -> None:
     with pytest.raises(InvalidScenario) as told:
         make_scenario(read_manifests([("s.yaml", f"{HEAD}  - {fault}\n")]))
     assert str(told.value).startswith(f"s.yaml:1 Scenario/s: {said}")
+
+
+CLUSTER = """---
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: c}
+spec:
+  region: r
+  zones: [r-a]
+  nodePools:
+  - {name: cpu, machineType: e2-standard-4, nodeCount: 2}
+  - {name: cheap, machineType: e2-standard-4, provisioning: spot, nodeCount: 2}
+  autoscaling: AUTOSCALING
+"""
+NAP = "{autoProvisioning: {limits: [{resource: cpu, max: 100}, {resource: memory, max: 1000}]}}"
+
+
+def told_with_cluster(fault: str, autoscaling: str = "{}") -> str:
+    """What is wrong with a fault in a world with a Cluster."""
+    text = f"{HEAD}  - {fault}\n{CLUSTER.replace('AUTOSCALING', autoscaling)}"
+    try:
+        make_scenario(read_manifests([("s.yaml", text)]))
+    except InvalidScenario as invalid:
+        return str(invalid).removeprefix("s.yaml:1 Scenario/s: spec.faults[0].")
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("fail: {pool: gpu}", "fail.pool: unknown node pool 'gpu'; did you mean 'cpu'?"),
+        ("fail: {slice: tpus}", "fail.slice: unknown node pool 'tpus'; name one that the Cluster has, such as 'cheap'"),
+        ("reclaimSpot: {pool: cpu}", "reclaimSpot.pool: the machines of 'cpu' are standard, so nobody takes them back"),
+        (
+            "stockout: {machine: e2-standard4, for: 1m}",
+            "stockout.machine: unknown machine type 'e2-standard4'; did you",
+        ),
+        ("stockout: {machine: e2-standard-4, zone: r-b, for: 1m}", "stockout.zone: unknown zone 'r-b'; did you mean"),
+        ("slowBoot: {machine: x, times: 2, for: 1m}", "slowBoot.machine: unknown machine type 'x'"),
+    ],
+)
+def test_what_a_fault_names_must_be_there(fault: str, said: str) -> None:
+    assert told_with_cluster(f"{{at: 1m, {fault}}}").startswith(said)
+
+
+@pytest.mark.parametrize("fault", ["fail: {pool: cpu}", "reclaimSpot: {pool: cheap}", "fail: {node: gke-c-cpu-1}"])
+def test_faults_that_may_meet_somebody_are_taken(fault: str) -> None:
+    assert told_with_cluster(f"{{at: 1m, {fault}}}") == ""
+
+
+def test_pools_that_are_made_later_may_be_named() -> None:
+    assert told_with_cluster("{at: 1m, fail: {pool: nap-e2-standard-2-1}}", NAP) == ""

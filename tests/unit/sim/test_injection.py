@@ -112,10 +112,18 @@ def test_what_finds_nothing_does_nothing() -> None:
     world.run_until(None)
     assert [record["nodes"] for record in log] == [[], []]
     assert world.refused == []
+    assert [fault.path for fault in world.missed] == ["spec.faults[0]", "spec.faults[1]"]
+
+
+def test_chance_that_meets_nobody_is_not_told_of() -> None:
+    world, log = world_of("{every: {mean: 1m, until: 10m}, fail: {jobSet: team/none}}", job=JOB % (1, 600))
+    world.run_until(None)
+    assert log
+    assert world.missed == []
 
 
 def test_spot_machines_get_notice_and_stop_after_half_a_minute() -> None:
-    world, _ = world_of("{at: 1m, reclaimSpot: {pool: spot}}", "{at: 1m, reclaimSpot: {pool: cpu}}")
+    world, _ = world_of("{at: 1m, reclaimSpot: {pool: spot}}")
     world.run_until(MINUTE)
     assert sorted(phases(world, "spot")) == ["Running", "Stopping"]
     assert phases(world, "cpu") == ["Running", "Running"]
