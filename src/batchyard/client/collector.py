@@ -3,7 +3,9 @@
 Background: when an object goes, the objects that name it as an owner, and have no other living owner, are deleted;
 what they own goes after them in the same way. An object that is born with a dead owner is let be.
 Foreground: an object that is deleted so is only marked, with a finalizer; what it owns goes first, and the finalizer
-when nothing is left that holds it up (`blockOwnerDeletion`). Source: Kubernetes's pkg/controller/garbagecollector.
+when nothing is left that holds it up (`blockOwnerDeletion`).
+Orphaning: what an object owns stays, and loses it as an owner, if it is deleted with the finalizer `orphan`.
+Source: Kubernetes's pkg/controller/garbagecollector.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from batchyard.client.index import OwnerIndex
 from batchyard.ports.client import Delete, EventType, Propagation, Update, WatchEvent, Write
 
 FOREGROUND_FINALIZER: Final = "foregroundDeletion"
+ORPHAN_FINALIZER: Final = "orphan"
 
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
@@ -21,13 +24,14 @@ _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 class Collector:
     """Notes what goes, and deletes what is left behind when asked to."""
 
-    __slots__ = ("_apply", "_get", "_leaving", "_orphaned_by", "_owners", "_unblocked")
+    __slots__ = ("_apply", "_get", "_leaving", "_orphaned_by", "_orphaning", "_owners", "_unblocked")
 
     def __init__(self, get: Callable[[Key], Obj | None], apply: Callable[[Write], object]) -> None:
         self._get = get
         self._apply = apply
         self._owners = OwnerIndex()
         self._orphaned_by: list[str] = []  # uids of owners that went
+        self._orphaning: dict[str, Key] = {}  # by uid, what is to leave what it owns behind
         self._leaving: dict[str, Key] = {}  # by uid, what waits for those it owns
         self._unblocked: dict[str, None] = {}  # uids of these to look at again
 
@@ -41,7 +45,9 @@ class Collector:
         metadata = event.obj["metadata"]
         uid = metadata.get("uid")
         if event.type is not _DELETED:
-            if uid not in self._leaving and _leaves_last(metadata):
+            if _is_deleted_with(ORPHAN_FINALIZER, metadata):
+                self._orphaning[uid] = event.key
+            if uid not in self._leaving and _is_deleted_with(FOREGROUND_FINALIZER, metadata):
                 self._leaving[uid] = event.key
                 self._unblocked[uid] = None
             return
@@ -52,7 +58,9 @@ class Collector:
             self._unblock(metadata)
 
     def collect(self) -> None:
-        """Delete what is due: the dependents of those that went, and of those that wait for them to go."""
+        """Let go what is due: what leaves others behind, what others left behind, what waits for others to go."""
+        if self._orphaning:
+            self._orphan()
         if self._orphaned_by:
             self._collect_orphans()
         if self._unblocked:
@@ -63,6 +71,18 @@ class Collector:
         for owner in metadata.get("ownerReferences") or ():
             if owner["uid"] in self._leaving:
                 self._unblocked[owner["uid"]] = None
+
+    def _orphan(self) -> None:
+        """Let what is owned stay where its owner wants that, and then the owner go."""
+        orphaning, self._orphaning = self._orphaning, {}
+        for uid, key in orphaning.items():
+            owner = self._get(key)
+            if owner is None or not _is_deleted_with(ORPHAN_FINALIZER, owner["metadata"]):
+                continue
+            for _, obj in self._dependents(uid):
+                others = [each for each in obj["metadata"]["ownerReferences"] if each["uid"] != uid]
+                self._apply(Update(with_metadata(obj, ownerReferences=others or None)))
+            self._apply(Update(without_finalizer(owner, ORPHAN_FINALIZER)))
 
     def _collect_orphans(self) -> None:
         """Delete what owners leave behind; an object with another living owner only loses the dead."""
@@ -102,9 +122,9 @@ class Collector:
         return any(obj is not None and obj["metadata"].get("uid") == owner["uid"] for obj in found)
 
 
-def _leaves_last(metadata: Obj) -> bool:
-    """Whether an object is deleted in the foreground."""
-    return "deletionTimestamp" in metadata and FOREGROUND_FINALIZER in metadata.get("finalizers", ())
+def _is_deleted_with(finalizer: str, metadata: Obj) -> bool:
+    """Whether an object is deleted and has a finalizer that says what becomes of what it owns."""
+    return "deletionTimestamp" in metadata and finalizer in metadata.get("finalizers", ())
 
 
 def _blocks(dependent: Obj, uid: str) -> bool:

@@ -131,6 +131,28 @@ def test_in_the_foreground_an_object_that_owns_nothing_goes_at_once() -> None:
     assert desk.names() == []
 
 
+def test_what_an_owner_orphans_stays_with_its_other_owners() -> None:
+    desk = Desk()
+    top = desk.create("ConfigMap", "top", metadata={"finalizers": ["orphan", "f"]})
+    other = desk.create("ConfigMap", "other")
+    desk.create("ConfigMap", "alone", top)
+    desk.create("ConfigMap", "shared", top, other)
+    desk.write(Delete(Key("ConfigMap", "team", "top")))
+    assert desk.names() == ["alone", "other", "shared", "top"]
+    left = desk.client.get(Key("ConfigMap", "team", "top"))
+    assert left is not None
+    assert left["metadata"]["finalizers"] == ["f"]
+    owners = [obj["metadata"].get("ownerReferences") for obj in desk.client.list("ConfigMap")]
+    assert [None if each is None else [owner["name"] for owner in each] for each in owners] == [
+        None,
+        [],
+        ["other"],
+        [],
+    ]
+    desk.write(Update(with_metadata(left, finalizers=None)))
+    assert desk.names() == ["alone", "other", "shared"]
+
+
 def test_an_object_is_made_ready_as_its_kind_demands() -> None:
     kernel = VirtualKernel(START)
     prepared: list[str] = []
