@@ -19,7 +19,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One platform for the tests of this module."""
     folder = tmp_path_factory.mktemp("platform")
     with Running(folder, "--cluster", str(EXAMPLES / "refarch/cluster.yaml"), "--speed", "60x") as started:
-        started.kubectl("apply", "-R", "-f", PLATFORM)
+        started.kubectl("apply", "-R", "-f", f"{PLATFORM}/teams", "-f", PLATFORM)
         yield started
 
 

@@ -9,6 +9,9 @@ from batchyard.ports.client import Create, Write
 def refusal(error: ApiError, write: Write, path: ResourcePath, name: str) -> Refused:
     """An error of a write in the words of the API."""
     match error:
+        case NotFound() if isinstance(write, Create):  # what a new object needs is its Namespace
+            about = {"name": write.obj["metadata"].get("namespace", ""), "kind": "namespaces"}
+            return Refused(404, "NotFound", str(error), about)
         case NotFound():
             return not_found(path)
         case Conflict() if isinstance(write, Create):

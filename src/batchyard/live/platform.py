@@ -12,6 +12,7 @@ from typing import Final
 
 import uvicorn
 
+from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
@@ -30,26 +31,25 @@ from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.http import Wire
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.tls import PeerProtocol
-from batchyard.ports.client import Create, EventType, WatchEvent, Write, WriteResult
+from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
 from batchyard.runtime.pace import pace_of
 from batchyard.store.journal import Journal
 from batchyard.store.memory import Store
-from batchyard.wiring import Platform, Ports, Settings, build_platform, preparations
+from batchyard.wiring import Platform, Ports, Settings, build_platform, guards, preparations
 
 JOURNAL: Final = "journal.db"
 KUBECONFIG: Final = "kubeconfig"
 LOOPBACK: Final = "127.0.0.1"
-_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
 class LiveClient(LocalClient):
     """The client in process, with the revision of its store."""
 
     def __init__(self, store: Store, kernel: LiveKernel, prepare: Mapping[str, Prepare]) -> None:
-        super().__init__(store, kernel, prepare=prepare)
+        super().__init__(store, kernel, prepare=prepare, guards=guards())
         self._revisions = store
 
     @property
@@ -105,15 +105,13 @@ class Embedded:
         found = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
         self.platform.runner.observe(events)
-        wanted = [_namespace(name) for name in _NAMESPACES] + (
-            [] if cluster is None else list(initial_objects(cluster))
-        )
-        missing = [Create(obj) for obj in wanted if self._client.get(key_of(obj)) is None]
-        self._kernel.post(lambda: self._make(missing))
+        wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *([] if cluster is None else initial_objects(cluster))]
+        self._kernel.post(lambda: self._make(wanted))
 
-    def _make(self, writes: Iterable[Write]) -> None:
-        for write in writes:
-            self._client.submit([write], _must_succeed)
+    def _make(self, wanted: Iterable[Obj]) -> None:
+        for obj in wanted:
+            if self._client.get(key_of(obj)) is None:
+                self._client.submit([Create(obj)], _must_succeed)
 
 
 def _last_instant(store: Store) -> Instant:
@@ -121,10 +119,6 @@ def _last_instant(store: Store) -> Instant:
     born = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
     renewed = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE)]
     return max((parse_time(text) for text in (*born, *renewed) if text), default=0)
-
-
-def _namespace(name: str) -> Obj:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}, "spec": {}}
 
 
 def _ignore(_loop: object) -> None:

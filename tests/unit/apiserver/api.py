@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+import make
+from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.authentication import MASTERS, User
 from batchyard.apiserver.authorization import MastersOnly
@@ -17,7 +19,7 @@ from batchyard.client.local import LocalClient
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import WatchEvent, Write, WriteResult
 from batchyard.store.memory import Store
-from batchyard.wiring import Settings, preparations
+from batchyard.wiring import Settings, guards, preparations
 
 OWNER = User("owner", (MASTERS,))
 
@@ -28,7 +30,9 @@ class Stored:
     def __init__(self, window: int) -> None:
         self.kernel = VirtualKernel()
         self.store = Store(window=window)
-        self.client = LocalClient(self.store, self.kernel, prepare=preparations(Settings()))
+        self.client = LocalClient(self.store, self.kernel, prepare=preparations(Settings()), guards=guards())
+        for name in ("default", "team", "other"):
+            self.store.put(Key(scheme.NAMESPACE, "", name), make.namespace(name))
         self._watches: list[WatchStream] = []
         self.store.listen(self._tell)
 

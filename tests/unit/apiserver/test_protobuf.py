@@ -66,10 +66,10 @@ def test_bytes_are_written_as_json_has_them() -> None:
 
 
 def test_an_object_in_protobuf_is_made() -> None:
-    sent = enveloped("v1", "Namespace", field(1, metadata("team")))
+    sent = enveloped("v1", "Namespace", field(1, metadata("new")))
     headers = {"content-type": "application/vnd.kubernetes.protobuf"}
     made = Api().ask("POST", "/api/v1/namespaces", sent, headers=headers)
-    assert (made.code, made.body["metadata"]["name"]) == (201, "team")
+    assert (made.code, made.body["metadata"]["name"]) == (201, "new")
 
 
 @pytest.mark.parametrize(
