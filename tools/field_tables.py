@@ -46,6 +46,7 @@ NATIVE_ROOTS: Final = (
     *("scheduling_v1.PriorityClass", "meta_v1.ObjectMeta", "core_v1.Event", "core_v1.ResourceQuota"),
     *("core_v1.LimitRange", "policy_v1.PodDisruptionBudget", "batch_v1.CronJob", "apps_v1.Deployment"),
     *("apps_v1.ReplicaSet", "apps_v1.StatefulSet", "apps_v1.DaemonSet", "networking_v1.NetworkPolicy"),
+    *("rbac_v1.Role", "rbac_v1.RoleBinding", "rbac_v1.ClusterRole", "rbac_v1.ClusterRoleBinding"),
 )
 #: Mappings of other things than texts, by `Type.field` or by the name of the field wherever it is.
 MAPS: Final = {
@@ -99,6 +100,7 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "PodSpec.restartPolicy": {"enum": ["Always", "OnFailure", "Never"]},
     "PodSpec.terminationGracePeriodSeconds": {"min": 0},
     "PriorityClass.preemptionPolicy": {"enum": ["PreemptLowerPriority", "Never"]},
+    "RoleRef.apiGroup": {"default": "rbac.authorization.k8s.io"},
     "ServicePort.port": {"min": 1, "max": 65535},
     "ServicePort.protocol": {"enum": ["TCP", "UDP", "SCTP"], "default": "TCP"},
     "ServiceSpec.sessionAffinity": {"enum": ["ClientIP", "None"]},

@@ -23,6 +23,7 @@ from batchyard.controllers.admission.workload import WorkloadLifecycle
 from batchyard.controllers.autoscaler.controller import Autoscaler
 from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
+from batchyard.controllers.cluster_roles import ClusterRoleAggregation
 from batchyard.controllers.event_expiry import EventExpiry
 from batchyard.controllers.job_pods.controller import JobPods
 from batchyard.controllers.job_sets.controller import JobSetController
@@ -39,6 +40,7 @@ from batchyard.controllers.placement.hotswap import Hotswap
 from batchyard.controllers.provisioning.checks import ProvisioningChecks
 from batchyard.controllers.provisioning.controller import ProvisioningController
 from batchyard.controllers.runner import EventSink, Runner
+from batchyard.controllers.service_accounts import ServiceAccounts
 from batchyard.controllers.ttl import TtlAfterFinished
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle.job.selector import with_selector
@@ -83,6 +85,8 @@ class Settings:
     hotswap: bool = True
     #: Whether Events are objects, as people read them with kubectl; then they go after an hour.
     with_events: bool = False
+    #: Whether others than the platform itself come to it: Namespaces have ServiceAccounts, ClusterRoles are aggregated.
+    with_users: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         JobSetController(),
         TtlAfterFinished(),
         Namespaces(),
+        *((ServiceAccounts(), ClusterRoleAggregation()) if settings.with_users else ()),
         *(_nodes(settings) if settings.with_nodes else ()),
         *ports.runtime,
         *ports.cloud,

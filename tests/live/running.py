@@ -29,19 +29,8 @@ class Running:
         self.kubeconfig = folder / "kubeconfig"
 
     def kubectl(self, *arguments: str, sent: str = "", fails: bool = False) -> str:
-        """What kubectl prints; with `fails`, what it says of its failure."""
-        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
-        done = subprocess.run(
-            ["kubectl", *arguments],
-            input=sent,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=_ANSWERS_WITHIN,
-            check=False,
-        )
-        assert (done.returncode != 0) is fails, done.stdout + done.stderr
-        return done.stderr if fails else done.stdout
+        """What kubectl prints to the owner; with `fails`, what it says of its failure."""
+        return kubectl(self.kubeconfig, *arguments, sent=sent, fails=fails)
 
     def kill(self) -> None:
         """End it without a word of warning."""
@@ -65,3 +54,18 @@ class Running:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
+
+
+def kubectl(kubeconfig: Path, *arguments: str, sent: str = "", fails: bool = False) -> str:
+    """What kubectl prints to somebody; with `fails`, what it says of its failure."""
+    done = subprocess.run(
+        ["kubectl", *arguments],
+        input=sent,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        timeout=_ANSWERS_WITHIN,
+        check=False,
+    )
+    assert (done.returncode != 0) is fails, done.stdout + done.stderr
+    return done.stderr if fails else done.stdout

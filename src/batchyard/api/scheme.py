@@ -26,6 +26,10 @@ MULTI_KUEUE_CONFIG: Final = "MultiKueueConfig.kueue.x-k8s.io"
 MULTI_KUEUE_CLUSTER: Final = "MultiKueueCluster.kueue.x-k8s.io"
 NODE: Final = "Node"
 LEASE: Final = "Lease.coordination.k8s.io"
+ROLE: Final = "Role.rbac.authorization.k8s.io"
+ROLE_BINDING: Final = "RoleBinding.rbac.authorization.k8s.io"
+CLUSTER_ROLE: Final = "ClusterRole.rbac.authorization.k8s.io"
+CLUSTER_ROLE_BINDING: Final = "ClusterRoleBinding.rbac.authorization.k8s.io"
 PROVISIONING_REQUEST: Final = "ProvisioningRequest.autoscaling.x-k8s.io"
 CLUSTER: Final = "Cluster.cloud.batchyard.dev"
 NODE_POOL: Final = "NodePool.cloud.batchyard.dev"
@@ -131,6 +135,10 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _built_in(CONFIG_MAP, "configmaps", "cm"),
     _built_in(SECRET, "secrets"),
     _built_in(SERVICE_ACCOUNT, "serviceaccounts", "sa"),
+    _built_in(CLUSTER_ROLE, "clusterroles", namespaced=False),
+    _built_in(CLUSTER_ROLE_BINDING, "clusterrolebindings", namespaced=False),
+    _built_in(ROLE, "roles"),
+    _built_in(ROLE_BINDING, "rolebindings"),
     _built_in(SERVICE, "services", "svc", has_status=True),
     _built_in(POD_TEMPLATE, "podtemplates"),
     _built_in(RESOURCE_QUOTA, "resourcequotas", "quota", has_status=True),

@@ -1,12 +1,14 @@
 """Who may do what: the question that is asked of every request. Source: k8s.io/apiserver, pkg/authorization."""
 
+import re
 from typing import Final, NamedTuple, Protocol
 
-from batchyard.apiserver.authentication import MASTERS, User
+from batchyard.apiserver.authentication import User
 from batchyard.apiserver.paths import ResourcePath
-from batchyard.apiserver.request import Request
+from batchyard.apiserver.request import Refused, Request
 
 _VERBS: Final = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_NAME_SELECTED: Final = re.compile(r"(?:.*,)?metadata\.name==?([^,=!]+)(?:,.*)?")
 
 
 class Attributes(NamedTuple):
@@ -22,38 +24,51 @@ class Attributes(NamedTuple):
     path: str = ""
 
 
+class Decision(NamedTuple):
+    """Whether something may be done, and why where there is something to say."""
+
+    allowed: bool
+    reason: str = ""
+
+
 class Authorizer(Protocol):
     """Decides who may do what."""
 
-    def allows(self, attributes: Attributes) -> bool:
+    def decide(self, attributes: Attributes) -> Decision:
         """Whether it may be done."""
-
-
-class MastersOnly:
-    """Those who may do everything may do it; nobody else anything."""
-
-    def allows(self, attributes: Attributes) -> bool:
-        """Whether it may be done."""
-        return MASTERS in attributes.user.groups
 
 
 def attributes_of(request: Request, path: ResourcePath | None) -> Attributes:
     """What a request is about to do."""
     if path is None:
         return Attributes(request.user, request.method.lower(), path=request.path)
-    info = path.info
-    where = (path.subresource, path.namespace, path.name)
-    return Attributes(request.user, _verb(request, path), info.group, info.plural, *where)
+    info, verb = path.info, _verb(request, path)
+    is_namespace = info.plural == "namespaces" and not info.group
+    namespace = path.name if is_namespace else path.namespace  # so that those who may read all in it may read it too
+    name = path.name
+    if not name and verb in {"list", "watch", "deletecollection"}:
+        selected = _NAME_SELECTED.fullmatch(request.query.get("fieldSelector", ""))
+        name = selected[1] if selected else ""
+    return Attributes(request.user, verb, info.group, info.plural, path.subresource, namespace, name)
 
 
-def refusal(attributes: Attributes) -> str:
-    """What is told of what may not be done, as the API server words it."""
+def forbidden(attributes: Attributes, reason: str = "") -> Refused:
+    """The refusal of what may not be done, as the API server words it."""
     told = f'User "{attributes.user.name}" cannot {attributes.verb}'
     if not attributes.resource:
-        return f'{told} path "{attributes.path}"'
+        return Refused(403, "Forbidden", f'forbidden: {told} path "{attributes.path}"')
     part = f"/{attributes.subresource}" if attributes.subresource else ""
     where = f'in the namespace "{attributes.namespace}"' if attributes.namespace else "at the cluster scope"
-    return f'{told} resource "{attributes.resource}{part}" in API group "{attributes.group}" {where}'
+    told += f' resource "{attributes.resource}{part}" in API group "{attributes.group}" {where}'
+    return refused_resource(attributes.group, attributes.resource, attributes.name, f"{told}{reason and f': {reason}'}")
+
+
+def refused_resource(group: str, resource: str, name: str, why: str) -> Refused:
+    """The refusal of something about a resource, or about one of its objects."""
+    title = f"{resource}.{group}" if group else resource
+    details = {field: value for field, value in (("name", name), ("group", group), ("kind", resource)) if value}
+    named = f'{title} "{name}"' if name else title
+    return Refused(403, "Forbidden", f"{named} is forbidden: {why}", details)
 
 
 def _verb(request: Request, path: ResourcePath) -> str:

@@ -71,13 +71,27 @@ def _group(name: str, of: Sequence[str]) -> dict[str, Any]:
 
 def _list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
-    for info, _, subresources in resources:
+    for resource in resources:
+        info = resource.info
         named = {"namespaced": info.namespaced, "kind": info.kind}
         short = {"shortNames": list(info.short_names)} if info.short_names else {}
-        found.append({"name": info.plural, "singularName": info.singular, **named, "verbs": VERBS, **short})
+        found.append({"name": info.plural, "singularName": info.singular, **named, "verbs": _verbs(resource), **short})
         found += [
             {"name": f"{info.plural}/{part}", "singularName": "", **named, "verbs": _PART_VERBS}
-            for part in subresources
+            for part in resource.subresources
+        ]
+        found += [
+            {
+                "name": f"{info.plural}/{part}",
+                "singularName": "",
+                "namespaced": info.namespaced,
+                "group": answer.group,
+                "version": answer.version,
+                "kind": answer.kind,
+                "verbs": answer.verbs,
+            }
+            for part, answer in resource.answers.items()
+            if part
         ]
     group_version = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": found}
@@ -111,12 +125,24 @@ def _told(resource: Resource, version: str) -> dict[str, Any]:
         "responseKind": kind,
         "scope": "Namespaced" if info.namespaced else "Cluster",
         "singularResource": info.singular,
-        "verbs": VERBS,
+        "verbs": _verbs(resource),
     }
     if info.short_names:
         told["shortNames"] = list(info.short_names)
-    if resource.subresources:
-        told["subresources"] = [
-            {"subresource": part, "responseKind": kind, "verbs": _PART_VERBS} for part in resource.subresources
-        ]
-    return told
+    parts = [{"subresource": part, "responseKind": kind, "verbs": _PART_VERBS} for part in resource.subresources]
+    parts += [
+        {
+            "subresource": part,
+            "responseKind": {"group": answer.group, "version": answer.version, "kind": answer.kind},
+            "verbs": answer.verbs,
+        }
+        for part, answer in resource.answers.items()
+        if part
+    ]
+    return {**told, "subresources": parts} if parts else told
+
+
+def _verbs(resource: Resource) -> list[str]:
+    """What can be done to the objects of a resource; where there are none, to the resource itself."""
+    answer = resource.answers.get("")
+    return VERBS if answer is None else answer.verbs

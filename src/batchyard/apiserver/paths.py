@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from batchyard.api.scheme import ServedKind
-from batchyard.apiserver.resources import Resource, Resources
+from batchyard.apiserver.resources import Answer, Resource, Resources
 
 
 class ResourcePath(NamedTuple):
@@ -23,6 +23,11 @@ class ResourcePath(NamedTuple):
     def info(self) -> ServedKind:
         """The kind of the objects there."""
         return self.resource.info
+
+    @property
+    def answer(self) -> Answer | None:
+        """Who answers here, where that is not the registry."""
+        return self.resource.answers.get(self.subresource)
 
     @property
     def api_version(self) -> str:

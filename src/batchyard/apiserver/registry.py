@@ -16,7 +16,7 @@ from batchyard.apiserver.patch import patched
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decoded
 from batchyard.apiserver.refusals import conflict, details, invalid, not_found, refusal
-from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_request
+from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_request, method_not_allowed
 from batchyard.apiserver.selection import selection_of
 from batchyard.ports.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
 
@@ -57,6 +57,8 @@ class Registry:
 
     def handle(self, request: Request, path: ResourcePath) -> Response:
         """Answer a request for a resource; Refused where it cannot be done."""
+        if path.info.namespaced and not path.namespace:
+            raise method_not_allowed()  # nothing is written to all namespaces at once
         match request.method, bool(path.name):
             case "POST", False:
                 return self._create(request, path)
@@ -68,7 +70,7 @@ class Registry:
                 return self._delete(request, path)
             case "DELETE", False:
                 return self._delete_all(request, path)
-        raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        raise method_not_allowed()
 
     # --- writing ---
 
@@ -77,6 +79,7 @@ class Registry:
         obj = with_metadata(sent.obj, resourceVersion=None)
         if path.namespace and obj["metadata"].get("namespace") != path.namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        self._guard(obj, request, path)
         stored = self._write(Create(obj), path, obj["metadata"].get("name", ""))
         return Response(201, self._shown(stored, path), sent.warnings)
 
@@ -85,10 +88,7 @@ class Registry:
         if stored is None:
             raise not_found(path)
         sent = self._read(request, path)
-        if sent.obj["metadata"].get("name") != path.name:
-            told = f"the name of the object ({sent.obj['metadata'].get('name', '')}) does not match"
-            raise bad_request(f"{told} the name on the URL ({path.name})")
-        return self._replace(sent, stored, path)
+        return self._replace(sent, stored, request, path)
 
     def _patch(self, request: Request, path: ResourcePath) -> Response:
         for attempt in range(PATCHES_MAX):
@@ -97,21 +97,23 @@ class Registry:
             wanted = patched(shown, request)
             sent = self._completed(wanted, path)
             try:
-                return self._replace(sent, stored, path)
+                return self._replace(sent, stored, request, path)
             except Refused as refused:
                 named = wanted["metadata"].get("resourceVersion") != shown["metadata"]["resourceVersion"]
                 if refused.reason != "Conflict" or named or attempt == PATCHES_MAX - 1:
                     raise
         raise AssertionError("unreachable: the last attempt answers or raises")
 
-    def _replace(self, sent: Sent, stored: Obj, path: ResourcePath) -> Response:
+    def _replace(self, sent: Sent, stored: Obj, request: Request, path: ResourcePath) -> Response:
         """Put what was sent in the place of what is stored, or its status."""
+        _check_place(sent.obj, path)
         if path.subresource == "status":
             write: Write = UpdateStatus({**stored, **sent.obj})
         else:
             faults = path.resource.strategy.check_update({**sent.obj, "status": stored.get("status", {})}, stored)
             if faults:
                 raise invalid(InvalidObject(faults), path, path.name)
+            self._guard(sent.obj, request, path)
             write = Update(sent.obj)
         done = self._write(write, path, path.name)
         return Response(200, self._shown(done, path), sent.warnings)
@@ -165,6 +167,11 @@ class Registry:
             raise invalid(InvalidObject(decoded.faults), path, name)
         return Sent(decoded.obj, tuple(decoded.warnings))
 
+    def _guard(self, obj: Obj, request: Request, path: ResourcePath) -> None:
+        """Refused if the user may not write what is in the object."""
+        if path.resource.guard is not None:
+            path.resource.guard(request.user, obj)
+
     def _write(self, write: Write, path: ResourcePath, name: str) -> Obj:
         result = self._objects.attempt(write)
         if result.error is not None:
@@ -198,6 +205,14 @@ def body_of(request: Request) -> Any:
         return _decode_json(request.body) if request.body else {}
     except (msgspec.DecodeError, RecursionError) as error:
         raise bad_request(f"the request's body is no JSON: {error}") from error
+
+
+def _check_place(obj: Obj, path: ResourcePath) -> None:
+    """Refused unless an object is the one that the path names."""
+    for field, wanted in (("name", path.name), ("namespace", path.namespace)):
+        found = obj["metadata"].get(field) or ""
+        if found != wanted:
+            raise bad_request(f"the {field} of the object ({found}) does not match the {field} on the URL ({wanted})")
 
 
 def _key(path: ResourcePath) -> Key:

@@ -1,13 +1,15 @@
 """Requests, responses and errors as values: what lies between the wire and the registry."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError
 from batchyard.apiserver.authentication import ANONYMOUS, User
 
 JSON: Final = "application/json"
+#: Between the values of a header that was sent more than once; none can hold it.
+SEPARATOR: Final = "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,12 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     user: User = ANONYMOUS
+    #: The address it came from.
+    source: str = ""
+
+    def made_by(self, user: User) -> "Request":
+        """The request as that of another user."""
+        return replace(self, user=user)
 
     def flag(self, name: str) -> bool:
         """Whether a query parameter says true, as Go's strconv.ParseBool reads it."""
@@ -33,6 +41,8 @@ class Response(NamedTuple):
     body: Any
     warnings: tuple[str, ...] = ()
     content_type: str = JSON
+    #: After how many seconds to ask again.
+    retry_after: int | None = None
 
 
 class Refused(Exception):  # noqa: N818 - as a person would say it
@@ -50,7 +60,8 @@ class Refused(Exception):  # noqa: N818 - as a person would say it
         status |= {"message": str(self), "reason": self.reason}
         if self.details:
             status["details"] = self.details
-        return Response(self.code, {**status, "code": self.code})
+        retry_after = self.details.get("retryAfterSeconds")
+        return Response(self.code, {**status, "code": self.code}, retry_after=retry_after)
 
 
 def bad_request(message: str) -> Refused:
@@ -61,6 +72,11 @@ def bad_request(message: str) -> Refused:
 def path_not_found() -> Refused:
     """There is nothing at that path."""
     return Refused(404, "NotFound", "the server could not find the requested resource")
+
+
+def method_not_allowed() -> Refused:
+    """What is at that path takes no such request."""
+    return Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def causes_of(faults: tuple[FieldError, ...]) -> list[dict[str, str]]:

@@ -4,15 +4,19 @@ The kinds that batchyard has are served from the start. Those of CustomResourceD
 whoever keeps something that follows from what is served asks `edition` whether it has changed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.api.decode import Decoded
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind
 from batchyard.api.tables import Column
+from batchyard.apiserver.authentication import User
+from batchyard.apiserver.request import Request, Response
 from batchyard.base.instant import Instant
+
+_VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 class Strategy(Protocol):
@@ -37,6 +41,25 @@ class Strategy(Protocol):
         """Its schema in a version, as OpenAPI has it, and all schemas that it refers to, by name."""
 
 
+Guard: TypeAlias = Callable[[User, Obj], None]
+"""Asked before an object is written for a user, beyond whether he may write such objects; Refused where he may not."""
+
+
+class Answer(NamedTuple):
+    """Who answers, where what is sent and answered is no stored object: a review, a token, an eviction."""
+
+    group: str
+    version: str
+    kind: str
+    #: What each HTTP method calls: with the request, and the namespace and name in its path.
+    methods: Mapping[str, Callable[[Request, str, str], Response]]
+
+    @property
+    def verbs(self) -> list[str]:
+        """The verbs of its methods."""
+        return [_VERBS[method] for method in self.methods]
+
+
 class Resource(NamedTuple):
     """A resource that is served."""
 
@@ -44,6 +67,9 @@ class Resource(NamedTuple):
     strategy: Strategy
     #: Parts of its objects that have paths of their own, `status` among them.
     subresources: tuple[str, ...] = ()
+    #: Parts of its objects that are answered by a function; at '' the resource itself, where it has no objects.
+    answers: Mapping[str, Answer] = {}
+    guard: Guard | None = None
 
     @property
     def title(self) -> str:

@@ -3,20 +3,24 @@
 from collections.abc import Callable
 from typing import Final
 
-from batchyard.apiserver.authentication import ANONYMOUS
-from batchyard.apiserver.authorization import Authorizer, attributes_of, refusal
+from batchyard.apiserver.access import HEALTH, Access
+from batchyard.apiserver.audit import Audited, Auditor, no_audit
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.paths import ResourcePath, resource_at
 from batchyard.apiserver.reading import Feed, Reading
 from batchyard.apiserver.registry import Objects, Registry
-from batchyard.apiserver.request import Refused, Request, Response, path_not_found
+from batchyard.apiserver.request import (
+    Refused,
+    Request,
+    Response,
+    method_not_allowed,
+    path_not_found,
+)
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.watching import WatchStream
 from batchyard.base.instant import Instant
 
-_HEALTH: Final = ("healthz", "livez", "readyz")
-_OPEN: Final = (*_HEALTH, "version")
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -29,27 +33,38 @@ class ApiServer:
         feed: Feed,
         now: Callable[[], Instant],
         resources: Resources,
-        authorizer: Authorizer,
+        access: Access,
+        audit: Auditor = no_audit,
     ) -> None:
         self._registry = Registry(objects)
         self._reading = Reading(objects, feed, now)
         self._resources = resources
-        self._authorizer = authorizer
+        self._access = access
+        self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
 
     def handle(self, request: Request) -> Response | WatchStream:
         """Answer a request."""
-        try:
-            return self._answer(request)
-        except Refused as refused:
-            return refused.response()
-
-    def _answer(self, request: Request) -> Response | WatchStream:
+        known = acting = request
         path = resource_at(self._resources, request.path)
-        self._check_allowed(request, path)
+        try:
+            known = acting = self._access.authenticated(request)
+            acting = self._access.acting(known)
+            answer = self._answer(acting, path)
+        except Refused as refused:
+            answer = refused.response()
+        self._audit(Audited(known, acting, path, answer))
+        return answer
+
+    def _answer(self, request: Request, path: ResourcePath | None) -> Response | WatchStream:
+        self._access.check(request, path)
         if path is None:
             return self._about_the_server(request)
+        if path.answer is not None:
+            if request.method not in path.answer.methods:
+                raise method_not_allowed()
+            return path.answer.methods[request.method](request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
             raise path_not_found()
         if request.method != "GET":
@@ -58,28 +73,12 @@ class ApiServer:
             return self._reading.watch(request, path)
         return self._reading.get(request, path) if path.name else self._reading.list(request, path)
 
-    def _check_allowed(self, request: Request, path: ResourcePath | None) -> None:
-        """Whoever may not do it is refused; who is not known at all may only ask how the server is."""
-        if path is None and request.path.strip("/").split("/")[0] in _OPEN:
-            return
-        if request.user.name == ANONYMOUS.name:
-            raise Refused(401, "Unauthorized", "Unauthorized")
-        attributes = attributes_of(request, path)
-        if self._authorizer.allows(attributes):
-            return
-        told = refusal(attributes)
-        if path is None:
-            raise Refused(403, "Forbidden", f"forbidden: {told}")
-        details = {"name": path.name, "group": path.info.group, "kind": path.info.plural}
-        named = f'{path.resource.title} "{path.name}"' if path.name else path.resource.title
-        raise Refused(403, "Forbidden", f"{named} is forbidden: {told}", {k: v for k, v in details.items() if v})
-
     def _about_the_server(self, request: Request) -> Response:
         """What is served, and how it is."""
         if request.method not in {"GET", "HEAD"}:
             raise path_not_found()
         first, _, rest = request.path.strip("/").partition("/")
-        if first in _HEALTH:
+        if first in HEALTH:
             return Response(200, "ok", content_type=_TEXT)
         is_aggregated = not rest and AGGREGATED in request.headers.get("accept", "") and first in {"api", "apis"}
         if first == "openapi":

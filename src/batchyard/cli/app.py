@@ -138,7 +138,7 @@ _DATA_DIR = Path(".batchyard")
 
 
 @app.command()
-def up(
+def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     data_dir: _DataDir = _DATA_DIR,
     cluster: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The nodes there are: simulated pools, limits, capacity.")
@@ -150,11 +150,20 @@ def up(
     insecure_loopback: Annotated[
         bool, typer.Option(help="No TLS and no credentials, for whoever is on this machine.")
     ] = False,
+    listen: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Listen at this address of the machine, for others to reach.")
+    ] = None,
+    audit_log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write down who did what, as JSON lines; 100 MB, and the last.")
+    ] = None,
 ) -> None:
     """Run the platform on this machine, for kubectl to talk to, until it is told to end."""
+    if insecure_loopback and listen is not None:
+        raise typer.BadParameter("--insecure-loopback is for this machine alone: leave out --listen")
     from batchyard.cli import up as command  # noqa: PLC0415 - loads the platform
 
-    command.up(command.Wanted(data_dir, port, insecure_loopback, cluster, speed))
+    wanted = command.Wanted(data_dir, port, insecure_loopback, cluster, speed, audit_log=audit_log)
+    command.up(wanted if listen is None else wanted._replace(address=listen))
 
 
 @app.command()
@@ -171,3 +180,19 @@ def down(data_dir: _DataDir = _DATA_DIR) -> None:
     from batchyard.cli.up import down as command  # noqa: PLC0415 - loads the platform
 
     command(data_dir)
+
+
+@app.command()
+def user(
+    name: Annotated[str, typer.Argument(help="The name of the user.")],
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="GROUP", help="A group that the user is in, such as a team; repeatable.")
+    ] = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where kubectl is to work for the user.")] = "",
+    days: Annotated[int, typer.Option(min=1, max=365, help="For how long it is good; it cannot be taken back.")] = 30,
+    data_dir: _DataDir = _DATA_DIR,
+) -> None:
+    """Write a kubeconfig for another user of the platform; what he may do is said by RoleBindings."""
+    from batchyard.cli import user as command  # noqa: PLC0415 - loads the platform
+
+    command.user(data_dir, command.NewUser(name, group or [], namespace, days))

@@ -12,7 +12,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import CLUSTER, kind_info
 from batchyard.cli import output
-from batchyard.live.platform import KUBECONFIG, Place, serve
+from batchyard.live.platform import KUBECONFIG, LOOPBACK, Place, serve
 from batchyard.store.journal import JournalError
 
 STATE: Final = "up.json"
@@ -27,13 +27,17 @@ class Wanted(NamedTuple):
     is_insecure: bool
     cluster: Path | None
     speed: float
+    address: str = LOOPBACK
+    audit_log: Path | None = None
 
 
 def up(wanted: Wanted) -> None:
     """Run the platform until it is told to end."""
     cluster = None if wanted.cluster is None else _cluster_of(wanted.cluster)
     folder = wanted.folder
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.umask(0o077)  # what is made from here on is its owner's alone
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
 
     def ready(url: str) -> None:
         state = {"pid": os.getpid(), "url": url}
@@ -42,8 +46,9 @@ def up(wanted: Wanted) -> None:
         if not wanted.is_insecure:
             output.tell(f"batchyard: export KUBECONFIG={(folder / KUBECONFIG).resolve()}")
 
+    place = Place(folder, wanted.port, wanted.is_insecure, wanted.address, wanted.audit_log)
     try:
-        uvloop.run(serve(Place(folder, wanted.port, wanted.is_insecure), cluster, wanted.speed, ready))
+        uvloop.run(serve(place, cluster, wanted.speed, ready))
     except JournalError as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
@@ -67,6 +72,12 @@ def status(folder: Path) -> None:
     if state is None:
         output.fail(f"batchyard: nothing runs in {folder}")
     output.write(f"running  {state['url']}  pid {state['pid']}\n")
+
+
+def running_at(folder: Path) -> str | None:
+    """The address of the platform of a data directory; None if none runs."""
+    state = _state(folder)
+    return None if state is None else str(state["url"])
 
 
 def _state(folder: Path) -> dict[str, Any] | None:

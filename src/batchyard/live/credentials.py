@@ -12,18 +12,20 @@ from typing import Final, NamedTuple
 
 import yaml
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from batchyard.api.times import to_datetime
-from batchyard.base.instant import HOUR, Instant
+from batchyard.base.instant import HOUR, Duration, Instant
 
 ADMIN: Final = "admin"
-#: Whoever is in it may do everything.
-MASTERS: Final = "system:masters"
+AUTHORITY: Final = "ca.crt"
 _VALID_FOR: Final = 10 * 365 * 24 * HOUR
 _BEGINS_BEFORE: Final = HOUR  # clocks differ
+_NUMBER_LENGTH: Final = 32  # bytes of each of the two numbers of a signature
 
 
 class Signed(NamedTuple):
@@ -38,7 +40,7 @@ class Authority:
 
     def __init__(self, folder: Path, now: Instant) -> None:
         self._now = now
-        self._key_file, self.certificate_file = folder / "ca.key", folder / "ca.crt"
+        self._key_file, self.certificate_file = folder / "ca.key", folder / AUTHORITY
         if not self._key_file.exists():
             self._make()
         self._key = _loaded_key(self._key_file)
@@ -47,56 +49,92 @@ class Authority:
     def server(self, addresses: Sequence[str]) -> Signed:
         """The certificate of a server at these names and addresses."""
         names = x509.SubjectAlternativeName([_general_name(address) for address in addresses])
-        return self._signed(_name("batchyard"), ExtendedKeyUsageOID.SERVER_AUTH, names)
+        return self._signed(self._begun(_name("batchyard"), _VALID_FOR), ExtendedKeyUsageOID.SERVER_AUTH, names)
 
-    def client(self, user: str, groups: Sequence[str]) -> Signed:
+    def client(self, user: str, groups: Sequence[str], valid_for: Duration = _VALID_FOR) -> Signed:
         """The certificate of a user in these groups."""
-        return self._signed(_name(user, groups), ExtendedKeyUsageOID.CLIENT_AUTH, None)
+        return self._signed(self._begun(_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None)
 
     def _make(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._begun(_name("batchyard-ca"), key.public_key(), _name("batchyard-ca"))
+        name = _name("batchyard-ca")
+        builder = self._begun(name, _VALID_FOR).issuer_name(name).public_key(key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         certificate = builder.sign(key, hashes.SHA256())
         write_private(self.certificate_file, certificate.public_bytes(serialization.Encoding.PEM))
         write_private(self._key_file, _pem(key))
 
     def _signed(
-        self, subject: x509.Name, usage: x509.ObjectIdentifier, names: x509.SubjectAlternativeName | None
+        self,
+        begun: x509.CertificateBuilder,
+        usage: x509.ObjectIdentifier,
+        names: x509.SubjectAlternativeName | None,
     ) -> Signed:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._begun(subject, key.public_key(), self._certificate.subject)
+        builder = begun.issuer_name(self._certificate.subject).public_key(key.public_key())
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         return Signed(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
 
-    def _begun(self, subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer: x509.Name) -> x509.CertificateBuilder:
+    def _begun(self, subject: x509.Name, valid_for: Duration) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(to_datetime(self._now - _BEGINS_BEFORE))
-            .not_valid_after(to_datetime(self._now + _VALID_FOR))
+            .not_valid_after(to_datetime(self._now + valid_for))
         )
 
 
-def kubeconfig(url: str, authority: bytes, user: str, signed: Signed) -> str:
-    """A kubeconfig that talks to a server as a user, whole in itself."""
+class SigningKey:
+    """The key in a folder that signs tokens of ServiceAccounts (ES256), made if it is not there."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "tokens.key"
+        if not path.exists():
+            write_private(path, _pem(ec.generate_private_key(ec.SECP256R1())))
+        self._key = _loaded_key(path)
+        public = self._key.public_key().public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        digest = hashes.Hash(hashes.SHA256())
+        digest.update(public)
+        self.key_id = base64.urlsafe_b64encode(digest.finalize()).rstrip(b"=").decode()
+
+    def sign(self, message: bytes) -> bytes:
+        """The signature of a message: its two numbers, one after the other."""
+        numbers = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256())))
+        return b"".join(number.to_bytes(_NUMBER_LENGTH, "big") for number in numbers)
+
+    def is_signed(self, message: bytes, signature: bytes) -> bool:
+        """Whether that is the signature of a message."""
+        if len(signature) != 2 * _NUMBER_LENGTH:
+            return False
+        first, second = signature[:_NUMBER_LENGTH], signature[_NUMBER_LENGTH:]
+        encoded = encode_dss_signature(int.from_bytes(first, "big"), int.from_bytes(second, "big"))
+        try:
+            self._key.public_key().verify(encoded, message, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+
+def kubeconfig(url: str, authority: bytes, user: str, signed: Signed, namespace: str = "") -> str:
+    """A kubeconfig that talks to a server as a user, whole in itself; in a namespace, where one is named."""
     cluster = {"server": url, "certificate-authority-data": _base64(authority)}
     secrets = {
         "client-certificate-data": _base64(signed.certificate),
         "client-key-data": _base64(signed.key),
     }
+    context = {"cluster": "batchyard", "user": user, **({"namespace": namespace} if namespace else {})}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "batchyard", "cluster": cluster}],
         "users": [{"name": user, "user": secrets}],
-        "contexts": [{"name": "batchyard", "context": {"cluster": "batchyard", "user": user}}],
+        "contexts": [{"name": "batchyard", "context": context}],
         "current-context": "batchyard",
     }
     text: str = yaml.safe_dump(config, sort_keys=False)

@@ -1,19 +1,22 @@
 """The wire: ASGI to requests, responses and watches to ASGI. No logic beyond translation."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User, of_certificate
-from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.authentication import MASTERS, User, of_certificate
+from batchyard.apiserver.request import SEPARATOR, Refused, Request, Response, bad_request
 from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.watching import WatchStream
 from batchyard.live.durability import GroupCommit
 from batchyard.live.kernel import LiveKernel
+from batchyard.live.overload import Load
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -21,9 +24,13 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 OWNER: Final = of_certificate("admin", (MASTERS,))
 BODY_MAX: Final = 3 * 1024 * 1024
+#: Seconds in which a body has to come, and in which a client has to take what it is sent.
+BODY_WITHIN: Final = 30
+TAKEN_WITHIN: Final = 60
 BOOKMARKS_EVERY: Final = 60.0  # seconds
 _T = TypeVar("_T")
 _encode = msgspec.json.Encoder().encode
+_LOG: Final = logging.getLogger("batchyard")
 
 
 class Wire:
@@ -34,17 +41,22 @@ class Wire:
         self._kernel = kernel
         self._commit = commit
         self._revision = revision
+        self._load = Load()
+        self._defects = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            return
+        """Serve one request; a client that does not take its answer is left."""
+        if scope["type"] == "http":
+            with suppress(TimeoutError):
+                await self._serve(scope, receive, partial(_taken, send))
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            body = await _body(receive)
+            user = _user(scope)
+            with self._load.of(_header(scope, b"authorization") or user.name):
+                answer = await self._asked(_request(scope, await _body(receive), user))
         except Refused as refused:
-            await _respond(refused.response(), send)
-            return
-        answer = await self._asked(_request(scope, body))
+            answer = refused.response()
         if isinstance(answer, WatchStream):
             await self._stream(answer, scope, receive, send)
         else:
@@ -55,11 +67,22 @@ class Wire:
         future: asyncio.Future[Response | WatchStream] = asyncio.get_running_loop().create_future()
 
         def work() -> None:
-            answer = self._server.handle(request)
+            answer = self._answer(request)
             self._commit.when_durable(self._revision(), partial(_settle, future, answer))
 
         self._kernel.post(work)
         return await future
+
+    def _answer(self, request: Request) -> Response | WatchStream:
+        """The answer; a defect of ours stops nobody else, and what it was is for the log alone."""
+        try:
+            return self._server.handle(request)
+        except Exception:  # noqa: BLE001 - whatever it is
+            self._defects += 1
+            name = f"{self._kernel.clock():x}-{self._defects}"
+            _LOG.exception("defect %s in the answer to %s %s", name, request.method, request.path)
+            told = f"Internal error occurred: defect {name}; the log of the server says what it is"
+            return Refused(500, "InternalError", told).response()
 
     async def _stream(self, watch: WatchStream, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell the events of a watch until its client goes, or its time is over."""
@@ -93,15 +116,31 @@ class Wire:
             gone.cancel()
 
 
+async def _taken(send: Send, message: MutableMapping[str, Any]) -> None:
+    async with asyncio.timeout(TAKEN_WITHIN):
+        await send(message)
+
+
 def _settle(future: asyncio.Future[_T], value: _T) -> None:
     if not future.done():
         future.set_result(value)
 
 
 async def _body(receive: Receive) -> bytes:
+    """The body of a request; Refused if it is too large or does not come."""
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            return await _received(receive)
+    except TimeoutError as error:
+        raise Refused(408, "Timeout", f"the request did not come within {BODY_WITHIN} seconds") from error
+
+
+async def _received(receive: Receive) -> bytes:
     parts, length = [], 0
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise bad_request("the request ended before its body")  # half of one may say something else
         part = message.get("body", b"")
         length += len(part)
         if length > BODY_MAX:
@@ -111,26 +150,36 @@ async def _body(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-def _request(scope: Scope, body: bytes) -> Request:
+def _request(scope: Scope, body: bytes, user: User) -> Request:
     query: dict[str, str] = {}
     for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
         query.setdefault(name, value)
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    return Request(scope["method"], scope["path"], query, headers, body, _user(scope))
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}{SEPARATOR}{value}" if name in headers else value
+    client = scope.get("client")
+    return Request(scope["method"], scope["path"], query, headers, body, user, client[0] if client else "")
+
+
+def _header(scope: Scope, wanted: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")
 
 
 def _user(scope: Scope) -> User:
     """Whom the client's certificate names; over a wire without TLS, which only the owner may open, the owner."""
     if scope["scheme"] != "https":
         return OWNER
-    peer = scope.get("state", {}).get("peer")
-    return ANONYMOUS if peer is None else of_certificate(*peer)
+    user: User = scope["state"]["user"]
+    return user
 
 
 async def _respond(response: Response, send: Send) -> None:
     is_text = isinstance(response.body, str)
     body = response.body.encode() if is_text else _encode(response.body)
     start = _start(response.code, response.content_type, len(body))
+    if response.retry_after is not None:
+        start["headers"].append((b"retry-after", str(response.retry_after).encode()))
     start["headers"] += [(b"warning", f'299 - "{warning}"'.encode()) for warning in response.warnings]
     await send(start)
     await send({"type": "http.response.body", "body": body})

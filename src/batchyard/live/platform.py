@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import socket
-import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,21 +15,26 @@ from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
-from batchyard.apiserver.authorization import MastersOnly
+from batchyard.apiserver.audit import Auditor, no_audit
+from batchyard.apiserver.authentication import MASTERS
+from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.resources import Resources
+from batchyard.apiserver.security import security_of
 from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.tokens import Tokens
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient, Prepare
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.events import EventRecorder
+from batchyard.live.audit_log import AuditLog
 from batchyard.live.clock import wall_clock
-from batchyard.live.credentials import ADMIN, MASTERS, Authority, kubeconfig, write_private
+from batchyard.live.credentials import ADMIN, AUTHORITY, Authority, SigningKey, kubeconfig, write_private
 from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.http import Wire
 from batchyard.live.kernel import LiveKernel
-from batchyard.live.tls import PeerProtocol
+from batchyard.live.tls import PeerProtocol, server_context
 from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
@@ -42,7 +46,12 @@ from batchyard.wiring import Platform, Ports, Settings, build_platform, guards, 
 
 JOURNAL: Final = "journal.db"
 KUBECONFIG: Final = "kubeconfig"
+_SERVER: Final = "server.pem"
 LOOPBACK: Final = "127.0.0.1"
+#: Below the 1,024 open files that a process may commonly have.
+CONNECTIONS_MAX: Final = 900
+_IDLE_WITHIN: Final = 60  # seconds
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
 
 
 class LiveClient(LocalClient):
@@ -61,19 +70,22 @@ class LiveClient(LocalClient):
 class Embedded:
     """See the module. Made within the event loop that it is to run in."""
 
-    def __init__(self, folder: Path, cluster: Obj | None, speed: float) -> None:
+    def __init__(self, folder: Path, cluster: Obj | None, speed: float, audit: Auditor = no_audit) -> None:
         loop = asyncio.get_running_loop()
         self._journal = Journal(folder / JOURNAL)
         self._store = Store(window=2 * HISTORY, recovered=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         self._commit = GroupCommit(self._store, self._journal, loop)
         known = self._store.list(CLUSTER)
-        settings = Settings(with_nodes=bool(known) or cluster is not None, with_events=True)
+        nodes = bool(known) or cluster is not None
+        settings = Settings(with_nodes=nodes, with_events=True, with_users=True)
         self._client = LiveClient(self._store, self._kernel, preparations(settings))
         self.platform = self._wired(settings, cluster or (known[0] if known else None))
-        self._server = ApiServer(
-            self._client, self._commit, self._kernel.clock, Resources(built_in_resources()), MastersOnly()
-        )
+        tokens = Tokens(self._client, SigningKey(folder), wall_clock)
+        security = security_of(self._client, built_in_resources(), tokens)
+        self._store.listen(security.rbac.observe)
+        resources = Resources(security.resources)
+        self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, audit)
         self._begin(cluster)
 
     def app(self) -> Wire:
@@ -105,7 +117,8 @@ class Embedded:
         found = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
         self.platform.runner.observe(events)
-        wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *([] if cluster is None else initial_objects(cluster))]
+        wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *bootstrap_roles()]
+        wanted += [] if cluster is None else initial_objects(cluster)
         self._kernel.post(lambda: self._make(wanted))
 
     def _make(self, wanted: Iterable[Obj]) -> None:
@@ -138,6 +151,10 @@ class Place:
     port: int
     #: Without TLS and credentials, for whoever can reach the loopback.
     is_insecure: bool = False
+    #: The address it listens at, for others than this machine to reach it.
+    address: str = LOOPBACK
+    #: Where it is written down who did what.
+    audit_log: Path | None = None
 
 
 class _Server(uvicorn.Server):
@@ -155,33 +172,49 @@ class _Server(uvicorn.Server):
 
 async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
     """Run the embedded platform until it is told to end; `ready` is told its address once it listens."""
-    embedded = Embedded(place.folder, cluster, speed)
+    audit_log = None if place.audit_log is None else AuditLog(place.audit_log)
+    embedded = Embedded(place.folder, cluster, speed, no_audit if audit_log is None else audit_log.note)
     try:
-        listener = socket.create_server((LOOPBACK, place.port))
-        url = f"{'http' if place.is_insecure else 'https'}://{LOOPBACK}:{listener.getsockname()[1]}"
-        config = uvicorn.Config(embedded.app(), log_level="error", access_log=False, lifespan="off", http=PeerProtocol)
+        family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+        listener = socket.create_server((place.address, place.port), family=family)
+        url = _url(place, listener.getsockname()[1])
+        config = uvicorn.Config(
+            embedded.app(),
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            http=PeerProtocol,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=_IDLE_WITHIN,
+            server_header=False,
+        )
         server = _Server(config)
         for told in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(told, server.end)
         config.load()
-        config.ssl = None if place.is_insecure else _secured(place.folder, url)
+        if not place.is_insecure:
+            _secure(place, url)
+            config.ssl = server_context(str(place.folder / _SERVER), str(place.folder / AUTHORITY))
         ready(url)
         await server.serve([listener])
     finally:
         await embedded.close()
+        if audit_log is not None:
+            audit_log.close()
 
 
-def _secured(folder: Path, url: str) -> ssl.SSLContext:
-    """TLS that asks clients for certificates, and a kubeconfig with one."""
-    authority = Authority(folder, wall_clock())
-    signed = authority.server([LOOPBACK, "::1", "localhost"])
-    write_private(folder / "server.pem", signed.certificate + signed.key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(folder / "server.pem")
-    context.load_verify_locations(authority.certificate_file)
-    context.verify_mode = ssl.CERT_OPTIONAL
+def _url(place: Place, port: int) -> str:
+    """How it is reached; where it listens everywhere, from this machine."""
+    host = LOOPBACK if place.address in _EVERYWHERE else place.address
+    return f"{'http' if place.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _secure(place: Place, url: str) -> None:
+    """Make the certificate of the server, and a kubeconfig with one of the owner's."""
+    authority = Authority(place.folder, wall_clock())
+    names = dict.fromkeys((place.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
+    signed = authority.server([name for name in names if name not in _EVERYWHERE])
+    write_private(place.folder / _SERVER, signed.certificate + signed.key)
     known = authority.certificate_file.read_bytes()
     admin = kubeconfig(url, known, ADMIN, authority.client(ADMIN, [MASTERS]))
-    write_private(folder / KUBECONFIG, admin.encode())
-    return context
+    write_private(place.folder / KUBECONFIG, admin.encode())

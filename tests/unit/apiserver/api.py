@@ -1,5 +1,6 @@
 """An API server over a store in memory, without a wire: whoever asks may do everything."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,13 +9,16 @@ import msgspec
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.apiserver.authentication import MASTERS, User
-from batchyard.apiserver.authorization import MastersOnly
+from batchyard.apiserver.audit import Audited
+from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.resources import Resources
+from batchyard.apiserver.security import security_of
 from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.tokens import Tokens
 from batchyard.apiserver.watching import WatchStream
+from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import WatchEvent, Write, WriteResult
@@ -62,13 +66,32 @@ class Stored:
             watch.feed([change])
 
 
+class Sealed:
+    """Signs with a digest and a word that nobody else knows."""
+
+    key_id = "of tests"
+
+    def sign(self, message: bytes) -> bytes:
+        return hashlib.sha256(b"a word" + message).digest()
+
+    def is_signed(self, message: bytes, signature: bytes) -> bool:
+        return signature == self.sign(message)
+
+
 class Api:
     """See the module."""
 
+    #: Whoever shows nothing.
+    anybody = ANONYMOUS
+
     def __init__(self, window: int = 1000) -> None:
         self.stored = Stored(window)
-        resources = Resources(built_in_resources())
-        self.server = ApiServer(self.stored, self.stored, self.stored.kernel.now, resources, MastersOnly())
+        self.tokens = Tokens(self.stored, Sealed(), self.stored.kernel.now)
+        security = security_of(self.stored, built_in_resources(), self.tokens)
+        self.stored.store.listen(security.rbac.observe)
+        self.audited: list[Audited] = []
+        now, resources = self.stored.kernel.now, Resources(security.resources)
+        self.server = ApiServer(self.stored, self.stored, now, resources, security.access, self.audited.append)
 
     def ask(
         self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None, user: User = OWNER
@@ -95,6 +118,12 @@ class Api:
         answer = self._answer("GET", path, None, {}, OWNER)
         assert isinstance(answer, WatchStream), answer
         return answer
+
+    def pass_time(self, seconds: int) -> None:
+        """Let time pass."""
+        kernel = self.stored.kernel
+        kernel.call_at(kernel.now() + seconds * SECOND, lambda: None)
+        kernel.run(until=kernel.now() + seconds * SECOND)
 
     def _answer(
         self, method: str, path: str, body: Any, headers: Mapping[str, str], user: User

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.defaults import cloud, job, jobset, node, pod, queues
+from batchyard.api.defaults import cloud, job, jobset, node, pod, queues, rbac
 from batchyard.api.meta import Obj, group_kind
 
 Default: TypeAlias = Callable[[Obj], Obj]
@@ -22,6 +22,8 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
     scheme.NODE_POOL: cloud.node_pool_defaults,
     scheme.NODE: node.node_defaults,
     scheme.POD: pod.pod_defaults,
+    scheme.ROLE_BINDING: rbac.binding_defaults,
+    scheme.CLUSTER_ROLE_BINDING: rbac.binding_defaults,
     scheme.JOB: job.job_defaults,
     scheme.JOB_SET: jobset.jobset_defaults,
 }

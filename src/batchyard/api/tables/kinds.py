@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.tables import apps, cells, cloud, events, jobs, nodes, pods, services
+from batchyard.api.tables import apps, cells, cloud, events, jobs, nodes, pods, rbac, services
 from batchyard.api.tables.cells import UNKNOWN, Cell, Column, at, chosen
 
 _NAME: Final = (Column("Name"), cells.name)
@@ -14,6 +14,15 @@ _PENDING: Final = (Column("Pending Workloads"), at("status", "pendingWorkloads")
 _ADMITTED: Final = at("status", "admittedWorkloads")
 _TEMPLATE: Final = ("spec", "template", "spec")
 _SYSTEM: Final = ("status", "nodeInfo")
+_ROLE: Final = (_NAME, (Column("Created At"), rbac.created))
+_BINDING: Final = (
+    _NAME,
+    (Column("Role"), rbac.role),
+    _AGE,
+    (Column("Users", priority=1), rbac.subjects("User")),
+    (Column("Groups", priority=1), rbac.subjects("Group")),
+    (Column("ServiceAccounts", priority=1), rbac.subjects("ServiceAccount")),
+)
 _PROVISIONING: Final = at("spec", "provisioning", default="standard")
 
 TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
@@ -88,6 +97,10 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
     scheme.CONFIG_MAP: (_NAME, (Column("Data"), cells.count("data", "binaryData")), _AGE),
     scheme.SECRET: (_NAME, (Column("Type"), at("type", default="Opaque")), (Column("Data"), cells.count("data")), _AGE),
     scheme.SERVICE_ACCOUNT: (_NAME, (Column("Secrets"), cells.count("secrets")), _AGE),
+    scheme.ROLE: _ROLE,
+    scheme.CLUSTER_ROLE: _ROLE,
+    scheme.ROLE_BINDING: _BINDING,
+    scheme.CLUSTER_ROLE_BINDING: _BINDING,
     scheme.POD: (
         _NAME,
         (Column("Ready"), pods.ready),

@@ -14,11 +14,15 @@ from batchyard.api.validation import faults, names
 
 #: Of the kinds whose names must be good for more than their own sake: those of Services are DNS names, and those of
 #: clusters and pools go into the names of machines.
-_NAME_RULES: Final = {
+_NAME_RULES: Final[Mapping[str, names.NameRule]] = {
     scheme.NAMESPACE: names.dns_label,
     scheme.SERVICE: names.dns1035_label,
     scheme.CLUSTER: names.gke_name,
     scheme.NODE_POOL: names.gke_name,
+    scheme.ROLE: names.path_segment,
+    scheme.ROLE_BINDING: names.path_segment,
+    scheme.CLUSTER_ROLE: names.path_segment,
+    scheme.CLUSTER_ROLE_BINDING: names.path_segment,
 }
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 _LABEL_REMEDY: Final = "use letters, digits, '-', '_' and '.', at most 63, a letter or digit first and last"

@@ -136,3 +136,10 @@ def domain_path(text: str) -> Messages:
     if not slash or not domain or not path:
         return ('must be a domain-prefixed path (such as "acme.io/foo")',)
     return dns_subdomain(domain) + _malformed(path, _PATH, "Invalid path")
+
+
+def path_segment(text: str) -> Messages:
+    """Names of roles and bindings: whatever can be one part of a path."""
+    if text in {".", ".."}:
+        return (f"may not be '{text}'",)
+    return tuple(f"may not contain '{character}'" for character in "/%" if character in text)

@@ -74,12 +74,15 @@ def _paths(place: str, resource: Resource) -> dict[str, Any]:
     kind = {"group": info.group, "version": version, "kind": info.kind}
     body = {"schema": {"$ref": REFERENCE + schema_name(info, version)}}
     where = f"/{place}/namespaces/{{namespace}}/{info.plural}" if info.namespaced else f"/{place}/{info.plural}"
+    created = _operation("post", kind, _WRITES, {"application/json": body})
+    if "" in resource.answers:
+        return {where: {"parameters": [_in_path("namespace")] if info.namespaced else [], "post": created}}
     in_all = {f"/{place}/{info.plural}": {"get": _operation("list", kind, _READS)}} if info.namespaced else {}
     within = [_in_path("namespace")] if info.namespaced else []
     many = {
         "parameters": within,
         "get": _operation("list", kind, _READS),
-        "post": _operation("post", kind, _WRITES, {"application/json": body}),
+        "post": created,
         "delete": _operation("deletecollection", kind, _READS),
     }
     one = {

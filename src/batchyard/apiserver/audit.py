@@ -1,0 +1,73 @@
+"""Who did what to what, with which outcome: an audit event for a request, at the level Metadata: never any body.
+
+Source: k8s.io/apiserver, pkg/apis/audit/v1 and pkg/audit/request.go.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import urlencode
+
+from batchyard.api.times import format_time
+from batchyard.apiserver.authorization import attributes_of
+from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.watching import WatchStream
+from batchyard.base.instant import Instant
+
+
+class Audited(NamedTuple):
+    """A request that was answered."""
+
+    #: With the user who made it.
+    known: Request
+    #: With the user as whom it was made.
+    acting: Request
+    path: ResourcePath | None
+    answer: Response | WatchStream
+
+
+Auditor: TypeAlias = Callable[[Audited], None]
+
+
+def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any]:
+    """The event of a request, the so-manieth since the start."""
+    request, path, answer = audited.known, audited.path, audited.answer
+    query = f"?{urlencode(request.query)}" if request.query else ""
+    event: dict[str, Any] = {
+        "kind": "Event",
+        "apiVersion": "audit.k8s.io/v1",
+        "level": "Metadata",
+        "auditID": f"{now:x}-{number}",
+        "stage": "ResponseStarted" if isinstance(answer, WatchStream) else "ResponseComplete",
+        "requestURI": request.path + query,
+        "verb": attributes_of(audited.acting, path).verb,
+        "user": request.user.told(),
+        "sourceIPs": [request.source],
+        "userAgent": request.headers.get("user-agent", ""),
+        "responseStatus": _status(answer),
+        "stageTimestamp": format_time(now),
+    }
+    if audited.acting.user != request.user:
+        event["impersonatedUser"] = audited.acting.user.told()
+    if path is not None:
+        event["objectRef"] = _reference(path)
+    return event
+
+
+def no_audit(_audited: Audited) -> None:
+    """Take no note."""
+
+
+def _reference(path: ResourcePath) -> Mapping[str, str]:
+    reference = {"resource": path.info.plural, "namespace": path.namespace, "name": path.name}
+    reference |= {"apiGroup": path.info.group, "apiVersion": path.version, "subresource": path.subresource}
+    return {field: value for field, value in reference.items() if value}
+
+
+def _status(answer: Response | WatchStream) -> Mapping[str, Any]:
+    """The code of an answer, and why where it is a refusal."""
+    if isinstance(answer, WatchStream):
+        return {"code": 200}
+    body = answer.body if answer.code >= 400 and isinstance(answer.body, Mapping) else {}
+    told = {field: body[field] for field in ("status", "message", "reason") if field in body}
+    return {**told, "code": answer.code}

@@ -1,0 +1,50 @@
+"""`batchyard user`: a kubeconfig for somebody else, with a certificate of limited life."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from batchyard.base.instant import HOUR
+from batchyard.cli import output
+from batchyard.cli.up import running_at
+from batchyard.live.clock import wall_clock
+from batchyard.live.credentials import Authority, kubeconfig, write_private
+
+USERS: Final = "users"
+#: Names that begin so are the platform's own.
+_RESERVED: Final = "system:"
+
+
+class NewUser(NamedTuple):
+    """Who is to get a kubeconfig."""
+
+    name: str
+    groups: Sequence[str]
+    namespace: str
+    days: int
+
+
+def user(folder: Path, new: NewUser) -> None:
+    """Write a kubeconfig for a user, and say where it is and what to do with it."""
+    for name in (new.name, *new.groups):
+        if not name or name.startswith(_RESERVED):
+            output.fail(f"batchyard: {name!r} is no name for people: those that begin with {_RESERVED} are reserved")
+    if "/" in new.name or new.name.startswith("."):
+        output.fail(f"batchyard: {new.name!r} is no name: it becomes that of a file")
+    url = running_at(folder)
+    if url is None:
+        output.fail(f"batchyard: nothing runs in {folder}; start it first, for its address goes into the kubeconfig")
+    if url.startswith("http:"):
+        output.fail("batchyard: it runs with --insecure-loopback, where everybody on this machine is its owner")
+    os.umask(0o077)
+    (folder / USERS).mkdir(exist_ok=True)
+    path = folder / USERS / f"{new.name}.kubeconfig"
+    authority = Authority(folder, wall_clock())
+    signed = authority.client(new.name, new.groups, new.days * 24 * HOUR)
+    known = authority.certificate_file.read_bytes()
+    write_private(path, kubeconfig(url, known, new.name, signed, new.namespace).encode())
+    output.tell(f"batchyard: {path.resolve()} is {new.name}'s for {new.days} days; hand it over like a password")
+    output.tell(f"batchyard: what {new.name} may do is said by RoleBindings, for example:")
+    where, to = new.namespace or "NAMESPACE", f"--group={new.groups[0]}" if new.groups else f"--user={new.name}"
+    output.tell(f"  kubectl create rolebinding {new.name} --clusterrole=edit {to} --namespace={where}")

@@ -1,0 +1,57 @@
+"""Requests as they are, over TLS: whatever a client may send that no client library would."""
+
+import json
+import socket
+import ssl
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import yaml
+
+_WITHIN = 30
+
+
+class Answer(NamedTuple):
+    """What came back: the code, and the body, an object where it is JSON."""
+
+    code: int
+    body: Any
+
+    @property
+    def reason(self) -> str:
+        """The reason of a Status; what else was said where it is none."""
+        return str(self.body.get("reason", "")) if isinstance(self.body, dict) else str(self.body)
+
+
+class Caller:
+    """Somebody with a kubeconfig, or with a token, or with nothing."""
+
+    def __init__(self, kubeconfig: Path, *, token: str = "", certificate: Path | None = None) -> None:
+        config = yaml.safe_load(kubeconfig.read_text("utf-8"))
+        url = urlsplit(config["clusters"][0]["cluster"]["server"])
+        self._address = (url.hostname, url.port)
+        self._token = token
+        self._context = ssl.create_default_context(cafile=str(kubeconfig.parent / "ca.crt"))
+        if certificate is not None:
+            self._context.load_cert_chain(certificate)
+
+    def ask(self, method: str, path: str | bytes, body: Any = None, **headers: str) -> Answer:
+        """Send a request, and read the answer."""
+        sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        told = {"host": "batchyard", "content-type": "application/json", "content-length": str(len(sent))}
+        told |= {"authorization": f"Bearer {self._token}"} if self._token else {}
+        told |= {name.replace("_", "-"): value for name, value in headers.items()}
+        line = method.encode() + b" " + (path if isinstance(path, bytes) else path.encode()) + b" HTTP/1.1\r\n"
+        head = "".join(f"{name}: {value}\r\n" for name, value in told.items()).encode()
+        with (
+            socket.create_connection(self._address, _WITHIN) as plain,
+            self._context.wrap_socket(plain, server_hostname=str(self._address[0])) as wire,
+        ):
+            wire.sendall(line + head + b"\r\n" + sent)
+            with HTTPResponse(wire, method=method) as response:
+                response.begin()
+                content = response.read()
+        is_json = response.headers.get_content_type() == "application/json"
+        return Answer(response.status, json.loads(content) if is_json and content else content.decode())

@@ -1,0 +1,42 @@
+"""Who did what, as it is written down."""
+
+from batchyard.apiserver.audit import audit_event
+from batchyard.apiserver.authentication import User
+from unit.apiserver.api import Api
+
+SECRETS = "/api/v1/namespaces/team/secrets"
+
+
+def test_an_event_has_who_what_and_the_outcome_and_no_body() -> None:
+    api = Api()
+    api.ask("POST", SECRETS, {"metadata": {"name": "s"}, "data": {"word": "aHVzaA=="}}, headers={"user-agent": "k/1"})
+    assert audit_event(api.audited[-1], 0, 7) == {
+        "kind": "Event",
+        "apiVersion": "audit.k8s.io/v1",
+        "level": "Metadata",
+        "auditID": "0-7",
+        "stage": "ResponseComplete",
+        "requestURI": SECRETS,
+        "verb": "create",
+        "user": {"username": "owner", "groups": ["system:masters"]},
+        "sourceIPs": [""],
+        "userAgent": "k/1",
+        "objectRef": {"resource": "secrets", "namespace": "team", "apiVersion": "v1"},
+        "responseStatus": {"code": 201},
+        "stageTimestamp": "1970-01-01T00:00:00Z",
+    }
+
+
+def test_a_refusal_is_told_with_its_reason() -> None:
+    api = Api()
+    api.ask("GET", f"{SECRETS}?limit=1", user=User("anna", ()))
+    event = audit_event(api.audited[-1], 0, 1)
+    assert (event["verb"], event["requestURI"]) == ("list", f"{SECRETS}?limit=1")
+    assert (event["responseStatus"]["code"], event["responseStatus"]["reason"]) == (403, "Forbidden")
+
+
+def test_watches_are_told_when_they_begin() -> None:
+    api = Api()
+    api.watch(f"{SECRETS}?watch=1")
+    event = audit_event(api.audited[-1], 0, 1)
+    assert (event["stage"], event["verb"], event["responseStatus"]) == ("ResponseStarted", "watch", {"code": 200})

@@ -1,0 +1,76 @@
+"""Acting as somebody else."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.apiserver.authentication import User
+from unit.apiserver.api import Api
+from unit.apiserver.roles import GROUP, binding, role, rule, user
+
+ROLES = f"/apis/{GROUP}/v1"
+WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+ANNA = User("anna", ("system:authenticated",))
+
+
+def acting(api: Api, who: User | None = None, **headers: str) -> Any:
+    """Whom the server sees where somebody acts as another."""
+    told = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = api.ask("POST", WHO, {}, headers=told) if who is None else api.ask("POST", WHO, {}, headers=told, user=who)
+    return answer.body["status"]["userInfo"] if answer.code == 201 else answer.body["message"]
+
+
+def server() -> Api:
+    """A server where whoever is known may ask who he is."""
+    api = Api()
+    api.post(f"{ROLES}/clusterroles", role("who", rule("create", "selfsubjectreviews", "authentication.k8s.io")))
+    for name in ("system:authenticated", "a", "b"):
+        subject = {"kind": "Group", "name": name}
+        api.post(f"{ROLES}/clusterrolebindings", binding(f"who-{name.replace(':', '-')}", "ClusterRole/who", subject))
+    return api
+
+
+def test_a_user_alone_is_somebody_known() -> None:
+    found = acting(server(), impersonate_user="carol")
+    assert found == {"username": "carol", "groups": ["system:authenticated"]}
+
+
+def test_groups_and_all_else_come_along() -> None:
+    headers = {"impersonate_user": "carol", "impersonate_group": "a\nb", "impersonate_uid": "1"}
+    found = acting(server(), None, **headers, **{"impersonate_extra_team%2fname": "x\ny"})
+    assert found["groups"] == ["a", "b", "system:authenticated"]
+    assert (found["uid"], found["extra"]) == ("1", {"team/name": ["x", "y"]})
+
+
+def test_accounts_have_their_groups() -> None:
+    found = acting(server(), impersonate_user="system:serviceaccount:team:robot")
+    assert found["groups"] == ["system:serviceaccounts", "system:serviceaccounts:team", "system:authenticated"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({"impersonate_user": "carol"}, 'users "carol" is forbidden: User "anna" cannot impersonate resource "users"'),
+        ({"impersonate_user": "bob", "impersonate_group": "a"}, 'groups "a" is forbidden'),
+        ({"impersonate_user": "bob", "impersonate_uid": "7"}, 'uids.authentication.k8s.io "7" is forbidden'),
+        (
+            {"impersonate_user": "bob", "impersonate_extra_scope": "all"},
+            'cannot impersonate resource "userextras/scope" in API group "authentication.k8s.io"',
+        ),
+        ({"impersonate_user": "system:serviceaccount:t:r"}, 'serviceaccounts "r" is forbidden'),
+        ({"impersonate_group": "a"}, "without impersonating a user"),
+    ],
+)
+def test_each_thing_needs_a_right_of_its_own(headers: dict[str, str], told: str) -> None:
+    api = server()
+    api.post(f"{ROLES}/clusterroles", role("as-bob", rule("impersonate", "users", names="bob")))
+    api.post(f"{ROLES}/clusterrolebindings", binding("as-bob", "ClusterRole/as-bob", user("anna")))
+    assert acting(api, ANNA, impersonate_user="bob")["username"] == "bob"
+    assert told in acting(api, ANNA, **headers)
+
+
+def test_the_log_has_both() -> None:
+    api = server()
+    acting(api, impersonate_user="carol")
+    last = api.audited[-1]
+    assert (last.known.user.name, last.acting.user.name) == ("owner", "carol")

@@ -1,0 +1,94 @@
+"""Who may do what, by stored roles and bindings."""
+
+import pytest
+
+from batchyard.apiserver.authentication import AUTHENTICATED, User, account_groups, account_name
+from unit.apiserver.api import Api, config_map
+from unit.apiserver.roles import GROUP, account, binding, group, role, rule, user
+
+ROLES = f"/apis/{GROUP}/v1"
+MAPS = "/api/v1/namespaces/team/configmaps"
+ANNA = User("anna", ("team", AUTHENTICATED))
+ROBOT = User(account_name("team", "robot"), (*account_groups("team"), AUTHENTICATED))
+
+
+def api() -> Api:
+    """A server with a ClusterRole that reads ConfigMaps, which nobody has."""
+    api = Api()
+    api.post(f"{ROLES}/clusterroles", role("reads", rule("get list", "configmaps")))
+    return api
+
+
+def may_read(api: Api, who: User = ANNA, path: str = MAPS) -> bool:
+    code = api.ask("GET", path, user=who).code
+    assert code in (200, 403)
+    return code == 200
+
+
+@pytest.mark.parametrize("subject", [user("anna"), group("team"), group(AUTHENTICATED)])
+def test_rights_of_a_binding_hold_in_its_namespace(subject: dict[str, str]) -> None:
+    given = api()
+    assert not may_read(given)
+    given.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "ClusterRole/reads", subject, "team"))
+    assert may_read(given)
+    assert not may_read(given, path="/api/v1/namespaces/other/configmaps")
+    assert not may_read(given, path="/api/v1/configmaps")
+
+
+def test_rights_of_a_cluster_role_binding_hold_everywhere() -> None:
+    given = api()
+    given.post(f"{ROLES}/clusterrolebindings", binding("b", "ClusterRole/reads", user("anna")))
+    assert may_read(given)
+    assert may_read(given, path="/api/v1/configmaps")
+
+
+@pytest.mark.parametrize("subject", [account("robot"), account("robot", "team"), group("system:serviceaccounts:team")])
+def test_service_accounts_have_rights(subject: dict[str, str]) -> None:
+    given = api()
+    given.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "ClusterRole/reads", subject, "team"))
+    assert may_read(given, ROBOT)
+    assert not may_read(given, ROBOT._replace(name=account_name("other", "robot"), groups=account_groups("other")))
+
+
+def test_rights_follow_roles_and_bindings_as_they_change() -> None:
+    given = api()
+    given.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "Role/reads", user("anna"), "team"))
+    assert not may_read(given), "there is no such Role"
+    place = f"{ROLES}/namespaces/team/roles"
+    given.post(place, role("reads", rule("list", "configmaps"), namespace="team"))
+    assert may_read(given)
+    given.ask("PUT", f"{place}/reads", role("reads", rule("list", "secrets"), namespace="team"))
+    assert not may_read(given)
+    given.ask("PUT", f"{place}/reads", role("reads", rule("list", "configmaps"), namespace="team"))
+    given.ask("DELETE", f"{ROLES}/namespaces/team/rolebindings/b")
+    assert not may_read(given)
+
+
+def test_a_namespace_is_seen_by_those_who_may_see_namespaces_in_it() -> None:
+    given = api()
+    given.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
+    given.post(f"{ROLES}/clusterroles", role("sees", rule("get", "namespaces")))
+    given.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "ClusterRole/sees", user("anna"), "team"))
+    assert may_read(given, path="/api/v1/namespaces/team")
+    assert not may_read(given, path="/api/v1/namespaces/other")
+
+
+def test_names_hold_for_lists_that_select_the_name() -> None:
+    given = Api()
+    given.post(f"{ROLES}/clusterroles", role("one", rule("get list", "configmaps", names="mine")))
+    given.post(f"{ROLES}/clusterrolebindings", binding("b", "ClusterRole/one", user("anna")))
+    given.post(MAPS, config_map("mine"))
+    assert may_read(given, path=f"{MAPS}/mine")
+    assert may_read(given, path=f"{MAPS}?fieldSelector=metadata.name=mine")
+    assert not may_read(given, path=f"{MAPS}?fieldSelector=metadata.name=other")
+    assert not may_read(given)
+
+
+def test_a_refusal_says_who_may_not_do_what() -> None:
+    told = Api().ask("POST", f"{MAPS}", config_map("x"), user=ANNA).body
+    why = 'User "anna" cannot create resource "configmaps" in API group "" in the namespace "team"'
+    assert told["message"] == f"configmaps is forbidden: {why}"
+    assert (told["reason"], told["code"], told["details"]) == ("Forbidden", 403, {"kind": "configmaps"})
+    assert Api().ask("GET", "/metrics", user=ANNA).body["message"] == (
+        'forbidden: User "anna" cannot get path "/metrics"'
+    )

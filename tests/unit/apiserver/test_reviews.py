@@ -1,0 +1,93 @@
+"""Questions that are asked by creating an object."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.apiserver.authentication import User
+from unit.apiserver.api import Api
+from unit.apiserver.roles import GROUP, binding, role, rule, user
+
+ROLES = f"/apis/{GROUP}/v1"
+REVIEWS = "/apis/authorization.k8s.io/v1"
+ANNA = User("anna", ())
+GETS_PODS = {"verb": "get", "resource": "pods", "namespace": "team"}
+
+
+def server() -> Api:
+    """A server where anna reads pods in one namespace, and reviews what she likes."""
+    api = Api()
+    api.post(f"{ROLES}/clusterroles", role("reads", rule("get", "pods")))
+    api.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "ClusterRole/reads", user("anna"), "team"))
+    api.post(f"{ROLES}/clusterroles", role("asks", rule("create", "*", "authorization.k8s.io")))
+    api.post(f"{ROLES}/clusterrolebindings", binding("asks", "ClusterRole/asks", user("anna")))
+    return api
+
+
+def asked(path: str, spec: dict[str, Any]) -> Any:
+    return server().ask("POST", f"{REVIEWS}/{path}", {"spec": spec}, user=ANNA)
+
+
+def test_what_one_may_do() -> None:
+    source = 'RBAC: allowed by RoleBinding "b/team" of ClusterRole "reads" to User "anna"'
+    answer = asked("selfsubjectaccessreviews", {"resourceAttributes": GETS_PODS})
+    assert (answer.code, answer.body["status"]) == (201, {"allowed": True, "reason": source})
+    answer = asked("selfsubjectaccessreviews", {"resourceAttributes": {**GETS_PODS, "verb": "list"}})
+    assert answer.body["status"] == {"allowed": False}
+
+
+def test_what_another_may_do() -> None:
+    spec = {"user": "carol", "groups": ["system:masters"], "resourceAttributes": GETS_PODS}
+    assert asked("subjectaccessreviews", spec).body["status"] == {"allowed": True}
+    spec = {"user": "carol", "nonResourceAttributes": {"verb": "get", "path": "/metrics"}}
+    assert asked("subjectaccessreviews", spec).body["status"] == {"allowed": False}
+
+
+def test_a_local_review_is_of_its_namespace() -> None:
+    spec = {"user": "anna", "resourceAttributes": GETS_PODS}
+    assert asked("namespaces/team/localsubjectaccessreviews", spec).body["status"]["allowed"]
+    assert asked("namespaces/other/localsubjectaccessreviews", spec).code == 422
+
+
+def test_all_that_one_may_do() -> None:
+    status = asked("selfsubjectrulesreviews", {"namespace": "team"}).body["status"]
+    asks = {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": ["*"]}
+    reads = {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}
+    assert status == {"resourceRules": [asks, reads], "nonResourceRules": [], "incomplete": False}
+
+
+@pytest.mark.parametrize(
+    ("path", "spec", "code"),
+    [
+        ("selfsubjectaccessreviews", {}, 422),
+        ("selfsubjectaccessreviews", {"resourceAttributes": GETS_PODS, "nonResourceAttributes": {"path": "/"}}, 422),
+        ("selfsubjectaccessreviews", {"resourceAttributes": "pods"}, 400),
+        ("selfsubjectaccessreviews", {"resourceAttributes": {"verb": 7}}, 400),
+        ("subjectaccessreviews", {"resourceAttributes": GETS_PODS}, 422),
+        ("subjectaccessreviews", {"user": "a", "groups": "b", "resourceAttributes": GETS_PODS}, 400),
+        ("selfsubjectrulesreviews", {}, 400),
+    ],
+)
+def test_questions_that_make_no_sense(path: str, spec: dict[str, Any], code: int) -> None:
+    assert asked(path, spec).code == code
+
+
+def test_reviews_are_only_created() -> None:
+    api = Api()
+    found = {each["name"]: each for each in api.get("/apis/authorization.k8s.io/v1")["resources"]}
+    assert found["subjectaccessreviews"]["verbs"] == ["create"]
+    for method, path in (
+        ("GET", ""),
+        ("GET", "?watch=1"),
+        ("DELETE", ""),
+        ("GET", "/a"),
+        ("PUT", "/a"),
+        ("POST", "/a"),
+    ):
+        assert api.ask(method, f"{REVIEWS}/subjectaccessreviews{path}", {}).code == 405
+
+
+def test_discovery_knows_what_is_asked_of_accounts() -> None:
+    found = {each["name"]: each for each in Api().get("/api/v1")["resources"]}
+    token = found["serviceaccounts/token"]
+    assert (token["group"], token["kind"], token["verbs"]) == ("authentication.k8s.io", "TokenRequest", ["create"])

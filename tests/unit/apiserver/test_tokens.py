@@ -1,0 +1,122 @@
+"""Tokens of ServiceAccounts: made by TokenRequests, good until they are not."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.apiserver.tokens import ISSUER
+from unit.apiserver.api import Api
+
+ACCOUNTS = "/api/v1/namespaces/team/serviceaccounts"
+REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+
+
+def with_account() -> Api:
+    """A server with a ServiceAccount."""
+    api = Api()
+    api.post(ACCOUNTS, {"metadata": {"name": "robot"}})
+    return api
+
+
+def requested(api: Api, **spec: Any) -> dict[str, Any]:
+    made: dict[str, Any] = api.post(f"{ACCOUNTS}/robot/token", {"spec": spec})
+    return made
+
+
+def reviewed(api: Api, token: str, *audiences: str) -> dict[str, Any]:
+    status: dict[str, Any] = api.post(REVIEWS, {"spec": {"token": token, "audiences": list(audiences)}})["status"]
+    return status
+
+
+def is_good(api: Api, token: str) -> bool:
+    return bool(reviewed(api, token).get("authenticated"))
+
+
+def test_a_token_names_its_account() -> None:
+    api = with_account()
+    uid = api.get(f"{ACCOUNTS}/robot")["metadata"]["uid"]
+    status = reviewed(api, requested(api)["status"]["token"])
+    groups = ["system:serviceaccounts", "system:serviceaccounts:team", "system:authenticated"]
+    user = {"username": "system:serviceaccount:team:robot", "uid": uid, "groups": groups}
+    assert status == {"authenticated": True, "user": user, "audiences": [ISSUER]}
+
+
+def test_a_token_says_who_asks() -> None:
+    api = with_account()
+    headers = {"authorization": f"Bearer {requested(api)['status']['token']}"}
+    assert api.ask("GET", f"{ACCOUNTS}/robot", headers=headers, user=api.anybody).code == 403
+    assert api.ask("GET", "/version", headers=headers, user=api.anybody).code == 200
+    assert api.ask("GET", "/version", headers={"authorization": "Bearer x"}, user=api.anybody).code == 401
+    assert api.ask("GET", f"{ACCOUNTS}/robot", user=api.anybody).code == 401
+
+
+def test_a_token_is_good_for_its_time() -> None:
+    api = with_account()
+    token = requested(api, expirationSeconds=600)["status"]["token"]
+    api.pass_time(599)
+    assert is_good(api, token)
+    api.pass_time(1)
+    assert not is_good(api, token)
+
+
+def test_a_token_is_good_for_its_audiences() -> None:
+    api = with_account()
+    token = requested(api, audiences=["vault", "registry"])["status"]["token"]
+    assert not is_good(api, token)
+    assert reviewed(api, token, "registry", "elsewhere")["audiences"] == ["registry"]
+
+
+def test_a_token_goes_with_its_account() -> None:
+    api = with_account()
+    token = requested(api)["status"]["token"]
+    assert is_good(api, token)
+    api.ask("DELETE", f"{ACCOUNTS}/robot")
+    assert not is_good(api, token)
+    api.pass_time(1)
+    api.post(ACCOUNTS, {"metadata": {"name": "robot"}})
+    assert not is_good(api, token), "it is another account of that name"
+
+
+def test_a_token_goes_with_what_it_is_bound_to() -> None:
+    api = with_account()
+    secrets = "/api/v1/namespaces/team/secrets"
+    api.post(secrets, {"metadata": {"name": "s"}})
+    token = requested(api, boundObjectRef={"kind": "Secret", "apiVersion": "v1", "name": "s"})["status"]["token"]
+    assert is_good(api, token)
+    api.ask("DELETE", f"{secrets}/s")
+    assert not is_good(api, token)
+
+
+def test_what_is_changed_in_a_token_is_seen() -> None:
+    api = with_account()
+    head, claims, signature = requested(api)["status"]["token"].split(".")
+    other = requested(api, audiences=["other"])["status"]["token"].split(".")[1]
+    for token in (f"{head}.{other}.{signature}", f"{head}.{claims}.", f"{head}.{claims}", "a.b.c", "é.b.c", "..."):
+        assert not is_good(api, token)
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "told"),
+    [
+        ({"expirationSeconds": 599}, 422, "may not specify a duration less than 10 minutes"),
+        ({"expirationSeconds": 1 << 33}, 422, "may not specify a duration larger than 2^32 seconds"),
+        ({"expirationSeconds": "600"}, 400, "must be an integer"),
+        ({"audiences": "all"}, 400, "must be a list"),
+        ({"boundObjectRef": {"kind": "Node", "name": "n"}}, 400, "cannot bind token to object of type Node"),
+        ({"boundObjectRef": {"kind": "Secret", "name": "none"}}, 404, 'secrets "none" not found'),
+    ],
+)
+def test_token_requests_that_make_no_sense(spec: dict[str, Any], code: int, told: str) -> None:
+    answer = with_account().ask("POST", f"{ACCOUNTS}/robot/token", {"spec": spec})
+    assert answer.code == code
+    assert told in answer.body["message"]
+
+
+def test_a_long_life_is_cut() -> None:
+    assert requested(with_account(), expirationSeconds=10**9)["spec"]["expirationSeconds"] == 30 * 24 * 3600
+
+
+def test_no_account_no_token() -> None:
+    answer = Api().ask("POST", f"{ACCOUNTS}/robot/token", {})
+    assert (answer.code, answer.body["message"]) == (404, 'serviceaccounts "robot" not found')
+    assert with_account().ask("GET", f"{ACCOUNTS}/robot/token").code == 405

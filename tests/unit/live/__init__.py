@@ -1,0 +1,1 @@
+"""Tests of what surrounds a live platform."""
