@@ -44,6 +44,10 @@ class ApiServer:
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
 
+    def known(self, request: Request) -> Request:
+        """The request with the user who makes it; Refused where nobody is known. So it is known before its body."""
+        return self._access.authenticated(request)
+
     def handle(self, request: Request) -> Response | WatchStream:
         """Answer a request."""
         known = acting = request

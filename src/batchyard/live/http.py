@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
@@ -52,15 +53,22 @@ class Wire:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            user = _user(scope)
-            with self._load.of(_header(scope, b"authorization") or user.name):
-                answer = await self._asked(_request(scope, await _body(receive), user))
+            answer = await self._answered(_request(scope), receive)
         except Refused as refused:
             answer = refused.response()
         if isinstance(answer, WatchStream):
             await self._stream(answer, scope, receive, send)
         else:
             await _respond(answer, send)
+
+    async def _answered(self, request: Request, receive: Receive) -> Response | WatchStream:
+        """The answer; of those who are not known no body is taken."""
+        try:
+            known = self._server.known(request)
+        except Refused:
+            return await self._asked(request)  # where it is refused again, and written down
+        with self._load.of(known.user.name):
+            return await self._asked(replace(known, body=await _body(receive)))
 
     async def _asked(self, request: Request) -> Response | WatchStream:
         """The answer, once all it rests on is durable."""
@@ -150,7 +158,8 @@ async def _received(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-def _request(scope: Scope, body: bytes, user: User) -> Request:
+def _request(scope: Scope) -> Request:
+    """A request without its body."""
     query: dict[str, str] = {}
     for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
         query.setdefault(name, value)
@@ -159,11 +168,7 @@ def _request(scope: Scope, body: bytes, user: User) -> Request:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}{SEPARATOR}{value}" if name in headers else value
     client = scope.get("client")
-    return Request(scope["method"], scope["path"], query, headers, body, user, client[0] if client else "")
-
-
-def _header(scope: Scope, wanted: bytes) -> str:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")
+    return Request(scope["method"], scope["path"], query, headers, b"", _user(scope), client[0] if client else "")
 
 
 def _user(scope: Scope) -> User:

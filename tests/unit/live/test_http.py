@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from batchyard.apiserver.authentication import ANONYMOUS
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.server import ApiServer
 from batchyard.live.durability import GroupCommit
@@ -26,7 +27,7 @@ class Defective(ApiServer):
         raise ZeroDivisionError(request.path)
 
 
-async def asked(server: ApiServer, folder: Path, *messages: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+async def asked(server: ApiServer, folder: Path, *messages: dict[str, Any], **scope: Any) -> tuple[int, dict[str, Any]]:
     """Code and body of the answer to a request that comes in these messages."""
     loop = asyncio.get_running_loop()
     store, journal = Store(), Journal(folder / "journal.db")
@@ -40,8 +41,8 @@ async def asked(server: ApiServer, folder: Path, *messages: dict[str, Any]) -> t
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "scheme": "http", "method": "POST", "path": "/apis", "query_string": b"", "headers": []}
-    await wire(scope, receive, send)
+    request = {"type": "http", "scheme": "http", "method": "POST", "path": "/apis", "query_string": b"", "headers": []}
+    await wire({**request, **scope}, receive, send)
     kernel.stop()
     journal.close()
     return sent[0]["status"], json.loads(sent[1]["body"])
@@ -63,3 +64,10 @@ def test_half_a_request_is_none(tmp_path: Path) -> None:
     half = ({"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"})
     code, body = asyncio.run(asked(Api().server, tmp_path, *half))
     assert (code, body["message"]) == (400, "the request ended before its body")
+
+
+def test_of_whoever_is_not_known_no_body_is_taken(tmp_path: Path) -> None:
+    api = Api()
+    code, body = asyncio.run(asked(api.server, tmp_path, scheme="https", state={"user": ANONYMOUS}))
+    assert (code, body["reason"]) == (401, "Unauthorized")
+    assert api.audited[-1].known.user == ANONYMOUS
