@@ -22,6 +22,10 @@ from batchyard.apiserver.watching import WatchStream
 from batchyard.base.instant import Instant
 
 _TEXT: Final = "text/plain; charset=utf-8"
+#: What kubectl asks for of kinds that nobody patches, such as List. No bytes are a document that knows no kind: it then
+#: leaves the judgement to the server.
+_OPENAPI_ASKED: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_OPENAPI_GIVEN: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 class ApiServer:
@@ -86,6 +90,8 @@ class ApiServer:
             return Response(200, "ok", content_type=_TEXT)
         is_aggregated = not rest and AGGREGATED in request.headers.get("accept", "") and first in {"api", "apis"}
         if first == "openapi":
+            if rest == "v2" and _OPENAPI_ASKED in request.headers.get("accept", ""):
+                return Response(200, "", content_type=_OPENAPI_GIVEN)
             found = self._openapi.document(rest)
         else:
             found = self._discovery.document(request.path, is_aggregated=is_aggregated)

@@ -1,0 +1,40 @@
+"""`batchyard user`, and what `up` does not take together."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+Batchyard: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_nobody_gets_a_kubeconfig_where_nothing_runs(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("user", "anna", "--data-dir", tmp_path)
+    assert done.returncode == 1
+    assert "nothing runs in" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("system:admin",), "reserved"),
+        (("anna", "--group", "system:masters"), "reserved"),
+        (("../anna",), "becomes that of a file"),
+        ((".anna",), "becomes that of a file"),
+    ],
+)
+def test_names_that_are_the_platforms_are_refused(
+    batchyard: Batchyard, tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    done = batchyard("user", *arguments, "--data-dir", tmp_path)
+    assert done.returncode == 1
+    assert told in done.stderr
+
+
+def test_without_credentials_only_this_machine_is_listened_to(batchyard: Batchyard, tmp_path: Path) -> None:
+    done = batchyard("up", "--insecure-loopback", "--listen", "0.0.0.0", "--data-dir", tmp_path / "none")
+    assert done.returncode == 2
+    assert not (tmp_path / "none").exists()
