@@ -66,7 +66,6 @@ def test_rights_follow_roles_and_bindings_as_they_change() -> None:
 
 def test_a_namespace_is_seen_by_those_who_may_see_namespaces_in_it() -> None:
     given = api()
-    given.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
     given.post(f"{ROLES}/clusterroles", role("sees", rule("get", "namespaces")))
     given.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "ClusterRole/sees", user("anna"), "team"))
     assert may_read(given, path="/api/v1/namespaces/team")
