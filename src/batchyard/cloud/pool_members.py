@@ -7,7 +7,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.conditions import is_true
 from batchyard.api.meta import Key, Obj, label
 from batchyard.base.instant import Instant
-from batchyard.core.machines.instances import CRASHED, is_leaving, phase_of, since, stops_at
+from batchyard.core.machines.instances import CRASHED, FAILED, is_leaving, phase_of, since, stops_at
 from batchyard.ports.client import EventType, WatchEvent
 
 
@@ -76,9 +76,11 @@ class PoolMembers:
         return pool if self.ready(pool) != before else None
 
 
-def _standing(member: Member | None) -> tuple[bool, Instant | None, bool] | None:
+def _standing(member: Member | None) -> tuple[bool, Instant | None, str] | None:
     """What a pool minds of a member."""
-    return None if member is None else (member.leaving, member.stops_at, member.phase == CRASHED)
+    if member is None:
+        return None
+    return member.leaving, member.stops_at, member.phase if member.phase in {CRASHED, FAILED} else ""
 
 
 def _member(instance: Obj) -> Member:

@@ -11,15 +11,17 @@ from typing import Final
 from batchyard.api.conditions import is_true
 from batchyard.api.meta import Obj, with_status
 from batchyard.api.times import format_time
-from batchyard.base.instant import Instant
+from batchyard.base.instant import MINUTE, Instant
 from batchyard.cloud.pool_members import Member
 from batchyard.cloud.pool_plan import INITIALIZED, PoolPlan
-from batchyard.core.machines.instances import CRASHED
+from batchyard.core.machines.instances import CRASHED, FAILED
 from batchyard.core.machines.pools import is_autoscaled, zones_of
 from batchyard.ports.client import Reader, UpdateStatus
 
 #: A slice with an autoscaler is to be asked for again when the machines of the one that broke are gone.
 RECREATING: Final = "Recreating"
+#: One that came in part, since a write was lost, is given up after so long, as it may never be whole.
+_TOGETHER_WITHIN: Final = MINUTE
 
 
 def plan_slice(plan: PoolPlan, members: Mapping[str, Member], reader: Reader) -> None:
@@ -33,6 +35,8 @@ def plan_slice(plan: PoolPlan, members: Mapping[str, Member], reader: Reader) ->
         _take_down(plan, hosts, min(crashes), reader)
     elif stops:
         _stop_together(plan, hosts, min(stops), reader)
+    elif (parted_since := _parted_since(hosts)) is not None:
+        _part(plan, hosts, parted_since + _TOGETHER_WITHIN)
     else:
         _ask_for_all(plan, hosts)
 
@@ -48,6 +52,21 @@ def _take_down(plan: PoolPlan, hosts: list[Member], crashed: Instant, reader: Re
     if is_autoscaled(plan.pool):
         plan.say(RECREATING, True, "HostCrashed", "The slice is made anew, since a machine of it crashed")
     plan.give_up(hosts)
+
+
+def _parted_since(hosts: list[Member]) -> Instant | None:
+    """Since when one of them has a machine and another one was refused its own; None: they fare alike."""
+    failed = [host for host in hosts if host.phase == FAILED]
+    there = [host.since for host in hosts if host.phase not in {"", FAILED}]
+    return max(there) if failed and there else None
+
+
+def _part(plan: PoolPlan, hosts: list[Member], due: Instant) -> None:
+    """A slice that stays in parts is given up."""
+    if due > plan.now:
+        plan.look_again(due)
+    else:
+        plan.give_up(hosts)
 
 
 def _stop_together(plan: PoolPlan, hosts: list[Member], stop: Instant, reader: Reader) -> None:

@@ -106,6 +106,18 @@ def test_a_fixed_slice_that_was_reclaimed_waits_for_capacity() -> None:
     assert world.ready_nodes() == 2
 
 
+def test_a_fixed_slice_of_which_a_part_is_refused_for_long_is_made_anew() -> None:
+    world = cloud()
+    before = names(world)
+    world.change_cluster(capacity=[{"machineType": "ct5lp-hightpu-4t", "zone": ZONE, "count": 1}])
+    world.say(world.instances()[0], phase="Failed", since=world.stamp())
+    world.finish()
+    assert world.phases() == ["Failed", "Failed"]
+    world.change_cluster(capacity=[])
+    world.finish()
+    assert (world.ready_nodes(), set(before) & set(names(world))) == (2, set())
+
+
 def test_a_slice_that_breaks_again_while_it_boots_is_made_anew_again() -> None:
     world = scaled()
     world.crash(world.instances()[0])
