@@ -213,6 +213,7 @@ def test_what_a_manifest_tells_of_an_old_run_is_no_part_of_the_new_one() -> None
     over = {"conditions": [{"type": "Complete", "status": "True"}]}
     job, job_set = [*manifests(JOB.replace("NAME", "again")), *manifests(JOB_SET)[1:]]
     known = world()
+    known.apply(namespace())
     known.apply({**job, "status": over})
     known.apply({**job_set, "status": over})
     assert [known.objects(kind)[0].get("status") for kind in (scheme.JOB, scheme.JOB_SET)] == [None, None]
