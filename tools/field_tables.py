@@ -3,7 +3,11 @@
     python tools/field_tables.py --crds PATH...  all tables; a PATH is a CRD file or a folder of them
     python tools/field_tables.py                 native.json alone, from lightkube-models and the tables there
 
-Tables hold facts only: names, types, what is required, bounds, defaults. Their format is in
+With `--merging FILE` native.json also learns anew how lists and mappings are merged; otherwise it keeps what it says of
+that. FILE is Kubernetes' own JSON schema with its x-kubernetes-* words: `_definitions.json` of a version in the PyPI
+package kubernetes-validate.
+
+Tables hold facts only: names, types, what is required, bounds, defaults, how lists are merged. Their format is in
 src/batchyard/api/schema/tables.py. What neither source states is in the tables by hand below; x-kubernetes-validations
 are rules, not fields, and are written in batchyard.api.validation.
 
@@ -116,6 +120,9 @@ MAY_REPEAT: Final = (
     *("PodSpec.hostAliases", "PodSpec.imagePullSecrets", "PodFailurePolicyOnExitCodesRequirement.values"),
 )
 
+#: The facts of how a field is merged.
+MERGING: Final = ("items", "merge", "owned", "retain")
+
 _QUANTITY_PATTERN_START: Final = r"^(\+|-)?(([0-9]+"
 _SCALARS: Final = {"string": "string", "boolean": "bool", "integer": "int", "number": "number"}
 _FACTS: Final = {
@@ -168,6 +175,8 @@ class CrdTable:
         facts = {word: schema[key] for key, word in _FACTS.items() if key in schema}
         if schema.get("x-kubernetes-list-type") == "set":
             facts["set"] = True
+        if schema.get("x-kubernetes-map-type") == "atomic":
+            facts["owned"] = "atomic"
         if schema.get("x-kubernetes-preserve-unknown-fields"):
             return "any", facts
         if schema.get("x-kubernetes-int-or-string"):
@@ -218,6 +227,50 @@ class CoreTable(CrdTable):
         """Add the type of a field, found in the class that has the field."""
         owner, _, field = name.rpartition(".")
         return self.add_class(schema, self.classes.of_field(self.class_of[owner], field).named)
+
+
+class Merging:
+    """How patches and server-side apply take the fields of Kubernetes' own kinds."""
+
+    #: The modules of lightkube-models whose definitions are not called `io.k8s.api.<group>.<version>`.
+    _PLACES: Final = {"meta_v1": "io.k8s.apimachinery.pkg.apis.meta.v1"}
+
+    def __init__(self, definitions: Mapping[str, Schema]) -> None:
+        self.definitions = definitions
+
+    def facts(self, qualified: str, field: str) -> dict[str, Any]:
+        """The facts of a field of a class, such as `core_v1.PodSpec`; none where the schema does not know it."""
+        module, _, name = qualified.partition(".")
+        place = self._PLACES.get(module) or f"io.k8s.api.{module.replace('_', '.')}"
+        schema = self.definitions.get(f"{place}.{name}", {}).get("properties", {}).get(field, {})
+        facts: dict[str, Any] = {"owned": "atomic"} if self._is_atomic(schema) else {}
+        if self._is_atomic(schema.get("items", {})):
+            facts["items"] = {"owned": "atomic"}
+        if schema.get("x-kubernetes-list-type") in {"map", "set"}:
+            facts["owned"] = schema.get("x-kubernetes-list-map-keys", "set")
+        strategies = schema.get("x-kubernetes-patch-strategy", "").split(",")
+        if "merge" in strategies:
+            facts["merge"] = schema.get("x-kubernetes-patch-merge-key", "")
+        return facts | ({"retain": True} if "retainKeys" in strategies else {})
+
+    def _is_atomic(self, schema: Schema) -> bool:
+        """Whether a mapping, or the type it refers to, is owned as a whole."""
+        referred = self.definitions.get(schema.get("$ref", "").removeprefix("#/$defs/"), {})
+        return "atomic" in (schema.get("x-kubernetes-map-type"), referred.get("x-kubernetes-map-type"))
+
+
+class MergingAsBefore(Merging):
+    """The same, as the tables in the tree have it."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.tables = (read_table("native"), read_table("core"))
+
+    def facts(self, qualified: str, field: str) -> dict[str, Any]:
+        """The facts of a field of a class; none where the tables do not know it."""
+        name = qualified.partition(".")[2]
+        spec = next((table[name][field] for table in self.tables if field in table.get(name, {})), "")
+        return {word: fact for word, fact in parts_of(spec)[1].items() if word in MERGING}
 
 
 class ClassField(NamedTuple):
@@ -338,7 +391,7 @@ def crd_tables(crds: Mapping[str, Schema]) -> dict[str, Table]:
     return tables
 
 
-def native_table(core: Table) -> Table:
+def native_table(core: Table, merging: Merging) -> Table:
     """native.json: the classes of Kubernetes's own kinds, less what core.json says of them already."""
     classes, table, waiting = Classes(), {}, list(NATIVE_ROOTS)
     seen = dict.fromkeys(waiting)
@@ -346,7 +399,7 @@ def native_table(core: Table) -> Table:
         qualified = waiting.pop()
         name, fields = qualified.partition(".")[2], classes.fields(qualified)
         own = {
-            field: native_spec(f"{name}.{field}", found, core.get(name, {}).get(field))
+            field: native_spec(f"{name}.{field}", found, core.get(name, {}).get(field), merging.facts(qualified, field))
             for field, found in fields.items()
         }
         changed = {field: spec for field, spec in own.items() if spec != core.get(name, {}).get(field)}
@@ -358,7 +411,7 @@ def native_table(core: Table) -> Table:
     return table
 
 
-def native_spec(place: str, found: ClassField, embedded: Spec | None) -> Spec:
+def native_spec(place: str, found: ClassField, embedded: Spec | None, merging: Mapping[str, Any]) -> Spec:
     """A field as Kubernetes itself has it: as the CRDs embed it where they do, else as its class says."""
     expression, facts = parts_of(embedded) if embedded else (found.type, {})
     if embedded is None and found.type == "{string}":
@@ -366,7 +419,9 @@ def native_spec(place: str, found: ClassField, embedded: Spec | None) -> Spec:
     type_name = "ObjectMeta" if found.named == "meta_v1.ObjectMeta" else expression.removesuffix("!")
     if place in MAY_REPEAT:
         facts = _without(_without(facts, "keys"), "set")
-    return spec_of(type_name, {**facts, **CHECKED.get(place, {})}, found.required or place in REQUIRED)
+    inner = {**facts.get("items", {}), **merging.get("items", {})}
+    facts = {**_without(facts, "owned"), **CHECKED.get(place, {}), **merging, **({"items": inner} if inner else {})}
+    return spec_of(type_name, facts, found.required or place in REQUIRED)
 
 
 def parts_of(spec: Spec) -> tuple[str, Mapping[str, Any]]:
@@ -393,9 +448,12 @@ def main() -> None:
     """Write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--crds", type=Path, nargs="+", metavar="PATH", help="CRD files, or folders of them")
+    parser.add_argument("--merging", type=Path, metavar="FILE", help="Kubernetes' own JSON schema")
     arguments = parser.parse_args()
+    definitions = json.loads(arguments.merging.read_text("utf-8"))["$defs"] if arguments.merging else None
+    merging = MergingAsBefore() if definitions is None else Merging(definitions)
     tables = crd_tables(read_crds(*arguments.crds)) if arguments.crds else {}
-    tables["native"] = native_table(tables.get("core") or read_table("core"))
+    tables["native"] = native_table(tables.get("core") or read_table("core"), merging)
     for name, table in tables.items():
         (FIELDS / f"{name}.json").write_text(text_of(table), "utf-8")
         print(f"{name}.json: {len(table)} types")

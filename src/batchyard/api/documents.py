@@ -128,7 +128,7 @@ def _read_yaml(chunk: str, first_line: int) -> tuple[Any, Sequence[FieldError]]:
 
 def _read_json(chunk: str) -> Any:
     """The value of a JSON document; None if it is not one, is nested too deeply, or may hold a field twice."""
-    if chunk.count("[") + chunk.count("{") > NESTING_MAX and _nesting(chunk) > NESTING_MAX:
+    if chunk.count("[") + chunk.count("{") > NESTING_MAX and nesting(chunk) > NESTING_MAX:
         return None
     try:
         encoded = chunk.encode()
@@ -149,7 +149,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _nesting(chunk: str) -> int:
+def nesting(chunk: str) -> int:
+    """How deep the brackets of a JSON text are nested."""
     depth = deepest = 0
     for bracket in _BRACKETS.findall(_STRINGS.sub("", chunk)):
         depth += 1 if bracket in "[{" else -1

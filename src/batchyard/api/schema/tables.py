@@ -14,6 +14,11 @@ Facts: `default`, `enum`, `pattern`, `min`, `max`, `minLength`, `maxLength`, `mi
 `nullable`; `keys` (the fields by which no two items of a list may be the same); `set` (no two items
 are the same); `items` and `values` (facts of what a list or a mapping holds).
 
+How a field is merged: `owned` says what in it can have owners of its own in server-side apply (of a list the items, by
+the fields named or, `set`, by their values; without it, what `keys` or `set` say, else the list as a whole; `atomic`: a
+mapping as a whole); `merge` is the field by which strategic patches know the items of a list ('' for plain values),
+without it they replace it; `retain`: such patches may say which fields stay.
+
 A type is looked up in a scope: that of a CRD version (its table, then core.json) or that of the kinds of Kubernetes
 itself (core.json with the fields of native.json put over it).
 """

@@ -1,57 +1,21 @@
-"""Patches: a JSON patch, a JSON merge patch.
-
-Sources: RFC 6902 and RFC 7396, and what k8s.io/apiserver's pkg/endpoints/handlers/patch.go refuses.
-"""
+"""JSON patches. Source: RFC 6902, and what k8s.io/apiserver's pkg/endpoints/handlers/patch.go refuses."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from batchyard.api.meta import Obj
-from batchyard.apiserver.request import Refused, Request, bad_request
+from batchyard.apiserver.request import Refused, bad_request
 
-MERGE: Final = "application/merge-patch+json"
-JSON_PATCH: Final = "application/json-patch+json"
-_decode_json = msgspec.json.Decoder(strict=True).decode
 _OPERATIONS_MAX: Final = 10_000
 
 
-def patched(obj: Obj, request: Request) -> Any:
-    """An object after the patch of a request; Refused where that cannot be applied."""
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip()
-    try:
-        patch = _decode_json(request.body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise bad_request(f"the patch is no JSON: {error}") from error
-    if content_type == MERGE:
-        if not isinstance(patch, Mapping):
-            raise bad_request("a merge patch is an object")
-        return merged(obj, patch)
-    if content_type == JSON_PATCH:
-        return _json_patched(obj, patch)
-    accepted = f"accepted media types include: {JSON_PATCH}, {MERGE}"
-    raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {accepted}")
-
-
-def merged(value: Any, patch: Any) -> Any:
-    """A value after a JSON merge patch: objects are merged, null removes, all else replaces."""
-    if not isinstance(patch, Mapping):
-        return patch
-    result = dict(value) if isinstance(value, Mapping) else {}
-    for field, wanted in patch.items():
-        if wanted is None:
-            result.pop(field, None)
-        else:
-            result[field] = merged(result.get(field), wanted)
-    return result
-
-
-def _json_patched(obj: Obj, patch: Any) -> Any:
+def json_patched(obj: Obj, patch: Any) -> Any:
+    """An object after the operations of a JSON patch; Refused where one of them cannot be done."""
     if not isinstance(patch, Sequence) or isinstance(patch, str) or not all(isinstance(op, Mapping) for op in patch):
         raise bad_request("a JSON patch is a list of operations")
     if len(patch) > _OPERATIONS_MAX:
-        raise Refused(413, "RequestEntityTooLarge", f"a JSON patch has at most {_OPERATIONS_MAX} operations")
+        told = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(patch)}"
+        raise Refused(413, "RequestEntityTooLarge", told)
     result: Any = obj
     for number, operation in enumerate(patch):
         try:

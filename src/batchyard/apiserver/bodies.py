@@ -1,0 +1,100 @@
+"""The bodies of requests: JSON or YAML as values, and what strict decoding has against them.
+
+Source of the words: sigs.k8s.io/json and k8s.io/apimachinery's pkg/runtime/serializer/json.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from batchyard.api.documents import NESTING_MAX, nesting, read_documents
+from batchyard.apiserver.request import JSON, Refused, Request, bad_request
+
+YAML: Final = "application/yaml"
+_decode_json = msgspec.json.Decoder(strict=True).decode
+#: Where a mapping keeps the names that it was given twice; no name of a field is like it.
+_TWICE: Final = "\0twice"
+
+
+class Body(NamedTuple):
+    """A body, and what strict decoding has against it."""
+
+    value: Any
+    faults: Sequence[str] = ()
+
+
+def content_type_of(request: Request) -> str:
+    """The media type of a body, without its parameters; JSON where nothing is said."""
+    return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+
+
+def read_body(request: Request) -> Body:
+    """The body of a request that sends an object; Refused if it is something else, such as protobuf."""
+    content_type = content_type_of(request)
+    if not request.body:
+        return Body({})
+    if content_type not in (JSON, YAML):
+        told = f"the body of the request was in an unknown format - accepted media types include: {JSON}, {YAML}"
+        raise Refused(415, "UnsupportedMediaType", told)
+    return read_json(request.body) if content_type == JSON else read_yaml(request.body)
+
+
+def read_json(body: bytes) -> Body:
+    """A JSON text; Refused if it is none."""
+    try:
+        text = body.decode()
+        _check_nesting(text)
+        value = _decode_json(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise bad_request(f"the body of the request is no JSON: {error}") from error
+    # What is written back is what was read unless a field came twice, or the text has numbers or escapes in another
+    # form; only then is it worth looking closely.
+    if msgspec.json.encode(value) == msgspec.json.format(body, indent=-1):
+        return Body(value)
+    return Body(value, tuple(_duplicates(json.loads(text, object_pairs_hook=_marked), "")))
+
+
+def read_yaml(body: bytes) -> Body:
+    """A YAML text, of which JSON is one; Refused if it is none, or more than one document."""
+    if body.lstrip()[:1] == b"{":
+        return read_json(body)
+    try:
+        documents = list(read_documents(body.decode()))
+    except UnicodeDecodeError as error:
+        raise bad_request(f"error decoding YAML: {error}") from error
+    if len(documents) != 1:
+        raise bad_request(f"error decoding YAML: there is one document to a request, not {len(documents)}")
+    document = documents[0]
+    if document.value is None:
+        raise bad_request(f"error decoding YAML: {'; '.join(map(str, document.faults))}")
+    return Body(document.value, tuple(f"yaml: {fault.path}: {fault.problem}" for fault in document.faults))
+
+
+def _check_nesting(text: str) -> None:
+    if text.count("[") + text.count("{") > NESTING_MAX and nesting(text) > NESTING_MAX:
+        raise bad_request(f"the body of the request is nested more than {NESTING_MAX} deep")
+
+
+def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        fields[_TWICE] = [name for name in fields if names.count(name) > 1]
+    elif _TWICE in fields:
+        del fields[_TWICE]
+    return fields
+
+
+def _duplicates(value: Any, path: str) -> Iterator[str]:
+    """The fields that are there twice."""
+    if isinstance(value, Mapping):
+        for name in value.get(_TWICE, ()):
+            yield f'duplicate field "{path}{name}"'
+        for name, child in value.items():
+            if name != _TWICE:
+                yield from _duplicates(child, f"{path}{name}.")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _duplicates(item, f"{path.removesuffix('.')}[{index}].")

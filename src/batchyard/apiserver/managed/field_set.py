@@ -1,0 +1,93 @@
+"""Sets of fields: which places of an object somebody cares for.
+
+A set is a tree of steps as `fieldsV1` writes them: `f:replicas` is a field, `k:{"name":"a"}` the item of a list with
+that key, `v:"a"` the item that is that value. A place is in the set if its node has the mark `.`; that what is within
+is in the set says nothing about the place itself. Sets are never changed.
+Source: sigs.k8s.io/structured-merge-diff, fieldpath/set.go and serialize.go.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+FieldSet: TypeAlias = Mapping[str, Any]
+
+MARK: Final = "."
+#: The node of a place that is in the set, and nothing within it.
+LEAF: Final[FieldSet] = {MARK: {}}
+EMPTY: Final[FieldSet] = {}
+
+
+def of_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
+    """The set that `fieldsV1` writes: there a place in the set with nothing within has no mark."""
+    found: dict[str, Any] = {}
+    for step, within in fields.items():
+        if isinstance(within, Mapping):
+            found[step] = {} if step == MARK else of_fields_v1(within) or LEAF
+    return found
+
+
+def to_fields_v1(fields: FieldSet) -> dict[str, Any]:
+    """A set as `fieldsV1` writes it."""
+    return {step: {} if within == LEAF else to_fields_v1(within) for step, within in sorted(fields.items())}
+
+
+def union(some: FieldSet, others: FieldSet) -> FieldSet:
+    """The places in either."""
+    if not some or not others:
+        return some or others
+    result = dict(some)
+    for step, within in others.items():
+        result[step] = union(result[step], within) if step in result else within
+    return result
+
+
+def difference(some: FieldSet, others: FieldSet) -> FieldSet:
+    """The places in the one and not in the other."""
+    if not others:
+        return some
+    result: dict[str, Any] = {}
+    for step, within in some.items():
+        if step not in others:
+            result[step] = within
+        elif step != MARK and (left := difference(within, others[step])):
+            result[step] = left
+    return result
+
+
+def intersection(some: FieldSet, others: FieldSet) -> FieldSet:
+    """The places in both."""
+    result: dict[str, Any] = {}
+    for step, within in some.items():
+        if step == MARK and step in others:
+            result[step] = within
+        elif step in others and (shared := intersection(within, others[step])):
+            result[step] = shared
+    return result
+
+
+def paths(fields: FieldSet, path: str = "") -> Iterator[str]:
+    """The places in a set as messages name them: `.spec.containers[name="a"].image`."""
+    if MARK in fields:
+        yield path
+    for step, within in sorted(fields.items()):
+        if step != MARK:
+            yield from paths(within, path + _step_text(step))
+
+
+def _step_text(step: str) -> str:
+    kind, _, text = step.partition(":")
+    if kind == "f":
+        return f".{text}"
+    if kind == "k":
+        try:
+            keys = msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            return f"[{text}]"
+        return f"[{','.join(f'{name}={_json(value)}' for name, value in keys.items())}]"
+    return f"[={text}]" if kind == "v" else f"[{text}]"
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

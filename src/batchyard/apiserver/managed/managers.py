@@ -1,0 +1,315 @@
+"""Who cares for which field of an object: `metadata.managedFields`, as every write through the API leaves it.
+
+An update takes what it changes from all others. An apply may not change what another cares for, unless it is forced,
+and gives up what it no longer names: a field that nobody else cares for then goes.
+Sources: sigs.k8s.io/structured-merge-diff, merge/update.go; k8s.io/apimachinery, pkg/util/managedfields/internal.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from batchyard.api.meta import Obj
+from batchyard.apiserver.managed.field_set import (
+    EMPTY,
+    FieldSet,
+    difference,
+    intersection,
+    of_fields_v1,
+    paths,
+    to_fields_v1,
+    union,
+)
+from batchyard.apiserver.managed.merging import Differences, differences, fields_of, less, merged, with_named
+from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.shapes import Shape
+
+APPLY: Final = "Apply"
+UPDATE: Final = "Update"
+#: Of those who only update so many are told apart; what the oldest cared for is put together.
+UPDATERS_MAX: Final = 10
+_ANCIENT: Final = "ancient-changes"
+#: Whoever wrote what was there before anybody's fields were kept.
+_BEFORE: Final = "before-first-apply"
+#: What nobody cares for: the server's own fields, and what says which object it is.
+_NOBODYS: Final = of_fields_v1(
+    {
+        "f:apiVersion": {},
+        "f:kind": {},
+        "f:metadata": {
+            ".": {},
+            **{
+                f"f:{name}": {}
+                for name in (
+                    *("name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "managedFields"),
+                    *("resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds"),
+                )
+            },
+        },
+    }
+)
+
+Entry: TypeAlias = Mapping[str, Any]
+"""One of `managedFields`, as it is written there."""
+
+
+class Author(NamedTuple):
+    """Who writes, in which version, to which subresource, and when."""
+
+    manager: str
+    api_version: str
+    subresource: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """Somebody who cares for fields."""
+
+    name: str
+    operation: str
+    api_version: str
+    subresource: str
+    time: str
+    fields: FieldSet
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """Two entries of one identity are one; whoever applies stays the same in another version."""
+        version = "" if self.operation == APPLY else self.api_version
+        return self.operation, self.name, version, self.subresource
+
+    @property
+    def title(self) -> str:
+        """As conflicts name it."""
+        part = f' with subresource "{self.subresource}"' if self.subresource else ""
+        how = f" using {self.api_version}" if self.operation == UPDATE else ""
+        return f'"{self.name}"{part}{how}'
+
+    def entry(self) -> dict[str, Any]:
+        """As `managedFields` has it."""
+        entry: dict[str, Any] = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version}
+        entry |= {"time": self.time, "fieldsType": "FieldsV1", "fieldsV1": to_fields_v1(self.fields)}
+        return entry | ({"subresource": self.subresource} if self.subresource else {})
+
+
+class Applied(NamedTuple):
+    """What an apply makes of an object, in the version that it was applied in, and who cares for what then."""
+
+    obj: dict[str, Any]
+    entries: list[dict[str, Any]]
+
+
+class Versions(NamedTuple):
+    """What an object looks like in each version of its kind."""
+
+    shape: Callable[[str], Shape]
+    #: An object of one version in another.
+    convert: Callable[[Obj, str], Obj]
+
+
+def updated(old: Obj, new: Obj, entries: Sequence[Entry], author: Author, versions: Versions) -> list[dict[str, Any]]:
+    """`managedFields` after an update from one object to another, both in the version of the author."""
+    return _entries(_managers_after_update(old, new, _managers(entries), author, versions))
+
+
+def applied(live: Obj | None, config: Obj, author: Author, versions: Versions, *, force: bool) -> Applied:
+    """What an apply makes of an object; of none, where there is none yet. Refused where it conflicts."""
+    shape = versions.shape(author.api_version)
+    old: Obj = {"apiVersion": config["apiVersion"], "kind": config["kind"]} if live is None else _unmanaged(live)
+    managers = _managers((live or {}).get("metadata", {}).get("managedFields") or ())
+    if live is not None and not managers:
+        before = author._replace(manager=_BEFORE, subresource="")
+        managers = _managers_after_update(_bare(old), old, [], before, versions)
+    mine = Manager(
+        author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, shape)
+    )
+    last = next((manager for manager in managers if manager.identity == mine.identity), None)
+    others = [manager for manager in managers if manager is not last]
+    new = _pruned(merged(old, config, shape), last, [mine, *others], shape)
+    changes = _Changes(old, new, author.api_version, versions)
+    conflicts = [(other, found) for other in others if (found := changes.conflict(other))]
+    if conflicts and not force:
+        allowed = _allowed(old, shape) if author.manager == "kubectl" else EMPTY
+        conflicts = [(other, left) for other, found in conflicts if (left := difference(found, allowed))]
+        if conflicts:
+            raise _conflict(conflicts)
+    if last is not None and old == new and last.fields == mine.fields:
+        mine = replace(mine, time=last.time)
+    return Applied(new, _entries([manager for manager in (changes.left(m) for m in others) if manager.fields] + [mine]))
+
+
+def _managers_after_update(
+    old: Obj, new: Obj, managers: Sequence[Manager], author: Author, versions: Versions
+) -> list[Manager]:
+    changes = _Changes(_unmanaged(old), _unmanaged(new), author.api_version, versions)
+    kept = [manager for manager in (changes.left(manager) for manager in managers) if manager.fields]
+    taken = changes.taken()
+    if not taken:
+        return kept
+    mine = Manager(author.manager, UPDATE, author.api_version, author.subresource, author.time, taken)
+    before = next((manager.fields for manager in kept if manager.identity == mine.identity), EMPTY)
+    others = [manager for manager in kept if manager.identity != mine.identity]
+    return _capped([*others, replace(mine, fields=union(before, taken))])
+
+
+class _Changes:
+    """In which fields a new object differs from the old one, in every version that a manager speaks of."""
+
+    def __init__(self, old: Obj, new: Obj, api_version: str, versions: Versions) -> None:
+        self._old = old
+        self._new = new
+        self._versions = versions
+        self._of_author = differences(old, new, versions.shape(api_version))
+        self._found = {api_version: self._of_author}
+
+    def taken(self) -> FieldSet:
+        """What whoever changed it cares for from now on."""
+        return difference(union(self._of_author.modified, self._of_author.added), _NOBODYS)
+
+    def conflict(self, manager: Manager) -> FieldSet:
+        """What a manager cares for and is another now."""
+        found = self._in(manager.api_version)
+        return intersection(manager.fields, union(found.modified, found.added))
+
+    def left(self, manager: Manager) -> Manager:
+        """What is left to a manager."""
+        found = self._in(manager.api_version)
+        if found == Differences():
+            return manager
+        gone = union(union(found.modified, found.added), found.removed)
+        return replace(manager, fields=difference(manager.fields, gone))
+
+    def _in(self, api_version: str) -> Differences:
+        if api_version not in self._found:
+            convert = self._versions.convert
+            shape = self._versions.shape(api_version)
+            found = differences(convert(self._old, api_version), convert(self._new, api_version), shape)
+            self._found[api_version] = found
+        return self._found[api_version]
+
+
+def _pruned(obj: dict[str, Any], last: Manager | None, managers: Sequence[Manager], shape: Shape) -> dict[str, Any]:
+    """A merged object without what its author applied last and no longer does, and nobody else cares for."""
+    if last is None or last.api_version != managers[0].api_version:
+        return obj
+    known = with_named(last.fields, shape)
+    owned = EMPTY
+    for manager in managers:
+        owned = union(owned, with_named(manager.fields, shape))
+    there = with_named(fields_of(obj, shape), shape)
+    bare = less(obj, known, shape) or {}
+    gone = difference(there, union(with_named(fields_of(bare, shape), shape), owned))
+    left = less(obj, gone, shape) or {}
+    dangling = difference(there, with_named(fields_of(left, shape), shape))
+    result: dict[str, Any] = less(obj, intersection(dangling, known), shape) or {}
+    return result
+
+
+def _applied_fields(config: Obj, shape: Shape) -> FieldSet:
+    return difference(fields_of(config, shape), _NOBODYS)
+
+
+def _allowed(live: Obj, shape: Shape) -> FieldSet:
+    """What `kubectl apply` said last without the server's help, where it still holds: it may go on with the help."""
+    text = (live["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/last-applied-configuration")
+    try:
+        last = msgspec.json.decode(text) if text else None
+    except msgspec.DecodeError:
+        return EMPTY
+    if not isinstance(last, dict) or last.get("apiVersion") != live["apiVersion"]:
+        return EMPTY
+    found = differences(last, live, shape)
+    return difference(difference(difference(fields_of(last, shape), found.modified), found.added), found.removed)
+
+
+def _conflict(conflicts: Sequence[tuple[Manager, FieldSet]]) -> Refused:
+    """What is told whoever applies what others care for."""
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager.title}", "field": path}
+        for manager, fields in conflicts
+        for path in paths(fields)
+    ]
+    if len(causes) == 1:
+        told = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    else:
+        lines: list[str] = []
+        for manager, fields in conflicts:
+            lines += [f"conflicts with {manager.title}:", *(f"- {path}" for path in paths(fields))]
+        told = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
+    return Refused(409, "Conflict", told, {"causes": causes})
+
+
+# --- managedFields as they are written ---
+
+
+def _managers(entries: Sequence[Entry]) -> list[Manager]:
+    return list(_read(entries))
+
+
+def _read(entries: Sequence[Entry]) -> Iterator[Manager]:
+    for entry in entries:
+        fields = entry.get("fieldsV1")
+        if isinstance(fields, Mapping):
+            names = ("manager", "operation", "apiVersion", "subresource", "time")
+            yield Manager(*(str(entry.get(name) or "") for name in names), of_fields_v1(fields))
+
+
+def _entries(managers: Sequence[Manager]) -> list[dict[str, Any]]:
+    """Those who apply come first, and then the older."""
+    ordered = sorted(managers, key=lambda m: (m.operation, m.time, m.name, m.api_version, m.subresource))
+    return [manager.entry() for manager in ordered if manager.fields]
+
+
+def _capped(managers: list[Manager]) -> list[Manager]:
+    """No more updaters than are told apart."""
+    updaters = sorted((m for m in managers if m.operation == UPDATE), key=lambda m: (m.time, m.name))
+    surplus = len(updaters) - UPDATERS_MAX
+    if surplus <= 0:
+        return managers
+    oldest = updaters[: surplus + 1]
+    bucket = oldest[-1]
+    for manager in oldest[:-1]:
+        if manager.api_version == bucket.api_version:
+            bucket = replace(bucket, fields=union(bucket.fields, manager.fields))
+    kept = [manager for manager in managers if manager not in oldest]
+    return [*kept, replace(bucket, name=_ANCIENT, subresource="")]
+
+
+def _unmanaged(obj: Obj) -> dict[str, Any]:
+    """An object without `managedFields`, which nobody cares for."""
+    metadata = {name: value for name, value in (obj.get("metadata") or {}).items() if name != "managedFields"}
+    return {**obj, "metadata": metadata}
+
+
+def _bare(obj: Obj) -> dict[str, Any]:
+    """The object before anybody wrote anything into it."""
+    return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
+
+
+def check_config(config: Mapping[str, Any], shape: Shape) -> None:
+    """Refuse an applied object that has fields which its kind does not, or says who cares for what."""
+    metadata = config.get("metadata") or {}
+    if isinstance(metadata, Mapping) and metadata.get("managedFields") is not None:
+        raise bad_request("metadata.managedFields must be nil")
+    unknown = [f"{path}: field not declared in schema" for path in _undeclared(config, shape, "")]
+    if unknown:
+        group, _, version = str(config.get("apiVersion")).rpartition("/")
+        kind = f"{group}/{version}, Kind={config.get('kind')}"
+        named = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}; {kind}"
+        told = unknown[0] if len(unknown) == 1 else "errors:\n" + "\n".join(f"  {line}" for line in unknown)
+        raise bad_request(f"failed to create typed patch object ({named}): {told}")
+
+
+def _undeclared(value: Any, shape: Shape, path: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, child in value.items():
+            if not shape.knows(name):
+                yield f"{path}.{name}"
+            else:
+                yield from _undeclared(child, shape.below(name), f"{path}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _undeclared(item, shape.item, path)

@@ -1,0 +1,177 @@
+"""What server-side apply asks of objects: which fields one has, how two differ, one merged into another, less some.
+
+Nothing given is changed. Source: sigs.k8s.io/structured-merge-diff, typed/{tofieldset,compare,merge,remove}.go.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from batchyard.apiserver.managed.field_set import EMPTY, LEAF, MARK, FieldSet
+from batchyard.apiserver.request import bad_request
+from batchyard.apiserver.shapes import Shape
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+class Differences(NamedTuple):
+    """The places in which an object differs from the one before it."""
+
+    removed: FieldSet = EMPTY
+    modified: FieldSet = EMPTY
+    added: FieldSet = EMPTY
+
+
+_NONE: Final = Differences()
+
+
+def fields_of(value: Any, shape: Shape) -> FieldSet:
+    """The fields that an applied value is about: all its leaves, the items of its lists, and what it leaves empty."""
+    if isinstance(value, Mapping) and not shape.is_atomic:
+        result = {}
+        for name, child in value.items():
+            fields = fields_of(child, shape.below(name))
+            is_named = name in shape.inside.fields
+            if child is None or child == {} or not is_named:
+                fields = {MARK: {}, **fields}
+            if fields:
+                result[f"f:{name}"] = fields
+        return result
+    if isinstance(value, list) and shape.keys is not None:
+        return {step: {MARK: {}, **fields_of(item, shape.item)} for step, item in items_of(value, shape).items()}
+    return LEAF
+
+
+def all_fields_of(value: Any, shape: Shape) -> FieldSet:
+    """The same with the mappings and lists on the way: what is there where nothing was before."""
+    if isinstance(value, Mapping) and not shape.is_atomic:
+        within = {f"f:{name}": all_fields_of(child, shape.below(name)) for name, child in value.items()}
+        return {MARK: {}, **within}
+    if isinstance(value, list) and shape.keys is not None:
+        within = {step: all_fields_of(item, shape.item) for step, item in items_of(value, shape).items()}
+        return {MARK: {}, **within}
+    return LEAF
+
+
+def differences(old: Any, new: Any, shape: Shape) -> Differences:
+    """In which places a new value differs from an old one."""
+    if old is new or old == new:
+        return _NONE
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and not shape.is_atomic:
+        return _gathered(old, new, shape, "f:")
+    if isinstance(old, list) and isinstance(new, list) and shape.keys is not None:
+        return _gathered(items_of(old, shape), items_of(new, shape), shape, "")
+    return Differences(modified=LEAF)
+
+
+def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: Shape, prefix: str) -> Differences:
+    removed, modified, added = {}, {}, {}
+    for name, child in new.items():
+        step, inner = prefix + name, shape.below(name) if prefix else shape.item
+        if name not in old:
+            added[step] = all_fields_of(child, inner)
+            continue
+        found = differences(old[name], child, inner)
+        for gathered, part in zip((removed, modified, added), found, strict=True):
+            if part:
+                gathered[step] = part
+    for name, child in old.items():
+        if name not in new:
+            removed[prefix + name] = all_fields_of(child, shape.below(name) if prefix else shape.item)
+    return Differences(removed, modified, added)
+
+
+def merged(live: Any, applied: Any, shape: Shape) -> Any:
+    """A live value with an applied one merged into it."""
+    if isinstance(live, Mapping) and isinstance(applied, Mapping) and not shape.is_atomic:
+        changed = {
+            name: merged(live[name], child, shape.below(name)) if name in live else child
+            for name, child in applied.items()
+        }
+        return {**live, **changed}
+    if isinstance(live, list) and isinstance(applied, list) and shape.keys is not None:
+        return _list_merged(items_of(live, shape), items_of(applied, shape, unique=True), shape.item)
+    return applied
+
+
+def _list_merged(live: Mapping[str, Any], applied: Mapping[str, Any], shape: Shape) -> list[Any]:
+    """The items of two lists: what both have comes in the applied order, what only the live one has stays in its place.
+
+    Where the live list is in another order, an item of it comes after the last before it that it shares.
+    """
+    result = []
+    waiting, shared = list(applied), [step for step in applied if step in live]
+    for step, item in live.items():
+        if step not in applied:
+            result.append(item)
+        elif shared and step == shared[0]:
+            while (first := waiting.pop(0)) != step:
+                result.append(applied[first])
+            result.append(merged(item, applied[step], shape))
+            shared.pop(0)
+    return [*result, *(merged(live[step], applied[step], shape) if step in live else applied[step] for step in waiting)]
+
+
+def less(value: Any, fields: FieldSet, shape: Shape) -> Any:
+    """A value without the places of a set; None where nothing is left of it."""
+    if isinstance(value, Mapping) and not shape.is_atomic:
+        kept = {}
+        for name, child in value.items():
+            within = fields.get(f"f:{name}", EMPTY)
+            if MARK not in within and (left := less(child, within, shape.below(name)) if within else child) is not None:
+                kept[name] = left
+        return kept or None
+    if isinstance(value, list) and shape.keys is not None:
+        return _items_less(value, fields, shape) or None
+    return value
+
+
+def _items_less(value: Sequence[Any], fields: FieldSet, shape: Shape) -> list[Any]:
+    kept = []
+    for item in value:
+        within = fields.get(step_of(item, shape), EMPTY)
+        if MARK not in within:
+            kept.append(less(item, within, shape.item) if within else item)
+    return kept
+
+
+def with_named(fields: FieldSet, shape: Shape) -> FieldSet:
+    """A set with the fields of known name on the way to its places."""
+    result: dict[str, Any] = {}
+    for step, within in fields.items():
+        if step == MARK:
+            result[step] = within
+            continue
+        name = step.removeprefix("f:")
+        inner = shape.below(name) if name != step else shape.item
+        mark = {MARK: {}} if name != step and name in shape.inside.fields else {}
+        result[step] = {**with_named(within, inner), **mark}
+    return result
+
+
+def items_of(items: Sequence[Any], shape: Shape, *, unique: bool = False) -> dict[str, Any]:
+    """The items of a list by what tells them apart; of several alike the first, or none of them may be."""
+    found: dict[str, Any] = {}
+    for item in items:
+        step = step_of(item, shape)
+        if unique and step in found:
+            raise bad_request(f"duplicate entries for key {step.partition(':')[2]}")
+        found.setdefault(step, item)
+    return found
+
+
+def step_of(item: Any, shape: Shape) -> str:
+    """The step to an item of a list."""
+    if not shape.keys:
+        return f"v:{_encode(item).decode()}"
+    if not isinstance(item, Mapping):
+        raise bad_request("associative list with keys may not have non-map elements")
+    keys = {}
+    for name in shape.keys:
+        value = item.get(name, shape.item.below(name).default)
+        if value is not None:
+            keys[name] = value
+    if not keys:
+        raise bad_request(f"associative list with keys has an element that omits all key fields {list(shape.keys)}")
+    return f"k:{_encode(keys).decode()}"

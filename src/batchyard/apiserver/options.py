@@ -1,0 +1,131 @@
+"""What a request asks of its write beside the object: dry runs, strictness, who writes.
+
+Source: k8s.io/apimachinery, pkg/apis/meta/v1/{types.go,validation/validation.go}.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.errors import FieldError
+from batchyard.apiserver.patch import APPLY
+from batchyard.apiserver.request import Refused, Request, bad_request, causes_of
+from batchyard.ports.client import Propagation
+
+STRICT: Final = "Strict"
+WARN: Final = "Warn"
+IGNORE: Final = "Ignore"
+_MANAGER_LENGTH_MAX: Final = 128
+_POLICIES: Final = ("Foreground", "Background", "Orphan")
+_OF_METHODS: Final = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
+
+
+class WriteOptions(NamedTuple):
+    """Of a create, an update or a patch."""
+
+    dry_run: bool
+    #: What becomes of fields that are not known or there twice: Strict, Warn or Ignore.
+    validation: str
+    #: Who cares for the fields that are written.
+    manager: str
+    #: Whether an apply takes fields from those who care for them.
+    force: bool
+
+
+class DeleteOptions(NamedTuple):
+    """Of a delete."""
+
+    dry_run: bool
+    grace: int | None
+    #: None: as is usual for the kind.
+    propagation: Propagation | None
+    uid: str | None
+    resource_version: str | None
+
+
+def write_options(request: Request, content_type: str = "") -> WriteOptions:
+    """The options of a request; Refused where they are none."""
+    query, faults = request.query, [*_faults(request, content_type)]
+    if faults:
+        raise _invalid(_OF_METHODS[request.method], faults)
+    agent = request.headers.get("user-agent", "").partition("/")[0]
+    manager = query.get("fieldManager") or "".join(filter(str.isprintable, agent))[:_MANAGER_LENGTH_MAX]
+    validation = query.get("fieldValidation") or WARN
+    return WriteOptions("dryRun" in query, validation, manager or "unknown", request.flag("force"))
+
+
+def _faults(request: Request, content_type: str) -> Iterator[FieldError]:
+    query = request.query
+    manager = query.get("fieldManager", "")
+    if content_type == APPLY and not manager:
+        yield FieldError("fieldManager", "Required value: is required for apply patch")
+    if content_type != APPLY and "force" in query:
+        yield FieldError("force", "Forbidden: may not be specified for non-apply patch")
+    if len(manager) > _MANAGER_LENGTH_MAX:
+        yield FieldError("fieldManager", f"Too long: may not be more than {_MANAGER_LENGTH_MAX} bytes")
+    if not manager.isprintable():
+        yield FieldError("fieldManager", f'Invalid value: "{manager!r}": should only contain printable characters')
+    yield from _dry_run_faults([query["dryRun"]] if "dryRun" in query else [])
+    if query.get("fieldValidation", "") not in ("", IGNORE, STRICT, WARN):
+        supported = f'supported values: "", "{IGNORE}", "{STRICT}", "{WARN}"'
+        yield FieldError("fieldValidation", f'Unsupported value: "{query["fieldValidation"]}": {supported}')
+
+
+def _dry_run_faults(values: list[Any]) -> Iterator[FieldError]:
+    if any(value != "All" for value in values):
+        yield FieldError("dryRun", f'Unsupported value: "{values[0]}": supported values: "All"')
+
+
+def delete_options(request: Request, body: Any) -> DeleteOptions:
+    """The options of a delete, from its body, else its query; Refused where they are none."""
+    if not isinstance(body, Mapping):
+        raise bad_request("the body of the request is no DeleteOptions")
+    asked: dict[str, Any] = {
+        name: request.query[name]
+        for name in ("gracePeriodSeconds", "propagationPolicy", "orphanDependents")
+        if name in request.query
+    }
+    asked |= {"dryRun": [request.query["dryRun"]]} if "dryRun" in request.query else {}
+    given = {name: value for name, value in {**asked, **body}.items() if value is not None}
+    dry_run, conditions = given.get("dryRun", []), given.get("preconditions", {})
+    if not isinstance(dry_run, list) or not isinstance(conditions, Mapping):
+        raise bad_request("the body of the request is no DeleteOptions")
+    if faults := [*_dry_run_faults(dry_run), *_propagation_faults(given)]:
+        raise _invalid("DeleteOptions", faults)
+    return DeleteOptions(
+        bool(dry_run),
+        _grace(given.get("gracePeriodSeconds")),
+        _propagation(given),
+        conditions.get("uid"),
+        conditions.get("resourceVersion"),
+    )
+
+
+def _propagation_faults(given: Mapping[str, Any]) -> Iterator[FieldError]:
+    policy = given.get("propagationPolicy")
+    if policy is not None and "orphanDependents" in given:
+        problem = f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be both set'
+        yield FieldError("propagationPolicy", problem)
+    elif policy is not None and policy not in _POLICIES:
+        supported = ", ".join(f'"{name}"' for name in (*_POLICIES, "nil"))
+        yield FieldError("propagationPolicy", f'Unsupported value: "{policy}": supported values: {supported}')
+
+
+def _propagation(given: Mapping[str, Any]) -> Propagation | None:
+    if "orphanDependents" in given:
+        return Propagation.ORPHAN if given["orphanDependents"] in (True, "true", "1") else Propagation.BACKGROUND
+    return Propagation(given["propagationPolicy"]) if "propagationPolicy" in given else None
+
+
+def _grace(value: Any) -> int | None:
+    """Seconds of grace; less than none is one second, as Kubernetes has it."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not str(value).removeprefix("-").isdecimal() or len(str(value)) > 10:
+        raise bad_request(f"gracePeriodSeconds is no number of seconds: {value}")
+    return 1 if int(value) < 0 else int(value)
+
+
+def _invalid(kind: str, faults: list[FieldError]) -> Refused:
+    told = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+    details = {"group": "meta.k8s.io", "kind": kind, "causes": causes_of(tuple(faults))}
+    return Refused(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {told}', details)

@@ -1,0 +1,33 @@
+"""Patches: what becomes of an object by each kind of them. Server-side apply is in batchyard.apiserver.managed."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from batchyard.api.meta import Obj
+from batchyard.apiserver.patch.json import json_patched
+from batchyard.apiserver.patch.merge import merged
+from batchyard.apiserver.patch.strategic import strategically_merged
+from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.shapes import Shape
+
+JSON_PATCH: Final = "application/json-patch+json"
+MERGE: Final = "application/merge-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+APPLY: Final = "application/apply-patch+yaml"
+
+
+def patched(obj: Obj, content_type: str, patch: Any, shape: Shape) -> Any:
+    """An object after a patch; Refused where that cannot be applied."""
+    if content_type == JSON_PATCH:
+        return json_patched(obj, patch)
+    if not isinstance(patch, Mapping):
+        raise bad_request("a merge patch is an object")
+    return merged(obj, patch) if content_type == MERGE else strategically_merged(obj, patch, shape)
+
+
+def check_media_type(content_type: str, *, strategic: bool) -> None:
+    """Refuse what is no patch; strategic ones are for kinds whose fields say how to merge."""
+    accepted = [JSON_PATCH, MERGE, *([STRATEGIC] if strategic else []), APPLY]
+    if content_type not in accepted:
+        told = f"accepted media types include: {', '.join(accepted)}"
+        raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {told}")

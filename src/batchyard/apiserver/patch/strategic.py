@@ -1,0 +1,159 @@
+"""Strategic merge patches: JSON merge patches that know lists.
+
+Lists of which the fields say so are merged, item by item; others are replaced. What else is to happen is said by
+directives among the fields:
+
+    $patch: replace | delete         on a mapping, or an item of a list: put it in the place of what is there; or remove
+    $deleteFromPrimitiveList/F       the values that go from the list F
+    $setElementOrder/F               the order that the items of the list F come in
+    $retainKeys                      the only fields that stay
+
+Source: k8s.io/apimachinery, pkg/util/strategicpatch/patch.go.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.shapes import Shape
+
+_PATCH: Final = "$patch"
+_DELETE_FROM: Final = "$deleteFromPrimitiveList/"
+_ORDER: Final = "$setElementOrder/"
+_RETAIN: Final = "$retainKeys"
+
+
+def strategically_merged(value: Mapping[str, Any], patch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    """A mapping after a patch; Refused where the patch makes no sense."""
+    if _PATCH in patch:
+        return _directed(patch)
+    result = dict(value)
+    if _RETAIN in patch:
+        result = _retained(result, patch)
+    for name, wanted in patch.items():
+        if name.startswith(_DELETE_FROM):
+            _delete_from(result, name.removeprefix(_DELETE_FROM), wanted)
+        elif name.startswith(_ORDER) or name == _RETAIN:
+            continue
+        elif wanted is None:
+            result.pop(name, None)
+        else:
+            result[name] = _merged(result.get(name), wanted, shape.below(name), patch.get(f"{_ORDER}{name}"))
+    for name, order in patch.items():
+        field = name.removeprefix(_ORDER)
+        if field != name and field not in patch and isinstance(result.get(field), list):
+            result[field] = _merged(result[field], [], shape.below(field), order)
+    return result
+
+
+def _directed(patch: Mapping[str, Any]) -> dict[str, Any]:
+    """What `$patch` makes of a mapping."""
+    match patch[_PATCH]:
+        case "replace":
+            return {name: wanted for name, wanted in patch.items() if name != _PATCH}
+        case "delete":
+            return {}
+    raise bad_request(f"unknown patch type: {patch[_PATCH]} in map: {dict(patch)}")
+
+
+def _retained(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping with no fields but those that `$retainKeys` names, all that the patch sets being among them."""
+    kept = patch[_RETAIN]
+    given = [name for name, wanted in patch.items() if wanted is not None and not name.startswith("$")]
+    if not isinstance(kept, list) or any(name not in kept for name in given):
+        raise bad_request("invalid patch format of retainKeys")
+    return {name: child for name, child in value.items() if name in kept}
+
+
+def _delete_from(result: dict[str, Any], name: str, gone: Any) -> None:
+    if not isinstance(gone, list):
+        raise bad_request("invalid patch format of primitive list")
+    if isinstance(result.get(name), list):
+        result[name] = [item for item in result[name] if item not in gone]
+
+
+def _merged(value: Any, wanted: Any, shape: Shape, order: Any) -> Any:
+    """A field after what a patch says of it."""
+    if isinstance(wanted, Mapping):
+        return strategically_merged(value if isinstance(value, Mapping) else {}, wanted, shape)
+    if isinstance(wanted, list) and shape.merge is not None:
+        return _list_merged(value if isinstance(value, list) else [], wanted, shape, order)
+    return wanted
+
+
+def _list_merged(items: list[Any], patch: list[Any], shape: Shape, order: Any) -> list[Any]:
+    """A list after its patch; in the order of the patch where that says more than the list as it was."""
+    key = shape.merge
+    assert key is not None, "lists without are replaced"
+    if any(isinstance(item, list) for item in (*items, *patch)):
+        raise Refused(422, "Invalid", "lists of lists are not supported")
+    if order is not None:
+        _check_order(order, patch, key)
+    if key:
+        given, left = _items_merged(items, patch, key, shape.item)
+    elif any(isinstance(item, Mapping) for item in patch):
+        raise bad_request("cannot merge lists without merge key")
+    else:
+        given, left = patch, list(dict.fromkeys([*items, *patch]))
+    return _ordered(left, given if order is None else order, items, key)
+
+
+def _items_merged(
+    items: list[Any], patch: list[Any], key: str, shape: Shape
+) -> tuple[Sequence[Mapping[str, Any]], list[Any]]:
+    """The items of a patch that are no directives, and all items after it."""
+    given = [item for item in patch if _directive_of(item) is None]
+    left = [] if any(_directive_of(item) == "replace" for item in patch) else list(items)
+    gone = [_key_of(item, key) for item in patch if _directive_of(item) == "delete"]
+    left = [item for item in left if item.get(key) not in gone]
+    for item in given:
+        name = _key_of(item, key)
+        at = next((i for i, known in enumerate(left) if known.get(key) == name), len(left))
+        before = left[at] if at < len(left) else {}
+        left[at:] = [strategically_merged(before, item, shape), *left[at + 1 :]]
+    return given, left
+
+
+def _directive_of(item: Any) -> str | None:
+    if not isinstance(item, Mapping):
+        raise bad_request(f"an item of a list that is merged by a key is no mapping: {item}")
+    directive = item.get(_PATCH)
+    if directive == "merge":
+        raise bad_request("merging lists cannot yet be specified in the patch")
+    if directive not in (None, "replace", "delete"):
+        raise bad_request(f"unknown patch type: {directive} in map: {dict(item)}")
+    return directive
+
+
+def _key_of(item: Any, key: str) -> Any:
+    """What tells an item from others: the value of a field, or itself where there is no such field."""
+    if not key:
+        return item
+    if not isinstance(item, Mapping) or key not in item:
+        raise bad_request(f"map: {item} does not contain declared merge key: {key}")
+    return item[key]
+
+
+def _check_order(order: Any, patch: Sequence[Any], key: str) -> None:
+    """The items of a patch come in the order that it states, and none is missing there."""
+    if not isinstance(order, list):
+        raise bad_request("invalid patch format of setElementOrder list")
+    stated: Iterator[Any] = iter([_key_of(item, key) for item in order])
+    given = [item for item in patch if not key or _directive_of(item) is None]
+    if patch and order and not all(_key_of(item, key) in stated for item in given):
+        told = f"doesn't match {_ORDER.rstrip('/')} list:\n{order}\n"
+        raise bad_request(f"The order in patch list:\n{list(patch)}\n {told}")
+
+
+def _ordered(items: list[Any], order: Sequence[Any], before: Sequence[Any], key: str) -> list[Any]:
+    """Items that the order names in that order, and between them the others, each before what it was before."""
+    names = [_key_of(item, key) for item in order]
+    were = [_key_of(item, key) for item in before]
+    named = sorted((i for i in items if _key_of(i, key) in names), key=lambda i: names.index(_key_of(i, key)))
+    others = [item for item in items if _key_of(item, key) not in names]
+    result = []
+    while named and others:
+        first, other = _key_of(named[0], key), _key_of(others[0], key)
+        comes_first = first in were and other in were and were.index(other) < were.index(first)
+        result.append((others if comes_first else named).pop(0))
+    return [*result, *named, *others]

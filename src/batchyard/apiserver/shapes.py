@@ -1,0 +1,125 @@
+"""What each place of an object is to whoever merges into it: strategic patches, server-side apply, strict decoding.
+
+A shape says of a mapping which fields it has and what else it may hold, of a list how its items are told apart. It is
+read from the field tables, or from the schema of a CustomResourceDefinition. A place of which nothing is known is FREE.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.schema.tables import Field, Scope, scope_for
+from batchyard.api.scheme import ServedKind
+
+_ATOMIC: Final = "atomic"
+_SET: Final = "set"
+
+
+class Inside(NamedTuple):
+    """The shapes within a place."""
+
+    fields: "Mapping[str, Shape]" = {}
+    #: What a mapping holds under other names; None: there may be no others.
+    rest: "Shape | None" = None
+    item: "Shape | None" = None
+
+
+class Shape:
+    """The shape of one place."""
+
+    __slots__ = ("_inside", "_make", "default", "is_atomic", "keys", "merge", "retains")
+
+    def __init__(self, facts: Mapping[str, Any], make: Callable[[], Inside]) -> None:
+        owned = facts.get("owned", _SET if facts.get("set") else facts.get("keys"))
+        #: Whether a mapping has one owner as a whole.
+        self.is_atomic = owned == _ATOMIC
+        #: The fields that tell the items of a list apart, () where their values do; None: the list is one thing.
+        self.keys: tuple[str, ...] | None = None if owned in (None, _ATOMIC) else () if owned == _SET else tuple(owned)
+        #: The field by which strategic patches know the items of a list, '' for plain values; None: they replace it.
+        self.merge: str | None = facts.get("merge")
+        self.retains = bool(facts.get("retain"))
+        self.default = facts.get("default")
+        self._make = make
+        self._inside: Inside | None = None
+
+    @property
+    def inside(self) -> Inside:
+        """The shapes within, made when first asked for."""
+        if self._inside is None:
+            self._inside = self._make()
+        return self._inside
+
+    def below(self, name: str) -> "Shape":
+        """The shape of a field; FREE where there is none of that name."""
+        inside = self.inside
+        return inside.fields.get(name) or inside.rest or FREE
+
+    @property
+    def item(self) -> "Shape":
+        """The shape of the items of a list."""
+        return self.inside.item or FREE
+
+    def knows(self, name: str) -> bool:
+        """Whether there may be a field of that name."""
+        return name in self.inside.fields or self.inside.rest is not None
+
+
+def _inside_free() -> Inside:
+    return Inside({}, FREE, FREE)
+
+
+#: Mappings are merged, lists are one thing, and anything may be in them.
+FREE: Final = Shape({}, _inside_free)
+
+
+def shape_of_kind(info: ServedKind, version: str) -> Shape:
+    """The shape of the objects of a kind that batchyard has, in one of its versions."""
+    return _of_type(scope_for(info, version), info.kind)
+
+
+@cache
+def _of_type(scope: Scope, name: str) -> Shape:
+    home, own_name = scope.scope_of(name)
+    return Shape({}, lambda: Inside({field: _of_field(home, spec) for field, spec in home.fields(own_name).items()}))
+
+
+def _of_field(scope: Scope, field: Field) -> Shape:
+    return Shape(field.facts, lambda: _inside_field(scope, field))
+
+
+def _inside_field(scope: Scope, field: Field) -> Inside:
+    if field.is_list:
+        return Inside(item=_of_field(scope, field.element))
+    if field.is_map:
+        return Inside(rest=_of_field(scope, field.element))
+    return _of_type(scope, field.expression).inside if field.is_object else _inside_free()
+
+
+def shape_of_schema(schema: Mapping[str, Any], metadata: Shape = FREE) -> Shape:
+    """The shape that a structural schema of a CustomResourceDefinition describes; `metadata` is that of its objects."""
+    return Shape({}, lambda: Inside({**_fields_of(schema), "metadata": metadata}, _rest_of(schema)))
+
+
+def _of_schema(schema: Mapping[str, Any]) -> Shape:
+    owned: Any = None
+    match schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-map-type"):
+        case "map", _:
+            owned = schema.get("x-kubernetes-list-map-keys", [])
+        case "set", _:
+            owned = _SET
+        case _, "atomic":
+            owned = _ATOMIC
+    facts = {"owned": owned, "default": schema.get("default")}
+    return Shape(facts, lambda: Inside(_fields_of(schema), _rest_of(schema), _of_schema(schema.get("items") or {})))
+
+
+def _fields_of(schema: Mapping[str, Any]) -> dict[str, Shape]:
+    return {name: _of_schema(child) for name, child in (schema.get("properties") or {}).items()}
+
+
+def _rest_of(schema: Mapping[str, Any]) -> Shape | None:
+    additional = schema.get("additionalProperties")
+    if isinstance(additional, Mapping):
+        return _of_schema(additional)
+    is_open = additional or schema.get("x-kubernetes-preserve-unknown-fields") or "properties" not in schema
+    return FREE if is_open else None
