@@ -88,9 +88,7 @@ def test_patches_of_each_type(platform: Running, kind: str, patch: str) -> None:
     assert seen(platform, "configmap/shared", ".data.k") == kind
 
 
-def test_an_editor_changes_what_is_there(
-    platform: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_editor_changes_what_is_there(platform: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i "s/before/after/" "$1"\n')
     editor.chmod(0o755)

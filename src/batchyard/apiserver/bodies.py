@@ -1,15 +1,16 @@
-"""The bodies of requests: JSON or YAML as values, and what strict decoding has against them.
+"""The bodies of requests: JSON, YAML or protobuf as values, and what strict decoding has against them.
 
 Source of the words: sigs.k8s.io/json and k8s.io/apimachinery's pkg/runtime/serializer/json.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from batchyard.api.documents import NESTING_MAX, nesting, read_documents
+from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decoded
 from batchyard.apiserver.request import JSON, Refused, Request, bad_request
 
 YAML: Final = "application/yaml"
@@ -31,14 +32,14 @@ def content_type_of(request: Request) -> str:
 
 
 def read_body(request: Request) -> Body:
-    """The body of a request that sends an object; Refused if it is something else, such as protobuf."""
+    """The body of a request that sends an object; Refused if it is nothing that can be read."""
     content_type = content_type_of(request)
     if not request.body:
         return Body({})
-    if content_type not in (JSON, YAML):
-        told = f"the body of the request was in an unknown format - accepted media types include: {JSON}, {YAML}"
-        raise Refused(415, "UnsupportedMediaType", told)
-    return read_json(request.body) if content_type == JSON else read_yaml(request.body)
+    if content_type not in _READERS:
+        accepted = f"accepted media types include: {', '.join(_READERS)}"
+        raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {accepted}")
+    return _READERS[content_type](request.body)
 
 
 def read_json(body: bytes) -> Body:
@@ -70,6 +71,20 @@ def read_yaml(body: bytes) -> Body:
     if document.value is None:
         raise bad_request(f"error decoding YAML: {'; '.join(map(str, document.faults))}")
     return Body(document.value, tuple(f"yaml: {fault.path}: {fault.problem}" for fault in document.faults))
+
+
+def _read_protobuf(body: bytes) -> Body:
+    try:
+        return Body(decoded(body))
+    except BadMessage as error:
+        raise bad_request(f"the body of the request cannot be read: {error}") from error
+
+
+_READERS: Final[Mapping[str, Callable[[bytes], Body]]] = {
+    JSON: read_json,
+    YAML: read_yaml,
+    PROTOBUF: _read_protobuf,
+}
 
 
 def _check_nesting(text: str) -> None:

@@ -1,17 +1,21 @@
 """The kinds that batchyard has itself: what `batchyard.api` says of each, as the registry asks it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from batchyard.api import conversion, validation
+from batchyard.api import conversion, scheme, validation
 from batchyard.api.decode import Decoded, decode
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
+from batchyard.api.schema.tables import NATIVE, scope_for
 from batchyard.api.scheme import KINDS, SCENARIO, ServedKind, kind_info
 from batchyard.api.tables import Column, columns, row
 from batchyard.apiserver.openapi.schemas import schemas_of
 from batchyard.apiserver.resources import Resource
+from batchyard.apiserver.shapes import shape_of_kind
 from batchyard.base.instant import Instant
+from batchyard.ports.client import Propagation
 
 
 class BuiltIn:
@@ -45,10 +49,28 @@ class BuiltIn:
         return schemas_of(kind_info(self._constant), version)
 
 
+#: Source: Kubernetes's pkg/registry/batch/job/strategy.go.
+_ORPHANS: Final = (
+    "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set "
+    "propagationPolicy=Orphan to suppress this warning"
+)
+
+
 def built_in_resources() -> list[Resource]:
     """The kinds that are resources: all but the Scenario, which is a file."""
     return [_resource(info) for info in KINDS if info.constant != SCENARIO]
 
 
 def _resource(info: ServedKind) -> Resource:
-    return Resource(info, BuiltIn(info.constant), ("status",) if info.has_status else ())
+    orphans = info.constant == scheme.JOB
+    return Resource(
+        info,
+        BuiltIn(info.constant),
+        ("status",) if info.has_status else (),
+        shape=partial(shape_of_kind, info),
+        is_native=scope_for(info, info.storage_version).name == NATIVE,
+        # A kubelet registers its Node with a status.
+        is_born_with_status=info.constant == scheme.NODE,
+        propagation=Propagation.ORPHAN if orphans else Propagation.BACKGROUND,
+        propagation_warning=_ORPHANS if orphans else "",
+    )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError
+from batchyard.apiserver.authentication import User
 from batchyard.apiserver.patch import APPLY
 from batchyard.apiserver.request import Refused, Request, bad_request, causes_of
 from batchyard.ports.client import Propagation
@@ -29,6 +30,8 @@ class WriteOptions(NamedTuple):
     manager: str
     #: Whether an apply takes fields from those who care for them.
     force: bool
+    #: Who asks.
+    user: User
 
 
 class DeleteOptions(NamedTuple):
@@ -50,7 +53,7 @@ def write_options(request: Request, content_type: str = "") -> WriteOptions:
     agent = request.headers.get("user-agent", "").partition("/")[0]
     manager = query.get("fieldManager") or "".join(filter(str.isprintable, agent))[:_MANAGER_LENGTH_MAX]
     validation = query.get("fieldValidation") or WARN
-    return WriteOptions("dryRun" in query, validation, manager or "unknown", request.flag("force"))
+    return WriteOptions("dryRun" in query, validation, manager or "unknown", request.flag("force"), request.user)
 
 
 def _faults(request: Request, content_type: str) -> Iterator[FieldError]:

@@ -1,5 +1,7 @@
 """Refusals in the words of the API server. Source: k8s.io/apimachinery, pkg/api/errors."""
 
+from typing import Final
+
 from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import Refused, causes_of
@@ -30,20 +32,22 @@ def not_found(path: ResourcePath) -> Refused:
     return Refused(404, "NotFound", f'{path.resource.title} "{path.name}" not found', details(path, path.name))
 
 
-def conflict(path: ResourcePath, name: str) -> Refused:
-    """Another write came first."""
-    told = "the object has been modified; please apply your changes to the latest version and try again"
+_MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def conflict(path: ResourcePath, name: str, told: str = _MODIFIED) -> Refused:
+    """The object is not the one that was meant, or no longer as it was."""
     message = f'Operation cannot be fulfilled on {path.resource.title} "{name}": {told}'
     return Refused(409, "Conflict", message, details(path, name))
 
 
 def invalid(error: InvalidObject, path: ResourcePath, name: str) -> Refused:
     """The object breaks rules."""
-    kind = f"{path.info.kind}.{path.info.group}" if path.info.group else path.info.kind
     faults = "; ".join(map(str, error.faults))
     told = faults if len(error.faults) == 1 else f"[{', '.join(map(str, error.faults))}]"
     about = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(error.faults)}
-    return Refused(422, "Invalid", f'{kind} "{name}" is invalid: {told}', {k: v for k, v in about.items() if v})
+    message = f'{path.resource.group_kind} "{name}" is invalid: {told}'
+    return Refused(422, "Invalid", message, {k: v for k, v in about.items() if v})
 
 
 def details(path: ResourcePath, name: str) -> dict[str, str]:

@@ -1,28 +1,32 @@
-"""One pipeline for every verb and every kind: read what was sent, complete it, check it, store it, answer.
+"""One pipeline for every write to every kind: read what was sent, complete it, check it, store it, answer.
 
 Objects are stored in their storage version and answered in the version asked for. Who may do what is asked before
 (authz); what happens to be true of one kind alone is not here but in that kind's schema, defaults, rules and
 preparations. Source of the order of the steps: k8s.io/apiserver, pkg/registry/rest/{create,update}.go.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
-import msgspec
-
-from batchyard.api.errors import InvalidObject
+from batchyard.api import scheme
+from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
-from batchyard.apiserver.patch import patched
+from batchyard.api.times import format_time
+from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
+from batchyard.apiserver.decoding import Sent, decoded, with_kind
+from batchyard.apiserver.managed.claims import Author, Entry, Versions, applied, check_config, updated
+from batchyard.apiserver.options import DeleteOptions, WriteOptions, delete_options, write_options
+from batchyard.apiserver.patch import APPLY, check_media_type, patched
 from batchyard.apiserver.paths import ResourcePath
-from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decoded
 from batchyard.apiserver.refusals import conflict, details, invalid, not_found, refusal
-from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_request, method_not_allowed
+from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
 from batchyard.apiserver.selection import selection_of
-from batchyard.ports.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
+from batchyard.base.instant import SECOND, Instant
+from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write, WriteResult
 
-#: How often a patch is tried again on the newer object where another write came between.
-PATCHES_MAX: Final = 5
-_decode_json = msgspec.json.Decoder(strict=True).decode
+_STATUS: Final = "status"
+#: What a new object cannot bring along.
+_GIVEN: Final = ("uid", "creationTimestamp", "generation", "selfLink")
 
 
 class Objects(Protocol):
@@ -38,22 +42,16 @@ class Objects(Protocol):
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """All objects of a kind, sorted by namespace and name."""
 
-    def attempt(self, write: Write) -> WriteResult:
-        """Do one write now."""
-
-
-class Sent(NamedTuple):
-    """An object as it was sent, complete and in the storage version, and what its sender is warned of."""
-
-    obj: dict[str, Any]
-    warnings: tuple[str, ...]
+    def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
+        """Do one write now; in a dry run all but keep it."""
 
 
 class Registry:
     """See the module."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
         self._objects = objects
+        self._now = now
 
     def handle(self, request: Request, path: ResourcePath) -> Response:
         """Answer a request for a resource; Refused where it cannot be done."""
@@ -72,108 +70,122 @@ class Registry:
                 return self._delete_all(request, path)
         raise method_not_allowed()
 
-    # --- writing ---
+    # --- the verbs ---
 
     def _create(self, request: Request, path: ResourcePath) -> Response:
-        sent = self._read(request, path)
-        obj = with_metadata(sent.obj, resourceVersion=None)
-        if path.namespace and obj["metadata"].get("namespace") != path.namespace:
-            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-        self._guard(obj, request, path)
-        stored = self._write(Create(obj), path, obj["metadata"].get("name", ""))
-        return Response(201, self._shown(stored, path), sent.warnings)
+        options, body = write_options(request), read_body(request)
+        sent = decoded(_newborn(body, path), path, options)
+        if sent.obj["metadata"].get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        return self._made(sent, path, options)
 
     def _update(self, request: Request, path: ResourcePath) -> Response:
-        stored = self._objects.get(_key(path))
-        if stored is None:
-            raise not_found(path)
-        sent = self._read(request, path)
-        return self._replace(sent, stored, request, path)
+        options, body = write_options(request), read_body(request)
+        stored = self._found(path)
+        return self._replaced(decoded(body, path, options), stored, path, options)
 
     def _patch(self, request: Request, path: ResourcePath) -> Response:
-        for attempt in range(PATCHES_MAX):
-            stored = self._found(path)
-            shown = self._shown(stored, path)
-            wanted = patched(shown, request)
-            sent = self._completed(wanted, path)
-            try:
-                return self._replace(sent, stored, request, path)
-            except Refused as refused:
-                named = wanted["metadata"].get("resourceVersion") != shown["metadata"]["resourceVersion"]
-                if refused.reason != "Conflict" or named or attempt == PATCHES_MAX - 1:
-                    raise
-        raise AssertionError("unreachable: the last attempt answers or raises")
+        content_type = content_type_of(request)
+        check_media_type(content_type, strategic=path.resource.is_native)
+        options = write_options(request, content_type)
+        if content_type == APPLY:
+            return self._apply(read_yaml(request.body), path, options)
+        body, stored = read_json(request.body), self._found(path)
+        wanted = patched(_shown(stored, path), content_type, body.value, path.resource.shape(path.version))
+        sent = decoded(Body(wanted, body.faults), path, options, is_patched=True)
+        return self._replaced(sent, stored, path, options)
 
-    def _replace(self, sent: Sent, stored: Obj, request: Request, path: ResourcePath) -> Response:
-        """Put what was sent in the place of what is stored, or its status."""
-        _check_place(sent.obj, path)
-        if path.subresource == "status":
-            write: Write = UpdateStatus({**stored, **sent.obj})
-        else:
-            faults = path.resource.strategy.check_update({**sent.obj, "status": stored.get("status", {})}, stored)
-            if faults:
-                raise invalid(InvalidObject(faults), path, path.name)
-            self._guard(sent.obj, request, path)
-            write = Update(sent.obj)
-        done = self._write(write, path, path.name)
-        return Response(200, self._shown(done, path), sent.warnings)
+    def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> Response:
+        """Server-side apply: the object merged into the one there is, if there is one."""
+        config = with_kind(body.value, path)
+        check_config(config, path.resource.shape(path.version))
+        stored = self._objects.get(_key(path))
+        if stored is None and path.subresource:
+            raise not_found(path)
+        live = None if stored is None else _shown(stored, path)
+        author = self._author(path, options)
+        result = applied(live, _own_part(config, path), author, _versions(path), force=options.force)
+        if stored is None:
+            newborn = _newborn(Body(result.obj, body.faults), path)
+            return self._made(decoded(newborn, path, options), path, options, result.entries)
+        sent = decoded(Body(result.obj, body.faults), path, options)
+        return self._replaced(sent, stored, path, options, result.entries)
 
     def _delete(self, request: Request, path: ResourcePath) -> Response:
-        options = _options(request)
+        options = delete_options(request, read_body(request).value)
         stored = self._found(path)
-        wanted = (options.get("preconditions") or {}).get("resourceVersion")
-        if wanted and wanted != stored["metadata"]["resourceVersion"]:
-            raise conflict(path, path.name)
-        self._write(_deletion(_key(path), options), path, path.name)
-        left = self._objects.get(_key(path))
-        if left is not None:
-            return Response(200, self._shown(left, path))
+        _check_preconditions(options, stored, path)
+        done = self._write(_deletion(_key(path), options, path), path, path.name, dry_run=options.dry_run)
+        if "deletionTimestamp" in done["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
+            return Response(200, _shown(done, path), _warnings_of(options, path))
         gone = {**details(path, path.name), "uid": stored["metadata"]["uid"]}
-        done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": gone}
-        return Response(200, done)
+        told = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": gone}
+        return Response(200, told, _warnings_of(options, path))
 
     def _delete_all(self, request: Request, path: ResourcePath) -> Response:
-        options = _options(request)
+        options = delete_options(request, read_body(request).value)
         selection = selection_of(request, path.info.constant)
         found = self._objects.list(path.info.constant, path.namespace or None)
         gone = [obj for obj in found if selection.accepts(obj)]
         for obj in gone:
             key = key_of(obj)
-            self._write(_deletion(key, options), path, key.name)
-        items = [self._shown(obj, path) for obj in gone]
+            self._write(_deletion(key, options, path), path, key.name, dry_run=options.dry_run)
+        items = [_shown(obj, path) for obj in gone]
         listed = {"kind": f"{path.info.kind}List", "apiVersion": path.api_version, "metadata": {}, "items": items}
         return Response(200, listed)
 
     # --- the steps ---
 
-    def _read(self, request: Request, path: ResourcePath) -> Sent:
-        return self._completed(body_of(request), path)
+    def _made(
+        self, sent: Sent, path: ResourcePath, options: WriteOptions, entries: Sequence[Entry] | None = None
+    ) -> Response:
+        """Store a new object."""
+        self._check_namespace(path)
+        if entries is None:
+            shown = _shown(sent.obj, path)
+            before = {"apiVersion": shown["apiVersion"], "kind": shown["kind"], "metadata": {}, "spec": {}}
+            entries = updated(before, shown, [], self._author(path, options), _versions(path))
+        _guard(sent.obj, path, options)
+        obj = with_metadata(sent.obj, managedFields=entries or None)
+        stored = self._write(Create(obj), path, obj["metadata"].get("name", ""), dry_run=options.dry_run)
+        return Response(201, _shown(stored, path), sent.warnings)
 
-    def _completed(self, sent: Any, path: ResourcePath) -> Sent:
-        """What was sent, complete and in the storage version."""
-        if not isinstance(sent, Mapping):
-            raise bad_request("the request's body is no object")
-        kind, version = sent.get("kind") or path.info.kind, sent.get("apiVersion") or path.api_version
-        if kind != path.info.kind or version != path.api_version:
-            if kind != path.info.kind:
-                raise bad_request(f'{kind} in version "{version}" cannot be handled as a {path.info.kind}')
-            expected = f"the expected API version ({path.api_version})"
-            raise bad_request(f"the API version in the data ({version}) does not match {expected}")
-        decoded = path.resource.strategy.decode(
-            {**sent, "kind": kind, "apiVersion": version}, path.namespace or "default"
-        )
-        if decoded.obj is None:
-            name = str((sent.get("metadata") or {}).get("name", ""))
-            raise invalid(InvalidObject(decoded.faults), path, name)
-        return Sent(decoded.obj, tuple(decoded.warnings))
+    def _replaced(
+        self,
+        sent: Sent,
+        stored: Obj,
+        path: ResourcePath,
+        options: WriteOptions,
+        entries: Sequence[Entry] | None = None,
+    ) -> Response:
+        """Put what was sent in the place of what is stored, or its status."""
+        _check_same(sent.obj, stored, path)
+        if path.subresource == _STATUS:
+            new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}
+            known = stored["metadata"].get("managedFields") or []
+        else:
+            new = {**sent.obj, "status": stored.get("status")}
+            faults = path.resource.strategy.check_update({**new, "status": stored.get("status", {})}, stored)
+            if faults:
+                raise invalid(InvalidObject(faults), path, path.name)
+            _guard(sent.obj, path, options)
+            known = _entries_of(sent.obj, stored)
+        new = {field: value for field, value in new.items() if value is not None}
+        if entries is None:
+            shown = _shown(stored, path), _shown(new, path)
+            entries = updated(*shown, known, self._author(path, options), _versions(path))
+        is_status = path.subresource == _STATUS
+        write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries)
+        done = self._write(write, path, path.name, dry_run=options.dry_run)
+        return Response(200, _shown(done, path), sent.warnings)
 
     def _guard(self, obj: Obj, request: Request, path: ResourcePath) -> None:
         """Refused if the user may not write what is in the object."""
         if path.resource.guard is not None:
             path.resource.guard(request.user, obj)
 
-    def _write(self, write: Write, path: ResourcePath, name: str) -> Obj:
-        result = self._objects.attempt(write)
+    def _write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
+        result = self._objects.attempt(write, dry_run=dry_run)
         if result.error is not None:
             raise refusal(result.error, write, path, name) from result.error
         assert result.obj is not None, "a write that is done has an object"
@@ -185,55 +197,109 @@ class Registry:
             raise not_found(path)
         return found
 
-    def _shown(self, obj: Obj, path: ResourcePath) -> dict[str, Any]:
-        """An object in the version asked for."""
-        return path.resource.strategy.show(obj, path.api_version)
+    def _check_namespace(self, path: ResourcePath) -> None:
+        """A new object comes into a Namespace that is there."""
+        if path.namespace and self._objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
+            told = {"name": path.namespace, "kind": "namespaces"}
+            raise Refused(404, "NotFound", f'namespaces "{path.namespace}" not found', told)
+
+    def _author(self, path: ResourcePath, options: WriteOptions) -> Author:
+        return Author(options.manager, path.api_version, path.subresource, format_time(self._now() // SECOND * SECOND))
 
 
-def body_of(request: Request) -> Any:
-    """The body as it would be in JSON; Refused if it is nothing that can be read."""
-    content_type = request.headers.get("content-type", JSON).partition(";")[0].strip()
-    if request.body and content_type == PROTOBUF:
-        try:
-            return decoded(request.body)
-        except BadMessage as error:
-            raise bad_request(f"the request's body cannot be read: {error}") from error
-    if request.body and content_type != JSON:
-        told = f"the body of the request was in an unknown format - accepted media types include: {JSON}, {PROTOBUF}"
-        raise Refused(415, "UnsupportedMediaType", told)
-    try:
-        return _decode_json(request.body) if request.body else {}
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise bad_request(f"the request's body is no JSON: {error}") from error
-
-
-def _check_place(obj: Obj, path: ResourcePath) -> None:
-    """Refused unless an object is the one that the path names."""
-    for field, wanted in (("name", path.name), ("namespace", path.namespace)):
-        found = obj["metadata"].get(field) or ""
-        if found != wanted:
-            raise bad_request(f"the {field} of the object ({found}) does not match the {field} on the URL ({wanted})")
+def _guard(obj: Obj, path: ResourcePath, options: WriteOptions) -> None:
+    """Refused if the user may not write what is in the object."""
+    if path.resource.guard is not None:
+        path.resource.guard(options.user, obj)
 
 
 def _key(path: ResourcePath) -> Key:
     return Key(path.info.constant, path.namespace, path.name)
 
 
-def _options(request: Request) -> Mapping[str, Any]:
-    """The DeleteOptions of a request: its body, else its query."""
-    options = body_of(request)
-    if not isinstance(options, Mapping):
-        raise bad_request("the request's body is no DeleteOptions")
-    asked = {name: request.query[name] for name in ("gracePeriodSeconds", "propagationPolicy") if name in request.query}
-    return {**asked, **options}
+def _shown(obj: Obj, path: ResourcePath) -> dict[str, Any]:
+    """An object in the version asked for."""
+    return path.resource.strategy.show(obj, path.api_version)
 
 
-def _deletion(key: Key, options: Mapping[str, Any]) -> Delete:
-    grace = options.get("gracePeriodSeconds")
-    foreground = options.get("propagationPolicy") == "Foreground"
-    return Delete(
-        key,
-        grace=None if grace is None else int(grace),
-        propagation=Propagation.FOREGROUND if foreground else Propagation.BACKGROUND,
-        uid=(options.get("preconditions") or {}).get("uid"),
+def _versions(path: ResourcePath) -> Versions:
+    """The objects of a resource in all its versions; in one that is no longer served, as they are."""
+    resource, strategy = path.resource, path.resource.strategy
+
+    def shape(api_version: str) -> Any:
+        return resource.shape(resource.info.version_of(api_version) or path.version)
+
+    def convert(obj: Obj, api_version: str) -> Obj:
+        found = strategy.decode(obj, path.namespace).obj if resource.info.version_of(api_version) else None
+        return obj if found is None else strategy.show(found, api_version)
+
+    return Versions(shape, convert)
+
+
+def _newborn(body: Body, path: ResourcePath) -> Body:
+    """A new object as it may be sent: what the server gives is left out, and its status where it is not its own."""
+    if not isinstance(body.value, Mapping):
+        return body
+    obj = dict(body.value)
+    if _STATUS in path.resource.subresources and not path.resource.is_born_with_status:
+        obj.pop("status", None)
+    if isinstance(metadata := obj.get("metadata"), Mapping):
+        obj["metadata"] = {name: value for name, value in metadata.items() if name not in _GIVEN}
+    return body._replace(value=obj)
+
+
+def _own_part(config: Mapping[str, Any], path: ResourcePath) -> dict[str, Any]:
+    """What of an applied object is for this path: the status has one of its own."""
+    if path.subresource == _STATUS:
+        return {name: value for name, value in config.items() if name in ("apiVersion", "kind", "metadata", "status")}
+    has_other = _STATUS in path.resource.subresources
+    return {name: value for name, value in config.items() if name != "status" or not has_other}
+
+
+def _entries_of(sent: Obj, stored: Obj) -> Sequence[Entry]:
+    """Who cares for which field, as the sender says: nobody any more, or as it was where nothing is said."""
+    said = sent["metadata"].get("managedFields")
+    if said is not None and (not said or said == [{}]):
+        return []
+    entries: Sequence[Entry] = said or stored["metadata"].get("managedFields") or []
+    return entries
+
+
+def _check_same(sent: Obj, stored: Obj, path: ResourcePath) -> None:
+    """Refuse to put an object in the place of another one, or of a state that it does not name where it must."""
+    new, old = sent["metadata"], stored["metadata"]
+    if new.get("uid", old["uid"]) != old["uid"]:
+        told = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
+        raise conflict(path, path.name, told)
+    faults = []
+    if not new.get("resourceVersion") and not path.resource.is_native:
+        faults.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
+    if new.get("creationTimestamp", old["creationTimestamp"]) != old["creationTimestamp"]:
+        problem = f'Invalid value: "{new["creationTimestamp"]}": field is immutable'
+        faults.append(FieldError("metadata.creationTimestamp", problem))
+    if faults:
+        raise invalid(InvalidObject(faults), path, path.name)
+
+
+def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath) -> None:
+    found, kind = stored["metadata"], path.resource.group_kind
+    wanted = (
+        ("UID", options.uid, found["uid"], "deleted and then recreated"),
+        ("ResourceVersion", options.resource_version, found["resourceVersion"], "modified"),
     )
+    for what, asked, there, happened in wanted:
+        if asked and asked != there:
+            told = f"the {what} in the precondition ({asked}) does not match the {what} in record ({there})"
+            message = f"{told}. The object might have been {happened}"
+            whole = f'Operation cannot be fulfilled on {kind} "{path.name}": {message}'
+            raise Refused(409, "Conflict", whole, details(path, path.name))
+
+
+def _deletion(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:
+    return Delete(key, options.grace, options.propagation or path.resource.propagation, options.uid)
+
+
+def _warnings_of(options: DeleteOptions, path: ResourcePath) -> tuple[str, ...]:
+    """What whoever deletes is warned of where he did not say what is to become of dependents."""
+    warning = path.resource.propagation_warning
+    return (warning,) if warning and options.propagation is None else ()

@@ -14,7 +14,9 @@ from batchyard.api.scheme import ServedKind
 from batchyard.api.tables import Column
 from batchyard.apiserver.authentication import User
 from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.shapes import FREE, Shape
 from batchyard.base.instant import Instant
+from batchyard.ports.client import Propagation
 
 _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -60,6 +62,10 @@ class Answer(NamedTuple):
         return [_VERBS[method] for method in self.methods]
 
 
+def _free(_version: str) -> Shape:
+    return FREE
+
+
 class Resource(NamedTuple):
     """A resource that is served."""
 
@@ -70,11 +76,27 @@ class Resource(NamedTuple):
     #: Parts of its objects that are answered by a function; at '' the resource itself, where it has no objects.
     answers: Mapping[str, Answer] = {}
     guard: Guard | None = None
+    #: The shape of its objects in a version: what is merged how, and which fields there are.
+    shape: Callable[[str], Shape] = _free
+    #: Whether it is of Kubernetes itself: it takes strategic patches, and updates that name no resourceVersion.
+    is_native: bool = False
+    #: Whether its strategy drops unknown fields without a word, so that they are looked for before.
+    drops_unknown: bool = False
+    #: Whether a new object keeps the status that it is sent with.
+    is_born_with_status: bool = False
+    #: What becomes of dependents where a delete does not say, and what whoever deletes is then told.
+    propagation: Propagation = Propagation.BACKGROUND
+    propagation_warning: str = ""
 
     @property
     def title(self) -> str:
         """The resource as messages name it: `jobs.batch`, or `pods` in the core group."""
         return f"{self.info.plural}.{self.info.group}" if self.info.group else self.info.plural
+
+    @property
+    def group_kind(self) -> str:
+        """The kind as messages name it: `Job.batch`, or `Pod` in the core group."""
+        return f"{self.info.kind}.{self.info.group}" if self.info.group else self.info.kind
 
 
 class Resources:

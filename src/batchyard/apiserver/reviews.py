@@ -13,10 +13,10 @@ from batchyard.api.scheme import ServedKind
 from batchyard.api.validation import faults
 from batchyard.apiserver.authentication import User
 from batchyard.apiserver.authorization import Attributes
+from batchyard.apiserver.bodies import read_body
 from batchyard.apiserver.built_in import BuiltIn
 from batchyard.apiserver.openapi.schemas import schema_name
 from batchyard.apiserver.rbac import Rbac
-from batchyard.apiserver.registry import body_of
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of, method_not_allowed
 from batchyard.apiserver.resources import Answer, Resource
 from batchyard.apiserver.tokens import ISSUER, Tokens
@@ -118,7 +118,7 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
     def create(request: Request, namespace: str, name: str) -> Response:
         if name:
             raise method_not_allowed()
-        sent = body_of(request)
+        sent = read_body(request).value
         if not isinstance(sent, Mapping):
             raise bad_request("the request's body is no object")
         _check_kind(sent, f"{group}/{_VERSION}", kind)

@@ -40,7 +40,7 @@ class ApiServer:
         access: Access,
         audit: Auditor = no_audit,
     ) -> None:
-        self._registry = Registry(objects)
+        self._registry = Registry(objects, now)
         self._reading = Reading(objects, feed, now)
         self._resources = resources
         self._access = access

@@ -18,7 +18,7 @@ _SET: Final = "set"
 class Inside(NamedTuple):
     """The shapes within a place."""
 
-    fields: "Mapping[str, Shape]" = {}
+    fields: "Mapping[str, Shape]"
     #: What a mapping holds under other names; None: there may be no others.
     rest: "Shape | None" = None
     item: "Shape | None" = None
@@ -89,9 +89,9 @@ def _of_field(scope: Scope, field: Field) -> Shape:
 
 def _inside_field(scope: Scope, field: Field) -> Inside:
     if field.is_list:
-        return Inside(item=_of_field(scope, field.element))
+        return Inside({}, item=_of_field(scope, field.element))
     if field.is_map:
-        return Inside(rest=_of_field(scope, field.element))
+        return Inside({}, rest=_of_field(scope, field.element))
     return _of_type(scope, field.expression).inside if field.is_object else _inside_free()
 
 

@@ -11,7 +11,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import format_time
 from batchyard.api.validation import faults
-from batchyard.apiserver.registry import body_of
+from batchyard.apiserver.bodies import read_body
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
 from batchyard.apiserver.resources import Answer
 from batchyard.apiserver.tokens import ISSUER, Tokens
@@ -46,7 +46,7 @@ class TokenRequests:
         return Answer(_GROUP, "v1", _KIND, {"POST": self._create})
 
     def _create(self, request: Request, namespace: str, name: str) -> Response:
-        sent = body_of(request)
+        sent = read_body(request).value
         spec = sent.get("spec") if isinstance(sent, Mapping) else None
         if not isinstance(spec, Mapping | None):
             raise bad_request("spec must be an object")

@@ -57,6 +57,12 @@ class Collector:
             self._leaving.pop(uid, None)
             self._unblock(metadata)
 
+    def orphan(self, uid: str) -> None:
+        """Let everything that an object owns stay when it goes."""
+        for key, dependent in self._dependents(uid):
+            owners = [owner for owner in dependent["metadata"]["ownerReferences"] if owner["uid"] != uid]
+            self._apply(Update(with_metadata(self._get(key) or dependent, ownerReferences=owners or None)))
+
     def collect(self) -> None:
         """Let go what is due: what leaves others behind, what others left behind, what waits for others to go."""
         if self._orphaning:

@@ -20,6 +20,7 @@ from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
 from batchyard.client import revise
 from batchyard.client.collector import FOREGROUND_FINALIZER, Collector
+from batchyard.client.dry_run import DryRun
 from batchyard.ports.client import (
     Create,
     Delete,
@@ -39,23 +40,28 @@ Guard: TypeAlias = Callable[[Obj], None]
 """Looks at an object of a kind that is to be deleted; raises an ApiError where that is refused."""
 
 _FOREGROUND: Final = Propagation.FOREGROUND
+_ORPHAN: Final = Propagation.ORPHAN
 _NAMES_TRIED_MAX: Final = 8  # as the API server for generateName
 
 
-class Records(Protocol):
-    """What the client needs of a store."""
+class Writable(Protocol):
+    """What a write is done to."""
 
     def get(self, key: Key) -> Obj | None:
         """The object, or None."""
-
-    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
 
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
         """Store an object."""
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
         """Remove an object."""
+
+
+class Records(Writable, Protocol):
+    """What the client needs of a store."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
 
     def listen(self, listener: Callable[[WatchEvent], None]) -> None:
         """Tell of every later change at once."""
@@ -96,7 +102,7 @@ class LocalClient:
         self._delivering_soon = False
         self._prepare = prepare or {}
         self._guards = guards or {}
-        self._collector = Collector(store.get, self._apply)
+        self._collector = Collector(store.get, lambda write: self._apply(write, store))
         self._minted: dict[Key, int] = {}  # how many uids each key was given at the instant below
         self._minted_at: Instant = kernel.now()
         store.listen(self._observe)
@@ -134,10 +140,10 @@ class LocalClient:
                 break
         self.answer(done, result)
 
-    def attempt(self, write: Write) -> WriteResult:
-        """Do one write now."""
+    def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
+        """Do one write now; in a dry run all but keep it."""
         try:
-            return WriteResult(self._apply(write))
+            return WriteResult(self._apply(write, DryRun(self._store) if dry_run else self._store))
         except ApiError as error:
             return WriteResult(None, error)
 
@@ -147,44 +153,44 @@ class LocalClient:
         if not self._delivering_soon:
             self._deliver_soon()
 
-    def _apply(self, write: Write) -> Obj:
+    def _apply(self, write: Write, records: Writable) -> Obj:
         """Do a write and return the object as stored; for Delete, its last state."""
         if isinstance(write, Create):
-            return self._create(write.obj)
+            return self._create(write.obj, records)
         if isinstance(write, Delete):
-            return self._delete(write)
+            return self._delete(write, records)
         key = key_of(write.obj)
         stored = self._found(key)
         revise.check_preconditions(key, stored, write.obj)
         if isinstance(write, UpdateStatus):
-            new = revise.status_updated(stored, write.obj)
+            new = revise.status_updated(stored, write.obj, write.managed_fields)
         else:
-            new = revise.updated(stored, write.obj)
+            new = revise.updated(stored, write.obj, write.managed_fields)
             if revise.is_released(new):
-                return self._store.delete(key)
-        return stored if new is stored else self._store.put(key, new)
+                return records.delete(key)
+        return stored if new is stored else records.put(key, new)
 
-    def _create(self, obj: Obj) -> Obj:
+    def _create(self, obj: Obj, records: Writable) -> Obj:
         """Store a new object, under a name made for it if it asks for one."""
         if obj["metadata"].get("name"):
             key = key_of(obj)
             uid = obj["metadata"].get("uid") or self._mint(key)
-            return self._put_new(key, obj, uid)
+            return self._put_new(key, obj, uid, records)
         revise.check_named(obj)
         prefix = obj["metadata"]["generateName"]
         for _ in range(_NAMES_TRIED_MAX):
             uid = self._mint(key_of(with_metadata(obj, name=prefix)))
             named = with_metadata(obj, name=revise.generated_name(prefix, uid))
             if self._store.get(key_of(named)) is None:
-                return self._put_new(key_of(named), named, uid)
+                return self._put_new(key_of(named), named, uid, records)
         raise Conflict(f'{group_kind(obj)} "{prefix}": no free name was found in {_NAMES_TRIED_MAX} attempts')
 
-    def _put_new(self, key: Key, obj: Obj, uid: str) -> Obj:
+    def _put_new(self, key: Key, obj: Obj, uid: str, records: Writable) -> Obj:
         """Store a new object, made ready as its kind demands."""
         new, prepare = revise.created(obj, uid, self._kernel.now()), self._prepare.get(key.kind)
-        return self._store.put(key, new if prepare is None else prepare(new, self), 0)
+        return records.put(key, new if prepare is None else prepare(new, self), 0)
 
-    def _delete(self, write: Delete) -> Obj:
+    def _delete(self, write: Delete, records: Writable) -> Obj:
         """Remove an object; or mark it as deleted, if it has finalizers, time to stop, or dependents to go first."""
         key = write.key
         stored = self._found(key)
@@ -193,13 +199,15 @@ class LocalClient:
             guard(stored)
         if write.uid is not None:
             revise.check_preconditions(key, stored, {"metadata": {"uid": write.uid}})
+        if write.propagation is _ORPHAN and records is self._store:
+            self._collector.orphan(stored["metadata"]["uid"])
         in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(stored["metadata"]["uid"])
         grace = revise.deletion_grace(stored, write.grace)
         if not in_foreground and not grace and not stored["metadata"].get("finalizers"):
-            return self._store.delete(key)
+            return records.delete(key)
         finalizers = (FOREGROUND_FINALIZER,) if in_foreground else ()
         marked = revise.marked_deleted(stored, self._kernel.now(), grace, finalizers=finalizers)
-        return stored if marked is stored else self._store.put(key, marked)
+        return stored if marked is stored else records.put(key, marked)
 
     def _found(self, key: Key) -> Obj:
         """The stored object; NotFound if there is none."""

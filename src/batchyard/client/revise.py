@@ -21,6 +21,7 @@ _SERVERS_OWN: Final = (
     "creationTimestamp",
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
+    "managedFields",
 )
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of apimachinery's rand: no vowels, so no words
 _SUFFIX_LENGTH: Final = 5
@@ -77,9 +78,9 @@ def check_preconditions(key: Key, stored: Obj, sent: Obj) -> None:
         )
 
 
-def updated(stored: Obj, sent: Obj) -> Obj:
+def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
     """The object after an Update: everything as sent, but the status and what the server owns."""
-    metadata = _updated_metadata(stored["metadata"], sent["metadata"])
+    metadata = _managed(_updated_metadata(stored["metadata"], sent["metadata"]), managed_fields)
     if _desired(stored) != _desired(sent):
         metadata = {**metadata, "generation": stored["metadata"].get("generation", 0) + 1}
     elif metadata is stored["metadata"]:
@@ -92,10 +93,12 @@ def updated(stored: Obj, sent: Obj) -> Obj:
     return new
 
 
-def status_updated(stored: Obj, sent: Obj) -> Obj:
+def status_updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
     """The object after an UpdateStatus: the status as sent, all else as stored."""
-    status = sent.get("status")
-    if status == stored.get("status"):
+    status, metadata = sent.get("status"), _managed(stored["metadata"], managed_fields)
+    if metadata is not stored["metadata"]:
+        stored = {**stored, "metadata": metadata}
+    elif status == stored.get("status"):
         return stored
     if status is None:
         return {field: value for field, value in stored.items() if field != "status"}
@@ -157,6 +160,13 @@ def _updated_metadata(stored: Mapping[str, Any], sent: Mapping[str, Any]) -> Map
         else:
             metadata.pop(field, None)
     return stored if metadata == stored else metadata
+
+
+def _managed(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
+    """The metadata that says who cares for which field; the mapping itself where that is as it was."""
+    if managed_fields is None or managed_fields == metadata.get("managedFields", []):
+        return metadata
+    return {**metadata, "managedFields": managed_fields}
 
 
 def _desired(obj: Obj) -> dict[str, Any]:

@@ -185,9 +185,14 @@ async def _respond(response: Response, send: Send) -> None:
     start = _start(response.code, response.content_type, len(body))
     if response.retry_after is not None:
         start["headers"].append((b"retry-after", str(response.retry_after).encode()))
-    start["headers"] += [(b"warning", f'299 - "{warning}"'.encode()) for warning in response.warnings]
+    start["headers"] += [(b"warning", f'299 - "{_quoted(warning)}"'.encode()) for warning in response.warnings]
     await send(start)
     await send({"type": "http.response.body", "body": body})
+
+
+def _quoted(warning: str) -> str:
+    """A warning as the text of a header."""
+    return "".join(filter(str.isprintable, warning.replace("\\", "\\\\").replace('"', '\\"')))
 
 
 def _start(code: int, content_type: str, length: int | None = None) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Update:
     """Replace metadata, spec and all else but the status. A resourceVersion in the object must be the current one."""
 
     obj: Obj
+    #: Who cares for which field from now on, as `managedFields` has it; None: as it was.
+    managed_fields: Sequence[Obj] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,15 @@ class UpdateStatus:
     """Replace the status alone. A resourceVersion in the object must be the current one."""
 
     obj: Obj
+    managed_fields: Sequence[Obj] | None = None
 
 
 class Propagation(StrEnum):
-    """What becomes of the objects that a deleted one owns: they go after it, or before it."""
+    """What becomes of the objects that a deleted one owns: they go after it, or before it, or stay without it."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
+    ORPHAN = "Orphan"
 
 
 @dataclass(frozen=True, slots=True)

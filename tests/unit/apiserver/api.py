@@ -25,6 +25,8 @@ from batchyard.ports.client import WatchEvent, Write, WriteResult
 from batchyard.store.memory import Store
 from batchyard.wiring import Settings, guards, preparations
 
+#: Namespaces that are there without being made.
+NAMESPACES = ("default", "team", "team-a", "team-b", "other")
 OWNER = User("owner", (MASTERS,))
 
 
@@ -35,7 +37,7 @@ class Stored:
         self.kernel = VirtualKernel()
         self.store = Store(window=window)
         self.client = LocalClient(self.store, self.kernel, prepare=preparations(Settings()), guards=guards())
-        for name in ("default", "team", "other"):
+        for name in NAMESPACES:
             self.store.put(Key(scheme.NAMESPACE, "", name), make.namespace(name))
         self._watches: list[WatchStream] = []
         self.store.listen(self._tell)
@@ -50,8 +52,8 @@ class Stored:
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         return self.store.list(kind, namespace)
 
-    def attempt(self, write: Write) -> WriteResult:
-        result = self.client.attempt(write)
+    def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
+        result = self.client.attempt(write, dry_run=dry_run)
         self.kernel.run(until=self.kernel.now())
         return result
 

@@ -66,7 +66,9 @@ def differences(old: Any, new: Any, shape: Shape) -> Differences:
 
 
 def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: Shape, prefix: str) -> Differences:
-    removed, modified, added = {}, {}, {}
+    removed: dict[str, Any] = {}
+    modified: dict[str, Any] = {}
+    added: dict[str, Any] = {}
     for name, child in new.items():
         step, inner = prefix + name, shape.below(name) if prefix else shape.item
         if name not in old:
@@ -145,8 +147,8 @@ def with_named(fields: FieldSet, shape: Shape) -> FieldSet:
             continue
         name = step.removeprefix("f:")
         inner = shape.below(name) if name != step else shape.item
-        mark = {MARK: {}} if name != step and name in shape.inside.fields else {}
-        result[step] = {**with_named(within, inner), **mark}
+        is_named = name != step and name in shape.inside.fields
+        result[step] = {**with_named(within, inner), **(LEAF if is_named else EMPTY)}
     return result
 
 

@@ -4,17 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.apiserver.openapi.schemas import REFERENCE, schema_name
+from batchyard.apiserver.patch import media_types
 from batchyard.apiserver.resources import Resource, Resources
 
 _ABOUT: Final = {"title": "Kubernetes", "version": "v1.32.0"}
 _READS: Final = ("labelSelector", "fieldSelector", "limit", "continue", "resourceVersion", "resourceVersionMatch")
 _WRITES: Final = ("dryRun", "fieldManager", "fieldValidation")
-_PATCHES: Final = (
-    "application/apply-patch+yaml",
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-)
 
 
 class OpenApi:
@@ -85,11 +80,12 @@ def _paths(place: str, resource: Resource) -> dict[str, Any]:
         "post": created,
         "delete": _operation("deletecollection", kind, _READS),
     }
+    patches = {patch: {"schema": {"type": "object"}} for patch in media_types(strategic=resource.is_native)}
     one = {
         "parameters": [_in_path("name"), *within],
         "get": _operation("get", kind, ()),
         "put": _operation("put", kind, _WRITES, {"application/json": body}),
-        "patch": _operation("patch", kind, _WRITES, {patch: {"schema": {"type": "object"}} for patch in _PATCHES}),
+        "patch": _operation("patch", kind, _WRITES, patches),
         "delete": _operation("delete", kind, ("gracePeriodSeconds", "propagationPolicy")),
     }
     return {**in_all, where: many, f"{where}/{{name}}": one}

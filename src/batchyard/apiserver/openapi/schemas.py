@@ -71,8 +71,9 @@ def _object(fields: Mapping[str, Field], within: Scope) -> dict[str, Any]:
 
 def _schema(field: Field, within: Scope) -> dict[str, Any]:
     facts = {_FACTS[fact]: value for fact, value in field.facts.items() if fact in _FACTS}
+    facts |= _merging(field)
     if field.is_list:
-        return {"type": "array", "items": _schema(field.element, within), **facts, **_list_type(field.facts)}
+        return {"type": "array", "items": _schema(field.element, within), **facts}
     if field.is_map:
         return {"type": "object", "additionalProperties": _schema(field.element, within), **facts}
     if not field.is_object:
@@ -81,10 +82,20 @@ def _schema(field: Field, within: Scope) -> dict[str, Any]:
     return {"allOf": [reference], **facts} if facts else reference
 
 
-def _list_type(facts: Mapping[str, Any]) -> dict[str, Any]:
-    if "keys" in facts:
-        return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(facts["keys"])}
-    return {"x-kubernetes-list-type": "set"} if facts.get("set") else {}
+def _merging(field: Field) -> dict[str, Any]:
+    """How a field is merged, in Kubernetes's words."""
+    facts = field.facts
+    owned = facts.get("owned", facts.get("keys", "set" if facts.get("set") else None))
+    found: dict[str, Any] = {}
+    if owned == "atomic":
+        found["x-kubernetes-map-type"] = "atomic"
+    elif owned is not None:
+        found["x-kubernetes-list-type"] = "set" if owned == "set" else "map"
+        found |= {"x-kubernetes-list-map-keys": list(owned)} if owned != "set" else {}
+    if "merge" in facts:
+        found["x-kubernetes-patch-strategy"] = "merge,retainKeys" if facts.get("retain") else "merge"
+        found |= {"x-kubernetes-patch-merge-key": facts["merge"]} if facts["merge"] else {}
+    return found
 
 
 def _referred(fields: Mapping[str, Field], within: Scope) -> Iterator[tuple[str, Scope, str]]:

@@ -25,9 +25,14 @@ def patched(obj: Obj, content_type: str, patch: Any, shape: Shape) -> Any:
     return merged(obj, patch) if content_type == MERGE else strategically_merged(obj, patch, shape)
 
 
+def media_types(*, strategic: bool) -> list[str]:
+    """The media types of patches; strategic ones are for kinds whose fields say how to merge."""
+    return [JSON_PATCH, MERGE, *([STRATEGIC] if strategic else []), APPLY]
+
+
 def check_media_type(content_type: str, *, strategic: bool) -> None:
-    """Refuse what is no patch; strategic ones are for kinds whose fields say how to merge."""
-    accepted = [JSON_PATCH, MERGE, *([STRATEGIC] if strategic else []), APPLY]
+    """Refuse what is no patch."""
+    accepted = media_types(strategic=strategic)
     if content_type not in accepted:
         told = f"accepted media types include: {', '.join(accepted)}"
         raise Refused(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {told}")

@@ -65,8 +65,8 @@ class Author(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Manager:
-    """Somebody who cares for fields."""
+class Claim:
+    """What somebody cares for."""
 
     name: str
     operation: str
@@ -112,22 +112,22 @@ class Versions(NamedTuple):
 
 def updated(old: Obj, new: Obj, entries: Sequence[Entry], author: Author, versions: Versions) -> list[dict[str, Any]]:
     """`managedFields` after an update from one object to another, both in the version of the author."""
-    return _entries(_managers_after_update(old, new, _managers(entries), author, versions))
+    return _entries(_claims_after_update(old, new, _claims(entries), author, versions))
 
 
 def applied(live: Obj | None, config: Obj, author: Author, versions: Versions, *, force: bool) -> Applied:
     """What an apply makes of an object; of none, where there is none yet. Refused where it conflicts."""
     shape = versions.shape(author.api_version)
     old: Obj = {"apiVersion": config["apiVersion"], "kind": config["kind"]} if live is None else _unmanaged(live)
-    managers = _managers((live or {}).get("metadata", {}).get("managedFields") or ())
-    if live is not None and not managers:
+    claims = _claims((live or {}).get("metadata", {}).get("managedFields") or ())
+    if live is not None and not claims:
         before = author._replace(manager=_BEFORE, subresource="")
-        managers = _managers_after_update(_bare(old), old, [], before, versions)
-    mine = Manager(
+        claims = _claims_after_update(_bare(old), old, [], before, versions)
+    mine = Claim(
         author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, shape)
     )
-    last = next((manager for manager in managers if manager.identity == mine.identity), None)
-    others = [manager for manager in managers if manager is not last]
+    last = next((claim for claim in claims if claim.identity == mine.identity), None)
+    others = [claim for claim in claims if claim is not last]
     new = _pruned(merged(old, config, shape), last, [mine, *others], shape)
     changes = _Changes(old, new, author.api_version, versions)
     conflicts = [(other, found) for other in others if (found := changes.conflict(other))]
@@ -138,25 +138,25 @@ def applied(live: Obj | None, config: Obj, author: Author, versions: Versions, *
             raise _conflict(conflicts)
     if last is not None and old == new and last.fields == mine.fields:
         mine = replace(mine, time=last.time)
-    return Applied(new, _entries([manager for manager in (changes.left(m) for m in others) if manager.fields] + [mine]))
+    return Applied(new, _entries([*map(changes.left, others), mine]))
 
 
-def _managers_after_update(
-    old: Obj, new: Obj, managers: Sequence[Manager], author: Author, versions: Versions
-) -> list[Manager]:
+def _claims_after_update(
+    old: Obj, new: Obj, claims: Sequence[Claim], author: Author, versions: Versions
+) -> list[Claim]:
     changes = _Changes(_unmanaged(old), _unmanaged(new), author.api_version, versions)
-    kept = [manager for manager in (changes.left(manager) for manager in managers) if manager.fields]
+    kept = [left for left in map(changes.left, claims) if left.fields]
     taken = changes.taken()
     if not taken:
         return kept
-    mine = Manager(author.manager, UPDATE, author.api_version, author.subresource, author.time, taken)
-    before = next((manager.fields for manager in kept if manager.identity == mine.identity), EMPTY)
-    others = [manager for manager in kept if manager.identity != mine.identity]
+    mine = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, taken)
+    before = next((claim.fields for claim in kept if claim.identity == mine.identity), EMPTY)
+    others = [claim for claim in kept if claim.identity != mine.identity]
     return _capped([*others, replace(mine, fields=union(before, taken))])
 
 
 class _Changes:
-    """In which fields a new object differs from the old one, in every version that a manager speaks of."""
+    """In which fields a new object differs from the old one, in every version that a claim is made in."""
 
     def __init__(self, old: Obj, new: Obj, api_version: str, versions: Versions) -> None:
         self._old = old
@@ -169,18 +169,18 @@ class _Changes:
         """What whoever changed it cares for from now on."""
         return difference(union(self._of_author.modified, self._of_author.added), _NOBODYS)
 
-    def conflict(self, manager: Manager) -> FieldSet:
-        """What a manager cares for and is another now."""
-        found = self._in(manager.api_version)
-        return intersection(manager.fields, union(found.modified, found.added))
+    def conflict(self, claim: Claim) -> FieldSet:
+        """What is claimed and is another now."""
+        found = self._in(claim.api_version)
+        return intersection(claim.fields, union(found.modified, found.added))
 
-    def left(self, manager: Manager) -> Manager:
-        """What is left to a manager."""
-        found = self._in(manager.api_version)
+    def left(self, claim: Claim) -> Claim:
+        """What is left of a claim."""
+        found = self._in(claim.api_version)
         if found == Differences():
-            return manager
+            return claim
         gone = union(union(found.modified, found.added), found.removed)
-        return replace(manager, fields=difference(manager.fields, gone))
+        return replace(claim, fields=difference(claim.fields, gone))
 
     def _in(self, api_version: str) -> Differences:
         if api_version not in self._found:
@@ -191,14 +191,14 @@ class _Changes:
         return self._found[api_version]
 
 
-def _pruned(obj: dict[str, Any], last: Manager | None, managers: Sequence[Manager], shape: Shape) -> dict[str, Any]:
+def _pruned(obj: dict[str, Any], last: Claim | None, claims: Sequence[Claim], shape: Shape) -> dict[str, Any]:
     """A merged object without what its author applied last and no longer does, and nobody else cares for."""
-    if last is None or last.api_version != managers[0].api_version:
+    if last is None or last.api_version != claims[0].api_version:
         return obj
     known = with_named(last.fields, shape)
     owned = EMPTY
-    for manager in managers:
-        owned = union(owned, with_named(manager.fields, shape))
+    for claim in claims:
+        owned = union(owned, with_named(claim.fields, shape))
     there = with_named(fields_of(obj, shape), shape)
     bare = less(obj, known, shape) or {}
     gone = difference(there, union(with_named(fields_of(bare, shape), shape), owned))
@@ -225,19 +225,19 @@ def _allowed(live: Obj, shape: Shape) -> FieldSet:
     return difference(difference(difference(fields_of(last, shape), found.modified), found.added), found.removed)
 
 
-def _conflict(conflicts: Sequence[tuple[Manager, FieldSet]]) -> Refused:
+def _conflict(conflicts: Sequence[tuple[Claim, FieldSet]]) -> Refused:
     """What is told whoever applies what others care for."""
     causes = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {manager.title}", "field": path}
-        for manager, fields in conflicts
+        {"reason": "FieldManagerConflict", "message": f"conflict with {claim.title}", "field": path}
+        for claim, fields in conflicts
         for path in paths(fields)
     ]
     if len(causes) == 1:
         told = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
         lines: list[str] = []
-        for manager, fields in conflicts:
-            lines += [f"conflicts with {manager.title}:", *(f"- {path}" for path in paths(fields))]
+        for claim, fields in conflicts:
+            lines += [f"conflicts with {claim.title}:", *(f"- {path}" for path in paths(fields))]
         told = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
     return Refused(409, "Conflict", told, {"causes": causes})
 
@@ -245,36 +245,44 @@ def _conflict(conflicts: Sequence[tuple[Manager, FieldSet]]) -> Refused:
 # --- managedFields as they are written ---
 
 
-def _managers(entries: Sequence[Entry]) -> list[Manager]:
+def _claims(entries: Sequence[Entry]) -> list[Claim]:
     return list(_read(entries))
 
 
-def _read(entries: Sequence[Entry]) -> Iterator[Manager]:
+def _read(entries: Sequence[Entry]) -> Iterator[Claim]:
     for entry in entries:
         fields = entry.get("fieldsV1")
         if isinstance(fields, Mapping):
-            names = ("manager", "operation", "apiVersion", "subresource", "time")
-            yield Manager(*(str(entry.get(name) or "") for name in names), of_fields_v1(fields))
+            yield Claim(
+                str(entry.get("manager", "")),
+                str(entry.get("operation", "")),
+                str(entry.get("apiVersion", "")),
+                str(entry.get("subresource", "")),
+                str(entry.get("time", "")),
+                of_fields_v1(fields),
+            )
 
 
-def _entries(managers: Sequence[Manager]) -> list[dict[str, Any]]:
+def _entries(claims: Sequence[Claim]) -> list[dict[str, Any]]:
     """Those who apply come first, and then the older."""
-    ordered = sorted(managers, key=lambda m: (m.operation, m.time, m.name, m.api_version, m.subresource))
-    return [manager.entry() for manager in ordered if manager.fields]
+    ordered = sorted(claims, key=lambda claim: (claim.operation, claim.time, *claim.identity))
+    return [claim.entry() for claim in ordered if claim.fields]
 
 
-def _capped(managers: list[Manager]) -> list[Manager]:
+def _capped(claims: list[Claim]) -> list[Claim]:
     """No more updaters than are told apart."""
-    updaters = sorted((m for m in managers if m.operation == UPDATE), key=lambda m: (m.time, m.name))
+    updaters = sorted(
+        (claim for claim in claims if claim.operation == UPDATE), key=lambda claim: (claim.time, claim.name)
+    )
     surplus = len(updaters) - UPDATERS_MAX
     if surplus <= 0:
-        return managers
+        return claims
     oldest = updaters[: surplus + 1]
     bucket = oldest[-1]
-    for manager in oldest[:-1]:
-        if manager.api_version == bucket.api_version:
-            bucket = replace(bucket, fields=union(bucket.fields, manager.fields))
-    kept = [manager for manager in managers if manager not in oldest]
+    for claim in oldest[:-1]:
+        if claim.api_version == bucket.api_version:
+            bucket = replace(bucket, fields=union(bucket.fields, claim.fields))
+    kept = [claim for claim in claims if claim not in oldest]
     return [*kept, replace(bucket, name=_ANCIENT, subresource="")]
 
 

@@ -1,0 +1,89 @@
+"""What was sent, as the object to be: complete, in the storage version, at the place that the path names.
+
+Source of the words: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,rest}.go.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from batchyard.api.decode import Decoded
+from batchyard.api.errors import InvalidObject
+from batchyard.apiserver.bodies import Body
+from batchyard.apiserver.options import IGNORE, STRICT, WriteOptions
+from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.refusals import invalid
+from batchyard.apiserver.request import Refused, bad_request
+from batchyard.apiserver.strict import pruned
+
+
+class Sent(NamedTuple):
+    """An object as it was sent, complete and in the storage version, and what its sender is warned of."""
+
+    obj: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+def decoded(body: Body, path: ResourcePath, options: WriteOptions, *, is_patched: bool = False) -> Sent:
+    """The object of a body; Refused where it is none of the kind at that path."""
+    sent = with_kind(body.value, path)
+    found, unknown = _decoded(sent, path)
+    faults = [] if options.validation == IGNORE else [*body.faults, *unknown]
+    if faults and options.validation == STRICT:
+        raise _not_strict(sent, faults, is_patched=is_patched)
+    if found.obj is None:
+        raise invalid(InvalidObject(found.faults), path, name_of(sent))
+    _check_place(found.obj["metadata"], path)
+    return Sent(found.obj, (*found.warnings, *faults))
+
+
+def with_kind(sent: Any, path: ResourcePath) -> dict[str, Any]:
+    """An object that says its kind and version, which are those of the path; Refused where it says others."""
+    if not isinstance(sent, Mapping):
+        raise bad_request("the body of the request is no object")
+    kind, version = sent.get("kind") or path.info.kind, sent.get("apiVersion") or path.api_version
+    if kind != path.info.kind:
+        raise bad_request(f'{kind} in version "{version}" cannot be handled as a {path.info.kind}')
+    if version != path.api_version:
+        expected = f"the expected API version ({path.api_version})"
+        raise bad_request(f"the API version in the data ({version}) does not match {expected}")
+    return {**sent, "kind": kind, "apiVersion": version}
+
+
+def name_of(sent: Mapping[str, Any]) -> str:
+    """The name that an object says it has, whatever else it says."""
+    metadata = sent.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
+
+
+def _decoded(sent: Mapping[str, Any], path: ResourcePath) -> tuple[Decoded, Sequence[str]]:
+    """The object with no fields but those of its kind, and what strict decoding says of the others."""
+    resource, namespace = path.resource, path.namespace or "default"
+    if resource.drops_unknown:
+        known = pruned(sent, resource.shape(path.version))
+        return resource.strategy.decode(known.value, namespace), known.faults
+    found = resource.strategy.decode(sent, namespace)
+    if found.obj is not None or not any(fault.problem == "unknown field" for fault in found.faults):
+        return found, ()
+    known = pruned(sent, resource.shape(path.version))
+    return resource.strategy.decode(known.value, namespace), known.faults
+
+
+def _not_strict(sent: Mapping[str, Any], faults: Sequence[str], *, is_patched: bool) -> Refused:
+    """What is told whoever wants no other fields than there are."""
+    told = f"strict decoding error: {', '.join(faults)}"
+    if not is_patched:
+        kind, version = sent["kind"], sent["apiVersion"].rpartition("/")[2]
+        return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {told}')
+    problem = f"Invalid value: {msgspec.json.encode(msgspec.json.encode(sent).decode()).decode()}: {told}"
+    causes = [{"reason": "FieldValueInvalid", "message": problem, "field": "patch"}]
+    return Refused(422, "Invalid", f' "" is invalid: patch: {problem}', {"causes": causes})
+
+
+def _check_place(metadata: Mapping[str, Any], path: ResourcePath) -> None:
+    if path.namespace and metadata.get("namespace") != path.namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if path.name and metadata.get("name") != path.name:
+        told = f"the name of the object ({metadata.get('name', '')}) does not match"
+        raise bad_request(f"{told} the name on the URL ({path.name})")
