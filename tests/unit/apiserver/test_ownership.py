@@ -1,0 +1,186 @@
+"""Who cares for which field: updates take, applies conflict, force takes, and what nobody cares for goes."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import POD, SERVICE, kind_info
+from batchyard.apiserver.managed.claims import UPDATERS_MAX, Author, Versions, applied, check_config, updated
+from batchyard.apiserver.request import Refused
+from batchyard.apiserver.shapes import Shape, shape_of_kind
+
+META = {"name": "a", "namespace": "default"}
+
+
+def versions(kind: str) -> Versions:
+    """A kind that has one version."""
+
+    def shape(_version: str) -> Shape:
+        return shape_of_kind(kind_info(kind), "v1")
+
+    return Versions(shape, lambda obj, _version: obj)
+
+
+PODS, SERVICES = versions(POD), versions(SERVICE)
+
+
+def by(manager: str, time: int = 0) -> Author:
+    """Whoever writes, at a second."""
+    return Author(manager, "v1", "", f"2026-01-01T00:00:{time:02}Z")
+
+
+def service(*ports: int, **spec: Any) -> dict[str, Any]:
+    """A Service of these ports."""
+    listed = {"ports": [{"port": port, "protocol": "TCP"} for port in ports]} if ports else {}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": META, "spec": {**listed, **spec}}
+
+
+def apply(live: Obj | None, config: Obj, manager: str, time: int = 0, *, force: bool = False) -> dict[str, Any]:
+    """The object after an apply."""
+    result = applied(live, config, by(manager, time), SERVICES, force=force)
+    return {**result.obj, "metadata": {**result.obj["metadata"], "managedFields": result.entries}}
+
+
+def ports_of(obj: Obj) -> list[int]:
+    """The ports of a Service."""
+    return [port["port"] for port in obj["spec"].get("ports", [])]
+
+
+def managers(obj: Obj) -> dict[str, Any]:
+    """What each manager cares for in the spec."""
+    return {entry["manager"]: entry["fieldsV1"].get("f:spec") for entry in obj["metadata"]["managedFields"]}
+
+
+def test_an_applied_object_is_its_managers_field_by_field() -> None:
+    made = apply(None, service(80, type="ClusterIP"), "me")
+    item = {".": {}, "f:port": {}, "f:protocol": {}}
+    assert managers(made) == {"me": {"f:ports": {'k:{"port":80,"protocol":"TCP"}': item}, "f:type": {}}}
+
+
+def test_two_who_apply_share_a_list_by_its_items() -> None:
+    both = apply(apply(None, service(80), "me"), service(81), "you")
+    assert ports_of(both) == [80, 81]
+    assert ports_of(apply(both, service(82), "me")) == [81, 82]
+
+
+def test_what_is_applied_no_longer_goes_unless_another_applies_it_too() -> None:
+    both = apply(apply(None, service(80, 81), "me"), service(81), "you")
+    assert ports_of(apply(both, service(82), "me")) == [81, 82]
+
+
+def test_another_value_for_what_somebody_cares_for_is_a_conflict() -> None:
+    live = apply(None, service(type="ClusterIP"), "me")
+    with pytest.raises(Refused) as refused:
+        apply(live, service(type="NodePort"), "you")
+    assert refused.value.code == 409
+    assert str(refused.value) == 'Apply failed with 1 conflict: conflict with "me": .spec.type'
+    cause = {"reason": "FieldManagerConflict", "message": 'conflict with "me"', "field": ".spec.type"}
+    assert refused.value.details == {"causes": [cause]}
+
+
+def test_all_conflicts_are_told_by_who_cares() -> None:
+    live = apply(None, service(type="ClusterIP", sessionAffinity="None"), "me")
+    live = apply(live, service(externalName="a"), "you")
+    with pytest.raises(Refused) as refused:
+        apply(live, service(type="NodePort", sessionAffinity="ClientIP", externalName="b"), "they")
+    told = 'conflicts with "me":\n- .spec.sessionAffinity\n- .spec.type\nconflicts with "you":\n- .spec.externalName'
+    assert str(refused.value) == f"Apply failed with 3 conflicts: {told}"
+
+
+def test_whoever_updates_is_told_with_his_version() -> None:
+    live = apply(None, service(type="ClusterIP"), "me")
+    changed = {**service(type="NodePort"), "metadata": live["metadata"]}
+    entries = updated(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
+    with pytest.raises(Refused, match=r'conflict with "editor" using v1: \.spec\.type'):
+        apply({**changed, "metadata": {**META, "managedFields": entries}}, service(type="ClusterIP"), "me")
+
+
+def test_force_takes_the_field() -> None:
+    taken = apply(apply(None, service(type="ClusterIP"), "me"), service(type="NodePort"), "you", force=True)
+    assert taken["spec"] == {"type": "NodePort"}
+    assert managers(taken) == {"you": {"f:type": {}}}
+
+
+def test_the_same_value_has_both_care_for_it() -> None:
+    both = apply(apply(None, service(type="ClusterIP"), "me"), service(type="ClusterIP"), "you")
+    assert managers(both) == {"me": {"f:type": {}}, "you": {"f:type": {}}}
+
+
+def test_applied_again_nothing_changes_not_even_the_time() -> None:
+    made = apply(None, service(80), "me", time=1)
+    assert apply(made, service(80), "me", time=2) == made
+
+
+def test_an_update_takes_what_it_changes_and_drops_what_it_removes() -> None:
+    live = apply(None, service(80, type="ClusterIP"), "me")
+    changed = service(type="NodePort")
+    entries = updated(live, changed, live["metadata"]["managedFields"], by("editor"), SERVICES)
+    obj = {"metadata": {"managedFields": entries}}
+    assert managers(obj) == {"editor": {"f:type": {}}}
+
+
+def test_what_was_there_before_anybody_was_noted_has_a_name() -> None:
+    live = service(80, type="ClusterIP")
+    with pytest.raises(Refused, match='conflict with "before-first-apply" using v1: .spec.type'):
+        apply(live, service(type="NodePort"), "me")
+    assert ports_of(apply(live, service(81), "me")) == [80, 81]
+
+
+def test_kubectl_takes_over_what_it_applied_itself() -> None:
+    last = '{"apiVersion":"v1","kind":"Service","metadata":{},"spec":{"type":"ClusterIP"}}'
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": last}
+    live = {**service(type="ClusterIP"), "metadata": {**META, "annotations": annotations}}
+    assert apply(live, service(type="NodePort"), "kubectl")["spec"] == {"type": "NodePort"}
+    with pytest.raises(Refused, match="conflict with"):
+        apply(live, service(type="NodePort"), "helm")
+
+
+def test_the_oldest_of_many_updaters_are_put_together() -> None:
+    entries: list[dict[str, Any]] = []
+    obj = service()
+    for number in range(UPDATERS_MAX + 2):
+        new = {**obj, "metadata": {**META, "labels": {f"l{n}": "" for n in range(number + 1)}}}
+        entries = updated(obj, new, entries, by(f"m{number}", number), SERVICES)
+        obj = new
+    assert len(entries) == UPDATERS_MAX
+    assert entries[0]["manager"] == "ancient-changes"
+    assert set(entries[0]["fieldsV1"]["f:metadata"]["f:labels"]) >= {"f:l0", "f:l1"}
+
+
+def test_what_is_one_thing_has_one_owner() -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": {"nodeSelector": {"a": "b"}, "tolerations": []}}
+    entries = applied(None, pod, by("me"), PODS, force=False).entries
+    assert entries[0]["fieldsV1"] == {"f:spec": {"f:nodeSelector": {}, "f:tolerations": {}}}
+
+
+def test_the_order_of_what_is_applied_counts() -> None:
+    live = apply(None, service(80, 81), "me")
+    live = apply(live, service(90), "you")
+    assert ports_of(apply(live, service(81, 80), "me")) == [81, 90, 80]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"specs": {}}, r"\(default/a; /v1, Kind=Service\): .specs: field not declared in schema"),
+        ({"spec": {"ports": [{"prt": 1}]}}, r".spec.ports.prt: field not declared in schema"),
+        ({"metadata": {"managedFields": []}}, "metadata.managedFields must be nil"),
+    ],
+)
+def test_what_cannot_be_applied_is_told(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(Refused, match=told):
+        check_config({**service(), **change}, SERVICES.shape("v1"))
+
+
+@pytest.mark.parametrize("ports", [[{"port": 80}, {"port": 80}], ["http"]])
+def test_items_must_be_told_apart(ports: list[Any]) -> None:
+    live = apply(None, service(80), "me")
+    with pytest.raises(Refused):
+        apply(live, service(type="NodePort") | {"spec": {"ports": [*ports]}}, "me")
+
+
+def test_what_a_client_made_up_is_no_set_of_fields() -> None:
+    odd = [{"manager": "x"}, {"manager": "y", "operation": "Update", "fieldsV1": {"f:spec": 5, "k:{": {}}}]
+    live = {**service(type="ClusterIP"), "metadata": {**META, "managedFields": odd}}
+    assert apply(live, service(type="NodePort"), "me")["spec"] == {"type": "NodePort"}

@@ -1,0 +1,321 @@
+"""Writes through the API: what is stored, what is only tried, what is refused, and in which words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from batchyard.apiserver.request import Response
+from unit.apiserver.api import Api, config_map
+
+MAPS = "/api/v1/namespaces/team-a/configmaps"
+JOBS = "/apis/batch/v1/namespaces/team-a/jobs"
+QUEUES = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues"
+APPLY = {"content-type": "application/apply-patch+yaml"}
+MERGE = {"content-type": "application/merge-patch+json"}
+STRATEGIC = {"content-type": "application/strategic-merge-patch+json"}
+JSON_PATCH = {"content-type": "application/json-patch+json"}
+
+
+def job(name: str = "j", **spec: Any) -> dict[str, Any]:
+    """A suspended Job."""
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+    metadata = {"name": name, "namespace": "team-a"}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template, **spec}}
+
+
+def refused(response: Response, code: int, told: str) -> None:
+    """Check what is told whoever may not."""
+    assert (response.code, response.body.get("message")) == (code, told)
+
+
+@pytest.fixture
+def api() -> Api:
+    """An API with one ConfigMap."""
+    made = Api()
+    made.post(f"{MAPS}?fieldManager=maker", config_map("a", x="1"))
+    return made
+
+
+def patch(api: Api, path: str, body: Any, headers: Mapping[str, str] = MERGE) -> Response:
+    """The answer to a patch."""
+    return api.ask("PATCH", path, body, headers=headers)
+
+
+def test_whoever_creates_cares_for_all_he_wrote(api: Api) -> None:
+    [entry] = api.get(f"{MAPS}/a")["metadata"]["managedFields"]
+    fields = {"f:data": {".": {}, "f:x": {}}, "f:metadata": {"f:labels": {".": {}, "f:x": {}}}}
+    assert entry["fieldsV1"] == fields
+    assert (entry["manager"], entry["operation"], entry["apiVersion"]) == ("maker", "Update", "v1")
+
+
+def test_who_does_not_say_is_known_by_his_program(api: Api) -> None:
+    api.ask("PUT", f"{MAPS}/a", config_map("a", x="2"), headers={"user-agent": "helm/v3.1 (linux)"})
+    entries = api.get(f"{MAPS}/a")["metadata"]["managedFields"]
+    assert [entry["manager"] for entry in entries] == ["helm", "maker"]
+
+
+def test_an_update_may_forget_who_cares(api: Api) -> None:
+    api.ask("PUT", f"{MAPS}/a", {**config_map("a", x="1"), "metadata": {"name": "a", "managedFields": []}})
+    assert [e["manager"] for e in api.get(f"{MAPS}/a")["metadata"].get("managedFields", [])] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "code"),
+    [
+        ("POST", MAPS, config_map("b", y="2"), {}, 201),
+        ("PUT", f"{MAPS}/a", config_map("a", y="2"), {}, 200),
+        ("PATCH", f"{MAPS}/a", {"data": {"y": "2"}}, MERGE, 200),
+        ("PATCH", f"{MAPS}/c", config_map("c", y="2"), APPLY, 201),
+        ("DELETE", f"{MAPS}/a", {"dryRun": ["All"]}, {}, 200),
+        ("DELETE", MAPS, None, {}, 200),
+    ],
+)
+def test_nothing_is_kept_of_a_dry_run(
+    api: Api, method: str, path: str, body: Any, headers: Mapping[str, str], code: int
+) -> None:
+    before = api.stored.revision
+    answer = api.ask(method, f"{path}?dryRun=All{'&fieldManager=me' * bool(headers)}", body, headers=headers)
+    assert answer.code == code
+    assert "y" in answer.body.get("data", {"y": ""})
+    assert api.stored.revision == before
+
+
+def test_a_dry_run_must_pass_what_a_write_must(api: Api) -> None:
+    refused(api.ask("POST", f"{MAPS}?dryRun=All", config_map("a")), 409, 'configmaps "a" already exists')
+    told = 'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: "Some": supported values: "All"'
+    refused(api.ask("POST", f"{MAPS}?dryRun=Some", config_map("b")), 422, told)
+
+
+UNKNOWN = {**config_map("b"), "datas": {}, "metadata": {"name": "b", "lables": {}}}
+
+
+def test_unknown_fields_are_dropped_with_a_warning(api: Api) -> None:
+    answer = api.ask("POST", MAPS, UNKNOWN)
+    assert answer.code == 201
+    assert sorted(answer.warnings) == ['unknown field "datas"', 'unknown field "metadata.lables"']
+    assert "datas" not in answer.body
+
+
+def test_unknown_fields_are_dropped_in_silence_where_that_is_asked_for(api: Api) -> None:
+    assert api.ask("POST", f"{MAPS}?fieldValidation=Ignore", UNKNOWN).warnings == ()
+
+
+def test_unknown_fields_are_refused_where_that_is_asked_for(api: Api) -> None:
+    sent = job(parallelisms=1)
+    sent["spec"]["template"]["spec"]["containers"][0]["images"] = "i"
+    answer = api.ask("POST", f"{JOBS}?fieldValidation=Strict", sent)
+    told = 'strict decoding error: unknown field "spec.template.spec.containers[0].images", unknown field'
+    message = f'Job in version "v1" cannot be handled as a Job: {told} "spec.parallelisms"'
+    refused(answer, 400, message)
+
+
+def test_fields_that_are_there_twice_are_told(api: Api) -> None:
+    twice = b'{"metadata": {"name": "b"}, "data": {"x": "1", "x": "2"}}'
+    assert api.ask("POST", MAPS, twice).warnings == ('duplicate field "data.x"',)
+    answer = api.ask("PUT", f"{MAPS}/b?fieldValidation=Strict", twice)
+    message = 'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: duplicate field'
+    refused(answer, 400, f'{message} "data.x"')
+
+
+def test_a_patch_to_an_unknown_field_is_refused_as_a_patch(api: Api) -> None:
+    answer = patch(api, f"{MAPS}/a?fieldValidation=Strict", {"datas": {}})
+    assert (answer.code, answer.body["details"]["causes"][0]["field"]) == (422, "patch")
+    assert answer.body["message"].endswith('strict decoding error: unknown field "datas"')
+
+
+def test_yaml_is_read_too(api: Api) -> None:
+    sent = b"metadata: {name: b}\ndata: {x: '1'}\n"
+    assert api.ask("POST", MAPS, sent, headers={"content-type": "application/yaml"}).body["data"] == {"x": "1"}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{", "the body of the request is no JSON: Input data was truncated"),
+        (b"[" * 5000 + b"]" * 5000, "the body of the request is nested more than 100 deep"),
+        (b"[]", "the body of the request is no object"),
+        (b'{"kind": "Secret"}', 'Secret in version "v1" cannot be handled as a ConfigMap'),
+        (b'{"apiVersion": "v2"}', "the API version in the data (v2) does not match the expected API version (v1)"),
+        (
+            b'{"metadata": {"name": "b", "resourceVersion": "1"}}',
+            "resourceVersion should not be set on objects to be created",
+        ),
+        (
+            b'{"metadata": {"name": "b", "namespace": "team-b"}}',
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ),
+    ],
+)
+def test_bodies_that_cannot_be_are_refused(api: Api, body: bytes, told: str) -> None:
+    refused(api.ask("POST", MAPS, body), 400, told)
+
+
+def test_what_is_no_text_of_a_known_kind_is_refused(api: Api) -> None:
+    assert api.ask("POST", MAPS, b"x", headers={"content-type": "text/html"}).code == 415
+    assert patch(api, f"{MAPS}/a", b"{}", {"content-type": "application/json"}).code == 415
+    queue = patch(api, f"{QUEUES}/q", {}, STRATEGIC)
+    media = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
+    refused(queue, 415, f"the body of the request was in an unknown format - accepted media types include: {media}")
+
+
+def test_nothing_is_made_in_a_namespace_that_is_not_there(api: Api) -> None:
+    answer = api.ask("POST", MAPS.replace("team-a", "nowhere"), config_map("a"))
+    refused(answer, 404, 'namespaces "nowhere" not found')
+
+
+def test_a_new_object_is_born_as_the_server_says(api: Api) -> None:
+    sent = job()
+    sent["metadata"] |= {"uid": "mine", "creationTimestamp": "2020-01-01T00:00:00Z", "generation": 9}
+    made = api.post(JOBS, {**sent, "status": {"succeeded": 3}})
+    assert made["metadata"]["uid"] != "mine"
+    assert (made["metadata"]["generation"], made.get("status")) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code", "told"),
+    [
+        ({"name": "b"}, 400, "the name of the object (b) does not match the name on the URL (a)"),
+        (
+            {"name": "a", "resourceVersion": "99"},
+            409,
+            'Operation cannot be fulfilled on configmaps "a": the object has been modified; please apply your changes '
+            "to the latest version and try again",
+        ),
+        (
+            {"name": "a", "uid": "x"},
+            409,
+            'Operation cannot be fulfilled on configmaps "a": Precondition failed: UID in precondition: x, UID in '
+            "object meta: UID",
+        ),
+        (
+            {"name": "a", "creationTimestamp": "2020-01-01T00:00:00Z"},
+            422,
+            'ConfigMap "a" is invalid: metadata.creationTimestamp: Invalid value: "2020-01-01T00:00:00Z": field is '
+            "immutable",
+        ),
+    ],
+)
+def test_an_update_is_of_the_object_it_says(api: Api, metadata: dict[str, str], code: int, told: str) -> None:
+    uid = api.get(f"{MAPS}/a")["metadata"]["uid"]
+    answer = api.ask("PUT", f"{MAPS}/a", {"metadata": metadata})
+    refused(answer, code, told.replace("UID in object meta: UID", f"UID in object meta: {uid}"))
+
+
+def test_what_is_not_there_is_not_updated(api: Api) -> None:
+    refused(api.ask("PUT", f"{MAPS}/z", config_map("z")), 404, 'configmaps "z" not found')
+
+
+def test_custom_kinds_are_updated_from_a_version_that_is_named(api: Api) -> None:
+    queue = {"metadata": {"name": "q"}, "spec": {}}
+    made = api.post(QUEUES, queue)
+    told = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"
+    refused(api.ask("PUT", f"{QUEUES}/q", queue), 422, f'ClusterQueue.kueue.x-k8s.io "q" is invalid: {told}')
+    assert api.ask("PUT", f"{QUEUES}/q", made).code == 200
+
+
+def test_a_status_is_written_alone(api: Api) -> None:
+    api.post(JOBS, job())
+    sent = {"metadata": {"labels": {"a": "b"}}, "spec": {"parallelism": 5}, "status": {"active": 2}}
+    answer = patch(api, f"{JOBS}/j/status?fieldManager=me", sent)
+    assert (answer.body["status"]["active"], answer.body["spec"]["parallelism"]) == (2, 1)
+    assert "labels" not in answer.body["metadata"]
+    mine = [entry for entry in answer.body["metadata"]["managedFields"] if entry["manager"] == "me"]
+    assert [(entry["subresource"], list(entry["fieldsV1"])) for entry in mine] == [("status", ["f:status"])]
+
+
+def test_a_generation_counts_what_is_wanted(api: Api) -> None:
+    api.post(JOBS, job())
+    assert patch(api, f"{JOBS}/j", {"metadata": {"labels": {"a": "b"}}}).body["metadata"]["generation"] == 1
+    assert patch(api, f"{JOBS}/j", {"spec": {"parallelism": 2}}).body["metadata"]["generation"] == 2
+
+
+def test_an_apply_makes_what_is_not_there_and_merges_into_what_is(api: Api) -> None:
+    path = f"{MAPS}/b?fieldManager=me"
+    assert (
+        patch(api, path, b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\ndata: {x: '1'}\n", APPLY).code == 201
+    )
+    assert patch(api, f"{MAPS}/b?fieldManager=you", config_map("b", y="2"), APPLY).body["data"] == {"x": "1", "y": "2"}
+    assert patch(api, path, config_map("b"), APPLY).body["data"] == {"y": "2"}
+
+
+def test_an_apply_of_a_status_is_of_nothing_else(api: Api) -> None:
+    api.post(JOBS, job())
+    path = f"{JOBS}/j/status?fieldManager=me"
+    sent = {**job(parallelism=9), "status": {"active": 1}}
+    answer = patch(api, path, sent, APPLY)
+    assert (answer.body["status"], answer.body["spec"]["parallelism"]) == ({"active": 1}, 1)
+    assert patch(api, f"{JOBS}/z/status?fieldManager=me", {**sent, "metadata": {"name": "z"}}, APPLY).code == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "told"),
+    [
+        ("", APPLY, "fieldManager: Required value: is required for apply patch"),
+        ("force=true", MERGE, "force: Forbidden: may not be specified for non-apply patch"),
+        (
+            "fieldValidation=Some",
+            MERGE,
+            'fieldValidation: Unsupported value: "Some": supported values: "", "Ignore", "Strict", "Warn"',
+        ),
+        (f"fieldManager={'x' * 129}", MERGE, "fieldManager: Too long: may not be more than 128 bytes"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(api: Api, query: str, headers: Mapping[str, str], told: str) -> None:
+    refused(patch(api, f"{MAPS}/a?{query}", {}, headers), 422, f'PatchOptions.meta.k8s.io "" is invalid: {told}')
+
+
+@pytest.mark.parametrize(
+    "operation", [{"op": "replace", "path": "/metadata", "value": 5}, {"op": "remove", "path": ""}]
+)
+def test_a_patch_leaves_an_object(api: Api, operation: dict[str, Any]) -> None:
+    assert patch(api, f"{MAPS}/a", [operation], JSON_PATCH).code in {400, 422}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        ({"preconditions": {"uid": "x"}}, 409, "the UID in the precondition (x) does not match the UID in record"),
+        ({"preconditions": {"resourceVersion": "99"}}, 409, "the ResourceVersion in the precondition (99) does not"),
+        ({"propagationPolicy": "Some"}, 422, 'Unsupported value: "Some": supported values: "Foreground"'),
+        ({"propagationPolicy": "Orphan", "orphanDependents": True}, 422, "cannot be both set"),
+        ({"gracePeriodSeconds": "soon"}, 400, "gracePeriodSeconds is no number of seconds: soon"),
+        ({"dryRun": "All"}, 400, "the body of the request is no DeleteOptions"),
+        ([], 400, "the body of the request is no DeleteOptions"),
+    ],
+)
+def test_deletes_that_cannot_be_are_refused(api: Api, options: Any, code: int, told: str) -> None:
+    answer = api.ask("DELETE", f"{MAPS}/a", options)
+    assert answer.code == code
+    assert told in answer.body["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "is_left"),
+    [
+        ({"propagationPolicy": "Orphan"}, True),
+        ({"orphanDependents": True}, True),
+        ({"propagationPolicy": "Background"}, False),
+        ({}, False),
+    ],
+)
+def test_dependents_go_or_stay_as_is_asked(api: Api, options: dict[str, Any], is_left: bool) -> None:
+    owner = api.get(f"{MAPS}/a")
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": owner["metadata"]["uid"]}
+    api.post(MAPS, {"metadata": {"name": "b", "ownerReferences": [reference]}})
+    api.ask("DELETE", f"{MAPS}/a", options)
+    left = api.ask("GET", f"{MAPS}/b")
+    assert (left.code == 200) is is_left
+    assert "ownerReferences" not in left.body.get("metadata", {})
+
+
+def test_the_pods_of_a_job_stay_unless_somebody_says_otherwise(api: Api) -> None:
+    api.post(JOBS, job())
+    [warning] = api.ask("DELETE", f"{JOBS}/j").warnings
+    assert warning.startswith("child pods are preserved by default when jobs are deleted")
+
+
+def test_all_that_is_selected_is_deleted(api: Api) -> None:
+    api.post(MAPS, config_map("b", y="2"))
+    assert [item["metadata"]["name"] for item in api.ask("DELETE", f"{MAPS}?labelSelector=x").body["items"]] == ["a"]
+    assert api.ask("GET", f"{MAPS}/b").code == 200
