@@ -14,7 +14,7 @@ from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.api.times import format_time
 from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
 from batchyard.apiserver.decoding import Sent, decoded, with_kind
-from batchyard.apiserver.managed.claims import Author, Entry, Versions, applied, check_config, updated
+from batchyard.apiserver.managed.claims import Author, Entry, Versions, applied, check_config, created, updated
 from batchyard.apiserver.options import DeleteOptions, WriteOptions, delete_options, write_options
 from batchyard.apiserver.patch import APPLY, check_media_type, patched
 from batchyard.apiserver.paths import ResourcePath
@@ -142,9 +142,8 @@ class Registry:
         """Store a new object."""
         self._check_namespace(path)
         if entries is None:
-            shown = _shown(sent.obj, path)
-            before = {"apiVersion": shown["apiVersion"], "kind": shown["kind"], "metadata": {}, "spec": {}}
-            entries = updated(before, shown, [], self._author(path, options), _versions(path))
+            shape = path.resource.shape(path.version)
+            entries = created(_shown(sent.obj, path), self._author(path, options), shape)
         _guard(sent.obj, path, options)
         obj = with_metadata(sent.obj, managedFields=entries or None)
         stored = self._write(Create(obj), path, obj["metadata"].get("name", ""), dry_run=options.dry_run)

@@ -54,7 +54,7 @@ def managers(obj: Obj) -> dict[str, Any]:
 
 def test_an_applied_object_is_its_managers_field_by_field() -> None:
     made = apply(None, service(80, type="ClusterIP"), "me")
-    item = {".": {}, "f:port": {}, "f:protocol": {}}
+    item: dict[str, Any] = {".": {}, "f:port": {}, "f:protocol": {}}
     assert managers(made) == {"me": {"f:ports": {'k:{"port":80,"protocol":"TCP"}': item}, "f:type": {}}}
 
 
@@ -122,7 +122,7 @@ def test_an_update_takes_what_it_changes_and_drops_what_it_removes() -> None:
 
 def test_what_was_there_before_anybody_was_noted_has_a_name() -> None:
     live = service(80, type="ClusterIP")
-    with pytest.raises(Refused, match='conflict with "before-first-apply" using v1: .spec.type'):
+    with pytest.raises(Refused, match=r'conflict with "before-first-apply" using v1: \.spec\.type'):
         apply(live, service(type="NodePort"), "me")
     assert ports_of(apply(live, service(81), "me")) == [80, 81]
 

@@ -176,30 +176,15 @@ def test_a_new_object_is_born_as_the_server_says(api: Api) -> None:
     ("metadata", "code", "told"),
     [
         ({"name": "b"}, 400, "the name of the object (b) does not match the name on the URL (a)"),
-        (
-            {"name": "a", "resourceVersion": "99"},
-            409,
-            'Operation cannot be fulfilled on configmaps "a": the object has been modified; please apply your changes '
-            "to the latest version and try again",
-        ),
-        (
-            {"name": "a", "uid": "x"},
-            409,
-            'Operation cannot be fulfilled on configmaps "a": Precondition failed: UID in precondition: x, UID in '
-            "object meta: UID",
-        ),
-        (
-            {"name": "a", "creationTimestamp": "2020-01-01T00:00:00Z"},
-            422,
-            'ConfigMap "a" is invalid: metadata.creationTimestamp: Invalid value: "2020-01-01T00:00:00Z": field is '
-            "immutable",
-        ),
+        ({"name": "a", "resourceVersion": "99"}, 409, "the object has been modified; please apply your changes to the"),
+        ({"name": "a", "uid": "x"}, 409, "Precondition failed: UID in precondition: x, UID in object meta: "),
+        ({"name": "a", "creationTimestamp": "2020-01-01T00:00:00Z"}, 422, "field is immutable"),
     ],
 )
 def test_an_update_is_of_the_object_it_says(api: Api, metadata: dict[str, str], code: int, told: str) -> None:
-    uid = api.get(f"{MAPS}/a")["metadata"]["uid"]
     answer = api.ask("PUT", f"{MAPS}/a", {"metadata": metadata})
-    refused(answer, code, told.replace("UID in object meta: UID", f"UID in object meta: {uid}"))
+    assert answer.code == code
+    assert told in answer.body["message"]
 
 
 def test_what_is_not_there_is_not_updated(api: Api) -> None:

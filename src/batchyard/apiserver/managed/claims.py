@@ -5,8 +5,10 @@ and gives up what it no longer names: a field that nobody else cares for then go
 Sources: sigs.k8s.io/structured-merge-diff, merge/update.go; k8s.io/apimachinery, pkg/util/managedfields/internal.
 """
 
+import marshal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -14,6 +16,7 @@ import msgspec
 from batchyard.api.meta import Obj
 from batchyard.apiserver.managed.field_set import (
     EMPTY,
+    LEAF,
     FieldSet,
     difference,
     intersection,
@@ -22,7 +25,15 @@ from batchyard.apiserver.managed.field_set import (
     to_fields_v1,
     union,
 )
-from batchyard.apiserver.managed.merging import Differences, differences, fields_of, less, merged, with_named
+from batchyard.apiserver.managed.merging import (
+    Differences,
+    all_fields_of,
+    differences,
+    fields_of,
+    less,
+    merged,
+    with_named,
+)
 from batchyard.apiserver.request import Refused, bad_request
 from batchyard.apiserver.shapes import Shape
 
@@ -30,6 +41,8 @@ APPLY: Final = "Apply"
 UPDATE: Final = "Update"
 #: Of those who only update so many are told apart; what the oldest cared for is put together.
 UPDATERS_MAX: Final = 10
+_REMEMBERED_MAX: Final = 512
+_MARSHAL_WITHOUT_REFERENCES: Final = 2
 _ANCIENT: Final = "ancient-changes"
 #: Whoever wrote what was there before anybody's fields were kept.
 _BEFORE: Final = "before-first-apply"
@@ -108,6 +121,27 @@ class Versions(NamedTuple):
     shape: Callable[[str], Shape]
     #: An object of one version in another.
     convert: Callable[[Obj, str], Obj]
+
+
+def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
+    """`managedFields` of a new object, in the version of the author."""
+    metadata = all_fields_of(_unmanaged(new)["metadata"], shape.below("metadata"))
+    about = difference({"f:metadata": metadata}, _NOBODYS)
+    fields = {step: to_fields_v1(within) for step, within in about.items()}
+    for name, value in new.items():
+        if name not in ("apiVersion", "kind", "metadata"):
+            is_always_there = name in ("spec", "status")
+            encoded = marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES)
+            fields[f"f:{name}"] = _fields_v1_of(encoded, shape.below(name), is_marked=not is_always_there)
+    claim = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
+    return [{**claim.entry(), "fieldsV1": dict(sorted(fields.items()))}]
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def _fields_v1_of(encoded: bytes, shape: Shape, *, is_marked: bool) -> dict[str, Any]:
+    """The fields of a new part of an object; many objects are alike but for their metadata, and share them."""
+    fields = all_fields_of(marshal.loads(encoded), shape)  # noqa: S302 - it was just written, by us
+    return to_fields_v1(fields if is_marked or fields == LEAF else difference(fields, LEAF))
 
 
 def updated(old: Obj, new: Obj, entries: Sequence[Entry], author: Author, versions: Versions) -> list[dict[str, Any]]:

@@ -30,7 +30,11 @@ def of_fields_v1(fields: Mapping[str, Any]) -> FieldSet:
 
 def to_fields_v1(fields: FieldSet) -> dict[str, Any]:
     """A set as `fieldsV1` writes it."""
-    return {step: {} if within == LEAF else to_fields_v1(within) for step, within in sorted(fields.items())}
+    written: dict[str, Any] = {}
+    for step in sorted(fields):
+        within = fields[step]
+        written[step] = {} if within is LEAF or within == LEAF else to_fields_v1(within)
+    return written
 
 
 def union(some: FieldSet, others: FieldSet) -> FieldSet:

@@ -10,7 +10,7 @@ import msgspec
 
 from batchyard.apiserver.managed.field_set import EMPTY, LEAF, MARK, FieldSet
 from batchyard.apiserver.request import bad_request
-from batchyard.apiserver.shapes import Shape
+from batchyard.apiserver.shapes import FREE, Shape
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -28,7 +28,7 @@ _NONE: Final = Differences()
 
 def fields_of(value: Any, shape: Shape) -> FieldSet:
     """The fields that an applied value is about: all its leaves, the items of its lists, and what it leaves empty."""
-    if isinstance(value, Mapping) and not shape.is_atomic:
+    if isinstance(value, dict) and not shape.is_atomic:
         result = {}
         for name, child in value.items():
             fields = fields_of(child, shape.below(name))
@@ -45,9 +45,15 @@ def fields_of(value: Any, shape: Shape) -> FieldSet:
 
 def all_fields_of(value: Any, shape: Shape) -> FieldSet:
     """The same with the mappings and lists on the way: what is there where nothing was before."""
-    if isinstance(value, Mapping) and not shape.is_atomic:
-        within = {f"f:{name}": all_fields_of(child, shape.below(name)) for name, child in value.items()}
-        return {MARK: {}, **within}
+    if isinstance(value, dict) and value and not shape.is_atomic:
+        fields: dict[str, Any] = {MARK: {}}
+        inside = shape.inside
+        known, rest = inside.fields.get, inside.rest or FREE
+        for name, child in value.items():
+            # Most of an object is plain: a call for each would be most of the time.
+            is_plain = not isinstance(child, dict | list)
+            fields[f"f:{name}"] = LEAF if is_plain else all_fields_of(child, known(name) or rest)
+        return fields
     if isinstance(value, list) and shape.keys is not None:
         within = {step: all_fields_of(item, shape.item) for step, item in items_of(value, shape).items()}
         return {MARK: {}, **within}
@@ -58,7 +64,7 @@ def differences(old: Any, new: Any, shape: Shape) -> Differences:
     """In which places a new value differs from an old one."""
     if old is new or old == new:
         return _NONE
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and not shape.is_atomic:
+    if isinstance(old, dict) and isinstance(new, dict) and not shape.is_atomic:
         return _gathered(old, new, shape, "f:")
     if isinstance(old, list) and isinstance(new, list) and shape.keys is not None:
         return _gathered(items_of(old, shape), items_of(new, shape), shape, "")
@@ -86,7 +92,7 @@ def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: Shape, pref
 
 def merged(live: Any, applied: Any, shape: Shape) -> Any:
     """A live value with an applied one merged into it."""
-    if isinstance(live, Mapping) and isinstance(applied, Mapping) and not shape.is_atomic:
+    if isinstance(live, dict) and isinstance(applied, dict) and not shape.is_atomic:
         changed = {
             name: merged(live[name], child, shape.below(name)) if name in live else child
             for name, child in applied.items()
@@ -117,7 +123,7 @@ def _list_merged(live: Mapping[str, Any], applied: Mapping[str, Any], shape: Sha
 
 def less(value: Any, fields: FieldSet, shape: Shape) -> Any:
     """A value without the places of a set; None where nothing is left of it."""
-    if isinstance(value, Mapping) and not shape.is_atomic:
+    if isinstance(value, dict) and not shape.is_atomic:
         kept = {}
         for name, child in value.items():
             within = fields.get(f"f:{name}", EMPTY)
