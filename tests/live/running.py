@@ -57,7 +57,7 @@ class Running:
 
 
 def kubectl(kubeconfig: Path, *arguments: str, sent: str = "", fails: bool = False) -> str:
-    """What kubectl prints to somebody; with `fails`, what it says of its failure."""
+    """What kubectl prints to somebody; with `fails`, what it says of its failure too."""
     done = subprocess.run(
         ["kubectl", *arguments],
         input=sent,
@@ -68,4 +68,4 @@ def kubectl(kubeconfig: Path, *arguments: str, sent: str = "", fails: bool = Fal
         check=False,
     )
     assert (done.returncode != 0) is fails, done.stdout + done.stderr
-    return done.stderr if fails else done.stdout
+    return done.stdout + done.stderr if fails else done.stdout

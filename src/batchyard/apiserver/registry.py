@@ -14,7 +14,8 @@ from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.api.times import format_time
 from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
 from batchyard.apiserver.decoding import Sent, decoded, with_kind
-from batchyard.apiserver.managed.claims import Author, Entry, Versions, applied, check_config, created, updated
+from batchyard.apiserver.managed.claims import Author, Entry, applied, check_config, created, updated
+from batchyard.apiserver.managed.versions import versions_of
 from batchyard.apiserver.options import DeleteOptions, WriteOptions, delete_options, write_options
 from batchyard.apiserver.patch import APPLY, check_media_type, patched
 from batchyard.apiserver.paths import ResourcePath
@@ -104,7 +105,9 @@ class Registry:
             raise not_found(path)
         live = None if stored is None else _shown(stored, path)
         author = self._author(path, options)
-        result = applied(live, _own_part(config, path), author, _versions(path), force=options.force)
+        result = applied(
+            live, _own_part(config, path), author, versions_of(path.resource, path.namespace), force=options.force
+        )
         if stored is None:
             newborn = _newborn(Body(result.obj, body.faults), path)
             return self._made(decoded(newborn, path, options), path, options, result.entries)
@@ -172,7 +175,7 @@ class Registry:
         new = {field: value for field, value in new.items() if value is not None}
         if entries is None:
             shown = _shown(stored, path), _shown(new, path)
-            entries = updated(*shown, known, self._author(path, options), _versions(path))
+            entries = updated(*shown, known, self._author(path, options), versions_of(path.resource, path.namespace))
         is_status = path.subresource == _STATUS
         write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries)
         done = self._write(write, path, path.name, dry_run=options.dry_run)
@@ -219,20 +222,6 @@ def _key(path: ResourcePath) -> Key:
 def _shown(obj: Obj, path: ResourcePath) -> dict[str, Any]:
     """An object in the version asked for."""
     return path.resource.strategy.show(obj, path.api_version)
-
-
-def _versions(path: ResourcePath) -> Versions:
-    """The objects of a resource in all its versions; in one that is no longer served, as they are."""
-    resource, strategy = path.resource, path.resource.strategy
-
-    def shape(api_version: str) -> Any:
-        return resource.shape(resource.info.version_of(api_version) or path.version)
-
-    def convert(obj: Obj, api_version: str) -> Obj:
-        found = strategy.decode(obj, path.namespace).obj if resource.info.version_of(api_version) else None
-        return obj if found is None else strategy.show(found, api_version)
-
-    return Versions(shape, convert)
 
 
 def _newborn(body: Body, path: ResourcePath) -> Body:

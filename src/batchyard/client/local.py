@@ -11,7 +11,7 @@ object is made ready as its kind demands (`prepare`), and one that is to be dele
 defaults and the admission of the API server have their place.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from batchyard.api.errors import ApiError, Conflict, NotFound
@@ -132,7 +132,7 @@ class LocalClient:
         """Whether all changes and all results of writes have been delivered."""
         return not (self._events or self._results)
 
-    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+    def submit(self, writes: Iterable[Write], done: Callable[[WriteResult], None]) -> None:
         """Take writes, to be done in order until one is refused; `done` is told of the last that was tried, later."""
         for write in writes:
             result = self.attempt(write)

@@ -9,6 +9,7 @@ metadata and status. A function that finds nothing to change returns the stored 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api import scheme
 from batchyard.api.errors import Conflict, FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.times import format_time
@@ -22,6 +23,13 @@ _SERVERS_OWN: Final = (
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
     "managedFields",
+)
+#: Kinds that nobody counts the changes of.
+_UNCOUNTED: Final = frozenset(
+    {
+        *(scheme.NAMESPACE, scheme.NODE, scheme.CONFIG_MAP, scheme.SECRET, scheme.SERVICE, scheme.SERVICE_ACCOUNT),
+        scheme.LEASE,
+    }
 )
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of apimachinery's rand: no vowels, so no words
 _SUFFIX_LENGTH: Final = 5
@@ -38,6 +46,8 @@ def created(obj: Obj, uid: str, now: Instant) -> Obj:
         "creationTimestamp": given.get("creationTimestamp") or format_time(now),
         "generation": 1,
     }
+    if group_kind(obj) in _UNCOUNTED:
+        del metadata["generation"]
     metadata.pop("deletionTimestamp", None)
     metadata.pop("deletionGracePeriodSeconds", None)
     return {**obj, "metadata": metadata}
@@ -82,7 +92,7 @@ def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None)
     """The object after an Update: everything as sent, but the status and what the server owns."""
     metadata = _managed(_updated_metadata(stored["metadata"], sent["metadata"]), managed_fields)
     if _desired(stored) != _desired(sent):
-        metadata = {**metadata, "generation": stored["metadata"].get("generation", 0) + 1}
+        metadata = {**metadata, **_counted(stored["metadata"])}
     elif metadata is stored["metadata"]:
         return stored
     new = {**sent, "metadata": metadata}
@@ -134,11 +144,16 @@ def marked_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Seq
     mark: dict[str, Any] = {
         "deletionTimestamp": format_time(now + grace * SECOND),
         "deletionGracePeriodSeconds": grace,
-        "generation": metadata.get("generation", 0) + (not is_marked),
+        **({} if is_marked else _counted(metadata)),
     }
     if added:
         mark["finalizers"] = [*metadata.get("finalizers", ()), *added]
     return {**stored, "metadata": {**metadata, **mark}}
+
+
+def _counted(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The generation after a change of what is wanted, where it is counted."""
+    return {"generation": metadata["generation"] + 1} if "generation" in metadata else {}
 
 
 def is_released(obj: Obj) -> bool:

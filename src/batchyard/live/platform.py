@@ -19,7 +19,8 @@ from batchyard.apiserver.audit import Auditor, no_audit
 from batchyard.apiserver.authentication import MASTERS
 from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
-from batchyard.apiserver.resources import Resources
+from batchyard.apiserver.managed.in_process import InProcess
+from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.security import security_of
 from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.tokens import Tokens
@@ -35,7 +36,7 @@ from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.http import Wire
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.tls import PeerProtocol, server_context
-from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
+from batchyard.ports.client import Create, EventType, Update, WatchEvent, Write, WriteResult
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
@@ -55,16 +56,26 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
 
 
 class LiveClient(LocalClient):
-    """The client in process, with the revision of its store."""
+    """The client in process, with the revision of its store; what it submits is the controllers'."""
 
-    def __init__(self, store: Store, kernel: LiveKernel, prepare: Mapping[str, Prepare]) -> None:
+    def __init__(
+        self, store: Store, kernel: LiveKernel, prepare: Mapping[str, Prepare], resources: Iterable[Resource]
+    ) -> None:
         super().__init__(store, kernel, prepare=prepare, guards=guards())
         self._revisions = store
+        self._controllers = InProcess(resources, kernel.now)
 
     @property
     def revision(self) -> int:
         """The revision of the last change."""
         return self._revisions.revision
+
+    def submit(self, writes: Iterable[Write], done: Callable[[WriteResult], None]) -> None:
+        """Take writes, to be done in order until one is refused, each upon what those before it have made."""
+        super().submit(map(self._claimed, writes), done)
+
+    def _claimed(self, write: Write) -> Write:
+        return self._controllers.claimed(write, self.get(key_of(write.obj))) if isinstance(write, Update) else write
 
 
 class Embedded:
@@ -79,10 +90,11 @@ class Embedded:
         known = self._store.list(CLUSTER)
         nodes = bool(known) or cluster is not None
         settings = Settings(with_nodes=nodes, with_events=True, with_users=True)
-        self._client = LiveClient(self._store, self._kernel, preparations(settings))
+        built_in = built_in_resources()
+        self._client = LiveClient(self._store, self._kernel, preparations(settings), built_in)
         self.platform = self._wired(settings, cluster or (known[0] if known else None))
         tokens = Tokens(self._client, SigningKey(folder), wall_clock)
-        security = security_of(self._client, built_in_resources(), tokens)
+        security = security_of(self._client, built_in, tokens)
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
         self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, audit)

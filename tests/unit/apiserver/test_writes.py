@@ -215,6 +215,10 @@ def test_a_generation_counts_what_is_wanted(api: Api) -> None:
     assert patch(api, f"{JOBS}/j", {"spec": {"parallelism": 2}}).body["metadata"]["generation"] == 2
 
 
+def test_some_kinds_have_no_generation(api: Api) -> None:
+    assert "generation" not in api.ask("PUT", f"{MAPS}/a", config_map("a", x="9")).body["metadata"]
+
+
 def test_an_apply_makes_what_is_not_there_and_merges_into_what_is(api: Api) -> None:
     path = f"{MAPS}/b?fieldManager=me"
     assert (

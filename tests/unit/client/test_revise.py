@@ -30,20 +30,28 @@ def stored(**metadata: Any) -> Obj:
     }
 
 
+def unstored(metadata: dict[str, Any], kind: str = "Job") -> Obj:
+    return {"apiVersion": "batch/v1" if kind == "Job" else "v1", "kind": kind, "metadata": metadata}
+
+
 def test_a_new_object_gets_what_it_lacks() -> None:
-    metadata = revise.created({"metadata": {"name": "a"}}, "u9", NOW)["metadata"]
+    metadata = revise.created(unstored({"name": "a"}), "u9", NOW)["metadata"]
     assert metadata == {"name": "a", "uid": "u9", "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1}
 
 
 def test_a_new_object_keeps_the_uid_and_creation_time_given() -> None:
     given = {"name": "a", "uid": "mine", "creationTimestamp": "2020-01-01T00:00:00Z", "generation": 12}
-    metadata = revise.created({"metadata": given}, "u9", NOW)["metadata"]
+    metadata = revise.created(unstored(given), "u9", NOW)["metadata"]
     assert metadata == {**given, "generation": 1}
+
+
+def test_nobody_counts_the_changes_of_some_kinds() -> None:
+    assert "generation" not in revise.created(unstored({"name": "a"}, "ConfigMap"), "u9", NOW)["metadata"]
 
 
 def test_a_new_object_is_not_being_deleted() -> None:
     given = {"name": "a", "deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
-    assert "deletionTimestamp" not in revise.created({"metadata": given}, "u9", NOW)["metadata"]
+    assert "deletionTimestamp" not in revise.created(unstored(given), "u9", NOW)["metadata"]
 
 
 def test_a_generated_name_is_fixed_by_the_uid() -> None:

@@ -1,0 +1,38 @@
+"""The writes of controllers in this process, as those of one who cares for fields like any other.
+
+Only objects that came through the API say who cares for what, and only for what is wanted of them is it kept up: a
+status is the controllers' own, and comes too often.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from batchyard.api.meta import Obj, group_kind
+from batchyard.api.times import format_time
+from batchyard.apiserver.managed.claims import Author, updated
+from batchyard.apiserver.managed.versions import versions_of
+from batchyard.apiserver.resources import Resource
+from batchyard.base.instant import SECOND, Instant
+from batchyard.ports.client import Update
+
+_NAME: Final = "batchyard"
+
+
+class InProcess:
+    """See the module."""
+
+    def __init__(self, resources: Iterable[Resource], now: Callable[[], Instant]) -> None:
+        self._resources = {resource.info.constant: resource for resource in resources}
+        self._now = now
+
+    def claimed(self, write: Update, stored: Obj | None) -> Update:
+        """An update that takes what it changes from whoever cared for it."""
+        entries = None if stored is None else stored["metadata"].get("managedFields")
+        resource = self._resources.get(group_kind(write.obj))
+        if stored is None or not entries or resource is None:
+            return write
+        new = {**write.obj, "status": stored["status"]} if "status" in stored else write.obj
+        author = Author(_NAME, resource.info.api_version, "", format_time(self._now() // SECOND * SECOND))
+        versions = versions_of(resource, stored["metadata"].get("namespace", ""))
+        return replace(write, managed_fields=updated(stored, new, entries, author, versions))

@@ -1,0 +1,34 @@
+"""What controllers change in an object that came through the API is theirs from then on."""
+
+from batchyard.apiserver.built_in import built_in_resources
+from batchyard.apiserver.managed.in_process import InProcess
+from batchyard.ports.client import Update
+from unit.apiserver.api import Api
+
+JOBS = "/apis/batch/v1/namespaces/team-a/jobs"
+APPLY = {"content-type": "application/apply-patch+yaml"}
+TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "j"},
+    "spec": {"suspend": True, "template": TEMPLATE},
+}
+
+
+def test_a_job_that_was_let_run_is_not_suspended_by_applying_it_again() -> None:
+    api = Api()
+    controllers = InProcess(built_in_resources(), api.stored.kernel.now)
+    stored = api.ask("PATCH", f"{JOBS}/j?fieldManager=me", JOB, headers=APPLY).body
+    let_run = Update({**stored, "spec": {**stored["spec"], "suspend": False}})
+    api.stored.attempt(controllers.claimed(let_run, stored))
+    again = api.ask("PATCH", f"{JOBS}/j?fieldManager=me", JOB, headers=APPLY)
+    told = 'Apply failed with 1 conflict: conflict with "batchyard" using batch/v1: .spec.suspend'
+    assert (again.code, again.body["message"]) == (409, told)
+
+
+def test_what_nobody_is_noted_for_is_left_so() -> None:
+    controllers = InProcess(built_in_resources(), Api().stored.kernel.now)
+    write = Update(JOB)
+    assert controllers.claimed(write, JOB) is write
+    assert controllers.claimed(write, None) is write
