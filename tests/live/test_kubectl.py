@@ -9,7 +9,8 @@ import pytest
 from live.running import Running
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-PLATFORM = str(EXAMPLES / "refarch/platform")
+#: The Namespaces of the teams come first.
+PLATFORM = [f"--filename={EXAMPLES / 'refarch/platform' / part}" for part in ("teams", "priorityclass", "kueue")]
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -19,7 +20,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One platform for the tests of this module."""
     folder = tmp_path_factory.mktemp("platform")
     with Running(folder, "--cluster", str(EXAMPLES / "refarch/cluster.yaml"), "--speed", "60x") as started:
-        started.kubectl("apply", "-R", "-f", f"{PLATFORM}/teams", "-f", PLATFORM)
+        started.kubectl("apply", "-R", *PLATFORM)
         yield started
 
 
@@ -32,7 +33,7 @@ data: {who: somebody, when: now}
 
 
 def test_what_was_applied_is_unchanged_when_applied_again(platform: Running) -> None:
-    told = platform.kubectl("apply", "-R", "-f", PLATFORM)
+    told = platform.kubectl("apply", "-R", *PLATFORM)
     assert {line.rpartition(" ")[2] for line in told.splitlines()} == {"unchanged"}
 
 
