@@ -47,11 +47,13 @@ class Access:
                 raise forbidden(attributes, decision.reason)
         return request.made_by(user)
 
-    def check(self, request: Request, path: ResourcePath | None) -> None:
-        """Refused unless its user may do what the request is about to do."""
+    def check(self, request: Request, path: ResourcePath | None, verb: str = "") -> None:
+        """Refused unless its user may do what the request is about to do, or what the verb says."""
         if path is None and _is_open(request):
             return
         attributes = attributes_of(request, path)
+        if verb:
+            attributes = attributes._replace(verb=verb)
         decision = self._authorizer.decide(attributes)
         if not decision.allowed:
             raise forbidden(attributes, decision.reason)

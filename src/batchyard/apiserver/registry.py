@@ -71,6 +71,11 @@ class Registry:
                 return self._delete_all(request, path)
         raise method_not_allowed()
 
+    def makes_by_apply(self, request: Request, path: ResourcePath) -> bool:
+        """Whether a request applies an object that is not there, and so makes it."""
+        is_apply = request.method == "PATCH" and content_type_of(request) == APPLY
+        return is_apply and self._objects.get(_key(path)) is None
+
     # --- the verbs ---
 
     def _create(self, request: Request, path: ResourcePath) -> Response:

@@ -76,6 +76,8 @@ class ApiServer:
         if path.subresource and path.subresource not in path.resource.subresources:
             raise path_not_found()
         if request.method != "GET":
+            if self._registry.makes_by_apply(request, path):
+                self._access.check(request, path, "create")
             return self._registry.handle(request, path)
         if request.flag("watch"):
             return self._reading.watch(request, path)

@@ -91,3 +91,17 @@ def test_a_refusal_says_who_may_not_do_what() -> None:
     assert Api().ask("GET", "/metrics", user=ANNA).body["message"] == (
         'forbidden: User "anna" cannot get path "/metrics"'
     )
+
+
+def test_whoever_makes_an_object_by_applying_it_may_make_it() -> None:
+    given = Api()
+    given.post(f"{ROLES}/clusterroles", role("patches", rule("patch", "configmaps")))
+    given.post(f"{ROLES}/clusterrolebindings", binding("b", "ClusterRole/patches", user("anna")))
+    given.post(MAPS, config_map("there"))
+    headers = {"content-type": "application/apply-patch+yaml"}
+    applied = [
+        given.ask("PATCH", f"{MAPS}/{name}?fieldManager=me&force=true", config_map(name), headers=headers, user=ANNA)
+        for name in ("there", "new")
+    ]
+    assert [response.code for response in applied] == [200, 403]
+    assert 'cannot create resource "configmaps"' in applied[1].body["message"]
