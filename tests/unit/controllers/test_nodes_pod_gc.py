@@ -103,3 +103,14 @@ def test_what_only_finalizers_keep_is_left_alone() -> None:
 def test_pods_on_nodes_that_are_there_cost_nothing() -> None:
     stage = started(node(), pod(status=running()), pod("waiting", node=None))
     assert stage.runner.reconciles == 0
+
+
+def test_of_too_many_ended_pods_evicted_ones_go_first_and_then_the_oldest() -> None:
+    stage = Stage(PodGarbageCollector(ended_max=2))
+    ended = {"phase": "Succeeded"}
+    evicted = {"phase": "Failed", "reason": "Evicted"}
+    stage.put(node())
+    for number, status in enumerate((ended, ended, evicted, ended, {"phase": "Running"})):
+        stage.put(pod(f"p{number}", status=status, metadata={"creationTimestamp": make.stamp(number)}))
+    stage.run(1)
+    assert [found["metadata"]["name"] for found in stage.client.list(scheme.POD)] == ["p1", "p3", "p4"]
