@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Self
 
-_READY = "export KUBECONFIG="
+_READY = "listening on "
 _ENDS_WITHIN = 30
 _ANSWERS_WITHIN = 60
 
@@ -23,6 +23,7 @@ class Running:
         for line in self.process.stderr:
             told.append(line)
             if _READY in line:
+                self.url = line.partition(_READY)[2].partition(",")[0]
                 break
         else:
             raise AssertionError("it ended before it listened: " + "".join(told))
@@ -54,6 +55,8 @@ class Running:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
 
 def kubectl(kubeconfig: Path, *arguments: str, sent: str = "", fails: bool = False) -> str:

@@ -1,7 +1,7 @@
 """The API: a request in, a response or a watch out. Nothing here knows of sockets."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from batchyard.apiserver.access import HEALTH, Access
 from batchyard.apiserver.audit import Audited, Auditor, no_audit
@@ -47,6 +47,11 @@ class ApiServer:
         self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
+        self._documents: dict[str, Callable[[], Any]] = {}
+
+    def tell_at(self, path: str, document: Callable[[], Any]) -> None:
+        """Tell something more of the server, to those who may get that path."""
+        self._documents[path] = document
 
     def known(self, request: Request) -> Request:
         """The request with the user who makes it; Refused where nobody is known. So it is known before its body."""
@@ -90,6 +95,8 @@ class ApiServer:
         first, _, rest = request.path.strip("/").partition("/")
         if first in HEALTH:
             return Response(200, "ok", content_type=_TEXT)
+        if request.path in self._documents:
+            return Response(200, self._documents[request.path]())
         is_aggregated = not rest and AGGREGATED in request.headers.get("accept", "") and first in {"api", "apis"}
         if first == "openapi":
             if rest == "v2" and _OPENAPI_ASKED in request.headers.get("accept", ""):

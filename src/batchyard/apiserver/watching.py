@@ -70,6 +70,11 @@ class WatchStream:
         if self._waiting:
             self.on_news()
 
+    def end(self) -> None:
+        """Tell what waits, and no more."""
+        self.is_over = True
+        self.on_news()
+
     def begin(self, objs: Iterable[Obj], revision: int) -> None:
         """What is there at a revision is told as added; what came of it is known then."""
         self._waiting += [{"type": "ADDED", "object": self._show(o)} for o in objs if self._selection.accepts(o)]

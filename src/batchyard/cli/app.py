@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from batchyard.base.instant import Duration
-from batchyard.cli.options import OnLoop, Output, Step
+from batchyard.cli.options import OnLoop, Output, Step, Sync
 
 #: Beyond this a second of the clock holds more than the platform can do in it.
 SPEED_MAX = 3600
@@ -38,6 +38,9 @@ def _speed(text: str | float) -> float:
         factor = float(str(text).removesuffix("x"))
     except ValueError:
         factor = 0.0
+    if text == "max":
+        told = "time that others live in cannot run as fast as it may"
+        raise typer.BadParameter(f"{told}: say a factor, at most {SPEED_MAX}x; `batchyard simulate` knows no clock")
     if not 0 < factor <= SPEED_MAX:
         raise typer.BadParameter(f"{text!r} is no speed; write it as 1x or 60x, at most {SPEED_MAX}x")
     return factor
@@ -126,11 +129,18 @@ def guide(
     ] = None,
     step: Annotated[Step | None, typer.Option(help="Play up to this step, and show how things stand then.")] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
+    live: Annotated[
+        bool, typer.Option("--live", help="Play it with kubectl against a platform that runs; tell what is different.")
+    ] = False,
+    speed: Annotated[
+        float,
+        typer.Option(parser=_speed, metavar="FACTOR", show_default="60x", help="With --live: how fast time runs."),
+    ] = 60.0,
 ) -> None:
     """Play the reference architecture's guide; print its queues after each step beside what the guide saw."""
     from batchyard.cli.guide import run  # noqa: PLC0415 - loads the platform
 
-    run(manifests, step, output)
+    run(manifests, step, output, speed if live else None)
 
 
 _DataDir: TypeAlias = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where all is kept.")]
@@ -148,7 +158,19 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     ] = 1.0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any port that is free.")] = 0,
     insecure_loopback: Annotated[
-        bool, typer.Option(help="No TLS and no credentials, for whoever is on this machine.")
+        bool, typer.Option("--insecure-loopback", help="No TLS and no credentials, for whoever is on this machine.")
+    ] = False,
+    sync: Annotated[
+        Sync,
+        typer.Option(
+            help="What an answered change survives: full, the loss of power; process, the end of the process."
+        ),
+    ] = Sync.FULL,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on from a journal that has lost what was acknowledged.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when it listens; it goes on in the background.")
     ] = False,
     listen: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Listen at this address of the machine, for others to reach.")
@@ -161,22 +183,29 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     if insecure_loopback and listen is not None:
         raise typer.BadParameter("--insecure-loopback is for this machine alone: leave out --listen")
     from batchyard.cli import up as command  # noqa: PLC0415 - loads the platform
+    from batchyard.live.platform import LOOPBACK, Place  # noqa: PLC0415 - loads the platform
+    from batchyard.store.journal import Sync as Promise  # noqa: PLC0415 - loads the platform
 
-    wanted = command.Wanted(data_dir, port, insecure_loopback, cluster, speed, audit_log=audit_log)
-    command.up(wanted if listen is None else wanted._replace(address=listen))
+    place = Place(
+        data_dir, port, insecure_loopback, listen or LOOPBACK, audit_log, Promise(sync.value), accept_loss=accept_loss
+    )
+    command.up(command.Wanted(place, cluster, speed), detach=detach)
 
 
 @app.command()
-def status(data_dir: _DataDir = _DATA_DIR) -> None:
-    """Say whether the platform of a data directory runs."""
-    from batchyard.cli.up import status as command  # noqa: PLC0415 - loads the platform
+def status(
+    data_dir: _DataDir = _DATA_DIR,
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
+) -> None:
+    """Say how the platform of a data directory is: health, time, counts, queues, nodes, journal."""
+    from batchyard.cli.status import status as command  # noqa: PLC0415 - loads the platform
 
-    command(data_dir)
+    command(data_dir, output)
 
 
 @app.command()
 def down(data_dir: _DataDir = _DATA_DIR) -> None:
-    """Tell the platform of a data directory to end."""
+    """Tell the platform of a data directory to end, and wait until it has."""
     from batchyard.cli.up import down as command  # noqa: PLC0415 - loads the platform
 
     command(data_dir)
@@ -196,3 +225,25 @@ def user(
     from batchyard.cli import user as command  # noqa: PLC0415 - loads the platform
 
     command.user(data_dir, command.NewUser(name, group or [], namespace, days))
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to write; it must not be there.")],
+    data_dir: _DataDir = _DATA_DIR,
+) -> None:
+    """Write all that a platform holds into a file, while it runs or not."""
+    from batchyard.cli.backup import backup as command  # noqa: PLC0415 - loads the platform
+
+    command(file, data_dir)
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `batchyard backup` wrote.")],
+    data_dir: _DataDir = _DATA_DIR,
+) -> None:
+    """Make a data directory from a backup; what is there is never overwritten."""
+    from batchyard.cli.backup import restore as command  # noqa: PLC0415 - loads the platform
+
+    command(file, data_dir)

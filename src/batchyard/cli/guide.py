@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from batchyard.api import scheme, tables
 from batchyard.api.meta import Obj
@@ -12,15 +12,34 @@ from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.simulate import tell_warnings
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.sim.guide import Guide, Seen, examples_folder, played_steps
+from batchyard.sim.guide import Guide, Row, Seen, cluster_file, examples_folder, played_steps, unfinished_of
 from batchyard.sim.result import refusal_of
 from batchyard.sim.scenario import InvalidScenario
-from batchyard.sim.world import EPOCH
 
 
-@rare_collections()
-def run(manifests: Path | None, step: str | None, form: Output) -> None:
-    """Play it; exits with 1 where a row that quota alone decides differs, or something does not end."""
+class Played(Protocol):
+    """A guide that is played, in a world or by a platform that runs."""
+
+    @property
+    def initial(self) -> Mapping[str, int]:
+        """How many nodes there are in each pool before the first step."""
+
+    @property
+    def began(self) -> Instant:
+        """When it began."""
+
+    def now(self) -> Instant:
+        """What time it is in the guide."""
+
+    def objects(self, kind: str) -> Sequence[Obj]:
+        """All objects of a kind."""
+
+
+def run(manifests: Path | None, step: str | None, form: Output, live: float | None) -> None:
+    """Play it, `live` by a platform that runs so much faster than the clock.
+
+    Exits with 1 where a row that quota alone decides differs, or something does not end.
+    """
     folder = manifests or examples_folder()
     if folder is None:
         output.fail("batchyard: the examples are not beside the package; name their folder with --manifests DIR")
@@ -29,25 +48,64 @@ def run(manifests: Path | None, step: str | None, form: Output) -> None:
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide cannot be played")
     tell_warnings(guide.warnings)
-    seen = list(guide.play())
+    seen = _played(guide)
+    if live is None:
+        _show(seen, guide, step, form)
+        return
+    from batchyard.cli.live_guide import LiveGuide, platform  # noqa: PLC0415 - loads the platform
+
+    with platform(cluster_file(folder), live) as started:
+        played = LiveGuide(guide, started)
+        seen_live = list(played.play(played_steps(step)))
+        _compare(seen, seen_live)
+        _show(seen_live, played, step, form)
+
+
+@rare_collections()
+def _played(guide: Guide) -> Sequence[Seen]:
+    return list(guide.play())
+
+
+def _show(seen: Sequence[Seen], guide: Played, step: str | None, form: Output) -> None:
     output.write(_shown(seen if step is None else seen[-1:], guide, form))
+    if isinstance(guide, Guide):
+        for write, error in guide.world.refused:
+            output.tell(f"refused: {refusal_of(write, error)}")
     _conclude(seen, guide, whole=step is None)
 
 
-def _shown(seen: Sequence[Seen], guide: Guide, form: Output) -> str:
+def _compare(simulated: Sequence[Seen], live: Sequence[Seen]) -> None:
+    """Say where a platform that runs shows something else than the simulation."""
+    rows = []
+    for one, other in zip(simulated, live, strict=True):
+        rows += [(one.step.name, queue, row, other.rows.get(queue)) for queue, row in one.rows.items()]
+        if one.pools != other.pools:
+            output.tell(f"{one.step.name}: nodes: simulated {dict(one.pools)}, live {dict(other.pools)}")
+    for name, queue, simulated_row, live_row in rows:
+        if simulated_row != live_row:
+            output.tell(f"{name}: {queue}: simulated {_told(simulated_row)}, live {_told(live_row)}")
+    same = sum(row == other for _, _, row, other in rows)
+    output.tell(f"batchyard: {same} of {len(rows)} rows are those of the simulation")
+
+
+def _told(row: Row | None) -> str:
+    return "nothing" if row is None else f"{row.pending} pending, {row.admitted} admitted"
+
+
+def _shown(seen: Sequence[Seen], guide: Played, form: Output) -> str:
     """Steps, and the Jobs at the end, in one of the forms."""
     if form is Output.JSON:
         return render_json(_document(seen, guide))
     if form is Output.YAML:
         return render_yaml(_document(seen, guide))
-    return "".join([*map(_step_table, seen), _jobs_table(guide)])
+    return "".join([*(_step_table(each, guide.began) for each in seen), _jobs_table(guide)])
 
 
-def _step_table(seen: Seen) -> str:
+def _step_table(seen: Seen, began: Instant) -> str:
     """What is to be seen after a step: the queues, and a while later the nodes."""
-    queues = f"# {seen.step.name}: queues after {format_age(seen.now - EPOCH)}\n{tables.format_table(_beside(seen))}"
+    queues = f"# {seen.step.name}: queues after {format_age(seen.now - began)}\n{tables.format_table(_beside(seen))}"
     nodes = tables.table(scheme.NODE, seen.nodes, now=seen.nodes_now, wide=False, namespaces=False)
-    title = f"# {seen.step.name}: nodes after {format_age(seen.nodes_now - EPOCH)}"
+    title = f"# {seen.step.name}: nodes after {format_age(seen.nodes_now - began)}"
     return f"{queues}\n{title}\n{tables.format_table(_pools(seen))}\n{tables.format_table(nodes)}\n"
 
 
@@ -80,19 +138,19 @@ def _compared(seen: Seen, queue: str) -> list[str]:
     return [str(saw.pending), str(saw.admitted), said]
 
 
-def _jobs(guide: Guide) -> Sequence[Obj]:
-    return guide.world.objects(scheme.JOB)
+def _jobs(guide: Played) -> Sequence[Obj]:
+    return guide.objects(scheme.JOB)
 
 
-def _jobs_table(guide: Guide) -> str:
+def _jobs_table(guide: Played) -> str:
     """`kubectl get jobs -A`."""
-    now = guide.world.kernel.now()
+    now = guide.now()
     return tables.format_table(tables.table(scheme.JOB, _jobs(guide), now=now, wide=False, namespaces=True))
 
 
-def _document(seen: Sequence[Seen], guide: Guide) -> dict[str, Any]:
+def _document(seen: Sequence[Seen], guide: Played) -> dict[str, Any]:
     """Steps and Jobs in the shape of the guide's own figures."""
-    now = guide.world.kernel.now()
+    now = guide.now()
     return {
         "initialNodes": guide.initial,
         "steps": [
@@ -119,13 +177,12 @@ def _job(job: Obj, now: Instant) -> dict[str, str]:
     }
 
 
-def _conclude(seen: Sequence[Seen], guide: Guide, *, whole: bool) -> None:
+def _conclude(seen: Sequence[Seen], guide: Played, *, whole: bool) -> None:
     """Say whether it went as in the guide."""
     exact = sum(each.step.is_exact(queue) for each in seen for queue in each.rows)
     wrong = [f"{each.step.name}: {queue}" for each in seen for queue in each.wrong]
-    for write, error in guide.world.refused:
-        output.tell(f"refused: {refusal_of(write, error)}")
-    jobs, unfinished = len(_jobs(guide)), len(guide.unfinished())
+    found = _jobs(guide)
+    jobs, unfinished = len(found), len(unfinished_of(found))
     output.tell(
         f"batchyard: {exact - len(wrong)} of {exact} rows that quota alone decides (exact) agree with the guide, the "
         f"others depend on when one looks; {jobs - unfinished} of {jobs} Jobs are complete; nodes after each step: "

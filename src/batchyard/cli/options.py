@@ -12,6 +12,13 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
+class Sync(StrEnum):
+    """What an answered change survives: the loss of power, or the end of the process alone."""
+
+    FULL = "full"
+    PROCESS = "process"
+
+
 class OnLoop(StrEnum):
     """What to do when Workloads preempt each other for ever."""
 

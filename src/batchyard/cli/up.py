@@ -1,10 +1,12 @@
-"""`batchyard up`, `status` and `down`: the embedded platform in the foreground, and what there is to say of it."""
+"""`batchyard up` and `down`: the embedded platform, in the foreground or behind it, and its end."""
 
-import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from types import FrameType
+from typing import Final, NamedTuple, NoReturn
 
 import uvloop
 
@@ -12,86 +14,153 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import CLUSTER, kind_info
 from batchyard.cli import output
-from batchyard.live.platform import KUBECONFIG, LOOPBACK, Place, serve
-from batchyard.store.journal import JournalError
+from batchyard.live.folder import JOURNAL, KUBECONFIG, LOG, DirectoryError, Process, prepare, process_in
+from batchyard.live.platform import LOOPBACK, Place
+from batchyard.live.serving import PortError, serve
+from batchyard.store.mark import JournalError, wait_until_let_go
 
-STATE: Final = "up.json"
-_ENDED_WITHIN: Final = 30  # seconds
+ENDED_WITHIN: Final = 30  # seconds
+_LOOKS_EVERY: Final = 0.05  # seconds
+#: What `--cluster` will mean by the processes of this machine.
+_LOCAL: Final = Path("local")
 
 
 class Wanted(NamedTuple):
     """What `up` was asked for."""
 
-    folder: Path
-    port: int
-    is_insecure: bool
+    place: Place
     cluster: Path | None
     speed: float
-    address: str = LOOPBACK
-    audit_log: Path | None = None
 
 
-def up(wanted: Wanted) -> None:
-    """Run the platform until it is told to end."""
+def up(wanted: Wanted, *, detach: bool) -> None:
+    """Run the platform until it is told to end; `detach`: in the background, once it listens."""
     cluster = None if wanted.cluster is None else _cluster_of(wanted.cluster)
-    folder = wanted.folder
-    os.umask(0o077)  # what is made from here on is its owner's alone
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-
-    def ready(url: str) -> None:
-        state = {"pid": os.getpid(), "url": url}
-        (folder / STATE).write_text(json.dumps(state), "utf-8")
-        output.tell(f"batchyard: listening on {url}, its data in {folder}")
-        if not wanted.is_insecure:
-            output.tell(f"batchyard: export KUBECONFIG={(folder / KUBECONFIG).resolve()}")
-
-    place = Place(folder, wanted.port, wanted.is_insecure, wanted.address, wanted.audit_log)
+    folder = wanted.place.folder
     try:
-        uvloop.run(serve(place, cluster, wanted.speed, ready))
-    except JournalError as error:
+        prepare(folder)
+    except DirectoryError as error:
         output.fail(f"batchyard: {error}")
-    except OSError as error:
-        output.fail(f"batchyard: {folder}, port {wanted.port}: {error}")
-    (folder / STATE).unlink(missing_ok=True)
-    output.tell("batchyard: ended, all is kept")
+    running = process_in(folder)
+    if running is not None:
+        told = f"batchyard: {folder}: it runs already, pid {running.pid}, {running.url}"
+        output.fail(f"{told}; end it with: batchyard down --data-dir {folder}")
+    if detach:
+        _run_behind(wanted)
+    else:
+        _run(wanted, cluster)
 
 
 def down(folder: Path) -> None:
-    """Tell a platform to end."""
-    state = _state(folder)
-    if state is None:
+    """Tell a platform to end, and wait until it has."""
+    running = process_of(folder)
+    os.kill(running.pid, signal.SIGTERM)
+    if not _has_ended(folder / JOURNAL):
+        told = f"batchyard: {running.url}, pid {running.pid}, has not ended within {ENDED_WITHIN} s"
+        output.fail(f"{told}; kill -9 {running.pid} ends it, and nothing that was answered is lost")
+    output.tell(f"batchyard: {running.url} has ended, all is kept")
+
+
+def process_of(folder: Path) -> Process:
+    """What listens in a data directory; ends the command if nothing does."""
+    running = process_in(folder)
+    if running is None:
         output.fail(f"batchyard: nothing runs in {folder}")
-    os.kill(state["pid"], signal.SIGTERM)
-    output.tell(f"batchyard: told {state['url']} to end")
+    return running
 
 
-def status(folder: Path) -> None:
-    """Say whether a platform runs, and where."""
-    state = _state(folder)
-    if state is None:
-        output.fail(f"batchyard: nothing runs in {folder}")
-    output.write(f"running  {state['url']}  pid {state['pid']}\n")
+def _run(wanted: Wanted, cluster: Obj | None) -> None:
+    place = wanted.place
 
+    def ready(url: str) -> None:
+        _tell_ready(place, url)
 
-def running_at(folder: Path) -> str | None:
-    """The address of the platform of a data directory; None if none runs."""
-    state = _state(folder)
-    return None if state is None else str(state["url"])
-
-
-def _state(folder: Path) -> dict[str, Any] | None:
-    """What runs in a data directory; None if nothing does."""
     try:
-        state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
-        os.kill(state["pid"], 0)
-    except (OSError, ValueError):
-        return None
-    return state
+        uvloop.run(serve(place, cluster, wanted.speed, ready))
+    except (JournalError, PortError) as error:
+        output.fail(f"batchyard: {error}")
+    except OSError as error:
+        told = f"{error.filename or place.folder}: {error.strerror}"
+        output.fail(f"batchyard: {told}; see that there is room in its folder and that it may be written")
+    output.tell("batchyard: ended, all is kept")
+
+
+def _run_behind(wanted: Wanted) -> None:
+    """Start the same command in the background, and wait until it listens or ends."""
+    _, running = start_behind(wanted)
+    _tell_ready(wanted.place, running.url)
+    output.tell(f"batchyard: pid {running.pid}, in the background; it tells more in {wanted.place.folder / LOG}")
+
+
+def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
+    """A platform in a process of its own that listens; ends the command where it does not come to that."""
+    place = wanted.place
+    log = place.folder / LOG
+    with log.open("ab") as told:
+        before = told.tell()
+        started = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", "batchyard", *_arguments(wanted)],
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=told,
+            start_new_session=True,
+        )
+    while (running := process_in(place.folder)) is None or running.pid != started.pid:
+        try:
+            started.wait(_LOOKS_EVERY)
+        except subprocess.TimeoutExpired:
+            continue
+        _fail_as_told(log, before)
+    return started, running
+
+
+def _fail_as_told(log: Path, before: int) -> NoReturn:
+    """End with what a process told that ended before it listened."""
+    told = log.read_bytes()[before:].decode("utf-8", "replace").strip()
+    output.fail(told or f"batchyard: it ended before it listened; see {log}")
+
+
+def _arguments(wanted: Wanted) -> list[str]:
+    """The command line that asks for the same, in the foreground."""
+    place = wanted.place
+    arguments = ["up", "--data-dir", str(place.folder), "--port", str(place.port), "--speed", f"{wanted.speed}x"]
+    arguments += ["--sync", str(place.sync)]
+    arguments += [] if wanted.cluster is None else ["--cluster", str(wanted.cluster)]
+    arguments += ["--listen", place.address] if place.address != LOOPBACK else []
+    arguments += [] if place.audit_log is None else ["--audit-log", str(place.audit_log)]
+    flags = {"--insecure-loopback": place.is_insecure, "--accept-loss": place.accept_loss}
+    return arguments + [flag for flag, is_set in flags.items() if is_set]
+
+
+def _tell_ready(place: Place, url: str) -> None:
+    output.tell(f"batchyard: listening on {url}, its data in {place.folder}")
+    if not place.is_insecure:
+        output.tell(f"batchyard: export KUBECONFIG={(place.folder / KUBECONFIG).resolve()}")
+
+
+def _has_ended(journal: Path) -> bool:
+    """Whether a process lets its journal go in time."""
+
+    def late(_signal: int, _frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(ENDED_WITHIN)
+    try:
+        wait_until_let_go(journal)
+    except TimeoutError:
+        return False
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    return True
 
 
 def _cluster_of(path: Path) -> Obj:
     """The Cluster of a file; ends the command where there is none."""
+    if path == _LOCAL:
+        told = "batchyard: --cluster local: pods cannot be processes of this machine yet"
+        output.fail(f"{told}; name a file that describes simulated nodes (./local, if it is called that)")
     try:
         manifests = read_manifests([(str(path), path.read_text("utf-8"))])
     except (OSError, UnicodeDecodeError) as error:

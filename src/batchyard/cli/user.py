@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
-from batchyard.cli.up import running_at
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, kubeconfig, write_private
+from batchyard.live.folder import process_in
 
 USERS: Final = "users"
 #: Names that begin so are the platform's own.
@@ -32,10 +32,10 @@ def user(folder: Path, new: NewUser) -> None:
             output.fail(f"batchyard: {name!r} is no name for people: those that begin with {_RESERVED} are reserved")
     if "/" in new.name or new.name.startswith("."):
         output.fail(f"batchyard: {new.name!r} is no name: it becomes that of a file")
-    url = running_at(folder)
-    if url is None:
+    running = process_in(folder)
+    if running is None:
         output.fail(f"batchyard: nothing runs in {folder}; start it first, for its address goes into the kubeconfig")
-    if url.startswith("http:"):
+    if running.url.startswith("http:"):
         output.fail("batchyard: it runs with --insecure-loopback, where everybody on this machine is its owner")
     os.umask(0o077)
     (folder / USERS).mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def user(folder: Path, new: NewUser) -> None:
     authority = Authority(folder, wall_clock())
     signed = authority.client(new.name, new.groups, new.days * 24 * HOUR)
     known = authority.certificate_file.read_bytes()
-    write_private(path, kubeconfig(url, known, new.name, signed, new.namespace).encode())
+    write_private(path, kubeconfig(running.url, known, new.name, signed, new.namespace).encode())
     output.tell(f"batchyard: {path.resolve()} is {new.name}'s for {new.days} days; hand it over like a password")
     output.tell(f"batchyard: what {new.name} may do is said by RoleBindings, for example:")
     where, to = new.namespace or "NAMESPACE", f"--group={new.groups[0]}" if new.groups else f"--user={new.name}"

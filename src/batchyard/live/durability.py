@@ -1,34 +1,44 @@
 """Group commit: changes gather while the last ones are written, and are written together.
 
 Whoever waits for a revision is told when it is durable; watches outside the process are fed then and not before, so
-that nobody has seen what a crash takes back.
+that nobody has seen what a crash takes back. Where the journal cannot be written any more (the disk is full) the state
+in memory is ahead of it for good: whoever waits is told that nothing was kept, and the platform has to end.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from batchyard.apiserver.watching import WatchStream
 from batchyard.ports.client import WatchEvent
 from batchyard.store.journal import Journal
+from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
 
 #: Compaction keeps so many revisions for watches to go on from, and comes when there are twice as many.
 HISTORY: Final = 10_000
+Told: TypeAlias = Callable[[JournalError | None], None]
+"""Is told that a revision is durable, or why it never will be."""
 
 
 class GroupCommit:
     """See the module."""
 
-    def __init__(self, store: Store, journal: Journal, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, store: Store, journal: Journal, loop: asyncio.AbstractEventLoop, on_failure: Callable[[], None]
+    ) -> None:
         self._store = store
         self._journal = journal
         self._loop = loop
+        self._on_failure = on_failure
         self._gathered: list[WatchEvent] = []
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[int, Told]] = deque()
         self._watches: dict[WatchStream, None] = {}
         self._writing: asyncio.Task[None] | None = None
+        self._is_draining = False
+        #: Why nothing is kept any more; None as long as all is.
+        self.failure: JournalError | None = None
         #: The last revision that is durable.
         self.durable = store.revision
         store.listen(self._gather)
@@ -40,17 +50,25 @@ class GroupCommit:
     def join(self, watch: WatchStream) -> None:
         """Feed a watch with all that becomes durable."""
         self._watches[watch] = None
+        if self._is_draining:
+            watch.end()
 
     def leave(self, watch: WatchStream) -> None:
         """Feed a watch no more."""
         self._watches.pop(watch, None)
 
-    def when_durable(self, revision: int, done: Callable[[], None]) -> None:
-        """Call back once a revision is durable."""
-        if revision <= self.durable:
-            done()
+    def when_durable(self, revision: int, done: Told) -> None:
+        """Call back once a revision is durable, or once it is known that it never will be."""
+        if revision <= self.durable or self.failure is not None:
+            done(None if revision <= self.durable else self.failure)
         else:
             self._waiting.append((revision, done))
+
+    def drain(self) -> None:
+        """End all watches, those that are yet to come too."""
+        self._is_draining = True
+        for watch in list(self._watches):
+            watch.end()
 
     async def close(self) -> None:
         """Write what is left."""
@@ -58,19 +76,35 @@ class GroupCommit:
             await self._writing
 
     def _gather(self, change: WatchEvent) -> None:
+        if self.failure is not None:
+            return
         self._gathered.append(change)
         if self._writing is None:
             self._writing = self._loop.create_task(self._write())
 
     async def _write(self) -> None:
-        while self._gathered:
-            changes, self._gathered = self._gathered, []
-            await self._loop.run_in_executor(None, self._journal.append, changes)
-            self.durable = changes[-1].revision
-            for watch in list(self._watches):
-                watch.feed(changes)
-            while self._waiting and self._waiting[0][0] <= self.durable:
-                self._waiting.popleft()[1]()
-            if self.durable - self._journal.floor > 2 * HISTORY:
-                await self._loop.run_in_executor(None, self._journal.compact, self.durable - HISTORY)
+        try:
+            while self._gathered:
+                await self._write_gathered()
+        except JournalError as error:
+            self._fail(error)
         self._writing = None
+
+    async def _write_gathered(self) -> None:
+        changes, self._gathered = self._gathered, []
+        await self._loop.run_in_executor(None, self._journal.append, changes)
+        self.durable = changes[-1].revision
+        for watch in list(self._watches):
+            watch.feed(changes)
+        while self._waiting and self._waiting[0][0] <= self.durable:
+            self._waiting.popleft()[1](None)
+        if self.durable - self._journal.floor > 2 * HISTORY:
+            await self._loop.run_in_executor(None, self._journal.compact, self.durable - HISTORY)
+
+    def _fail(self, error: JournalError) -> None:
+        """Keep nothing any more; whoever waits is told."""
+        self.failure = error
+        self._gathered.clear()
+        while self._waiting:
+            self._waiting.popleft()[1](error)
+        self._on_failure()

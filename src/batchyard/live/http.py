@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -18,6 +18,7 @@ from batchyard.apiserver.watching import WatchStream
 from batchyard.live.durability import GroupCommit
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.overload import Load
+from batchyard.store.mark import JournalError
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -29,7 +30,9 @@ BODY_MAX: Final = 3 * 1024 * 1024
 BODY_WITHIN: Final = 30
 TAKEN_WITHIN: Final = 60
 BOOKMARKS_EVERY: Final = 60.0  # seconds
-_T = TypeVar("_T")
+_UNKEPT: Final = Refused(
+    500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
+)
 _encode = msgspec.json.Encoder().encode
 _LOG: Final = logging.getLogger("batchyard")
 
@@ -129,9 +132,11 @@ async def _taken(send: Send, message: MutableMapping[str, Any]) -> None:
         await send(message)
 
 
-def _settle(future: asyncio.Future[_T], value: _T) -> None:
+def _settle(
+    future: asyncio.Future[Response | WatchStream], answer: Response | WatchStream, failure: JournalError | None
+) -> None:
     if not future.done():
-        future.set_result(value)
+        future.set_result(answer if failure is None else _UNKEPT.response())
 
 
 async def _body(receive: Receive) -> bytes:

@@ -1,22 +1,16 @@
 """The embedded platform: a durable store, the controllers of every world, and an API server, in one process."""
 
 import asyncio
-import signal
-import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-import uvicorn
 
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
 from batchyard.apiserver.audit import Auditor, no_audit
-from batchyard.apiserver.authentication import MASTERS
 from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.managed.in_process import InProcess
@@ -29,30 +23,42 @@ from batchyard.client.local import LocalClient, Prepare
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.events import EventRecorder
-from batchyard.live.audit_log import AuditLog
 from batchyard.live.clock import wall_clock
-from batchyard.live.credentials import ADMIN, AUTHORITY, Authority, SigningKey, kubeconfig, write_private
+from batchyard.live.credentials import SigningKey
 from batchyard.live.durability import HISTORY, GroupCommit
+from batchyard.live.folder import JOURNAL
 from batchyard.live.http import Wire
 from batchyard.live.kernel import LiveKernel
-from batchyard.live.tls import PeerProtocol, server_context
+from batchyard.live.report import PATH as REPORT
+from batchyard.live.report import Report
 from batchyard.ports.client import Create, EventType, Update, WatchEvent, Write, WriteResult
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
 from batchyard.runtime.pace import pace_of
-from batchyard.store.journal import Journal
+from batchyard.store.journal import Journal, Sync
+from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform, guards, preparations
 
-JOURNAL: Final = "journal.db"
-KUBECONFIG: Final = "kubeconfig"
-_SERVER: Final = "server.pem"
 LOOPBACK: Final = "127.0.0.1"
-#: Below the 1,024 open files that a process may commonly have.
-CONNECTIONS_MAX: Final = 900
-_IDLE_WITHIN: Final = 60  # seconds
-_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an embedded platform lives: its data directory, its port (0: any that is free), and how it is spoken to."""
+
+    folder: Path
+    port: int = 0
+    #: Without TLS and credentials, for whoever can reach the loopback.
+    is_insecure: bool = False
+    #: The address it listens at, for others than this machine to reach it.
+    address: str = LOOPBACK
+    #: Where it is written down who did what.
+    audit_log: Path | None = None
+    sync: Sync = Sync.FULL
+    #: Go on from a journal that has lost what was acknowledged.
+    accept_loss: bool = False
 
 
 class LiveClient(LocalClient):
@@ -81,34 +87,50 @@ class LiveClient(LocalClient):
 class Embedded:
     """See the module. Made within the event loop that it is to run in."""
 
-    def __init__(self, folder: Path, cluster: Obj | None, speed: float, audit: Auditor = no_audit) -> None:
+    def __init__(self, place: Place, cluster: Obj | None, speed: float, audit: Auditor = no_audit) -> None:
         loop = asyncio.get_running_loop()
-        self._journal = Journal(folder / JOURNAL)
+        self._journal = Journal(place.folder / JOURNAL, place.sync, accept_loss=place.accept_loss)
         self._store = Store(window=2 * HISTORY, recovered=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
-        self._commit = GroupCommit(self._store, self._journal, loop)
+        #: Called when nothing can be kept any more.
+        self.on_failure: Callable[[], None] = _nobody
+        self._commit = GroupCommit(self._store, self._journal, loop, self._failed)
+        report = Report(self._store, place.folder / JOURNAL, wall_clock(), speed, place.sync)
         known = self._store.list(CLUSTER)
         nodes = bool(known) or cluster is not None
         settings = Settings(with_nodes=nodes, with_events=True, with_users=True)
         built_in = built_in_resources()
         self._client = LiveClient(self._store, self._kernel, preparations(settings), built_in)
         self.platform = self._wired(settings, cluster or (known[0] if known else None))
-        tokens = Tokens(self._client, SigningKey(folder), wall_clock)
+        tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         security = security_of(self._client, built_in, tokens)
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
         self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, audit)
+        self._server.tell_at(REPORT, lambda: report.document(wall=wall_clock(), clock=self._kernel.clock()))
         self._begin(cluster)
 
     def app(self) -> Wire:
         """The ASGI application."""
         return Wire(self._server, self._kernel, self._commit, lambda: self._store.revision)
 
+    @property
+    def failure(self) -> JournalError | None:
+        """Why nothing is kept any more; None as long as all is."""
+        return self._commit.failure
+
+    def drain(self) -> None:
+        """End what would never end by itself."""
+        self._commit.drain()
+
     async def close(self) -> None:
         """Write what is left, and let the file go."""
         self._kernel.stop()
         await self._commit.close()
         self._journal.close()
+
+    def _failed(self) -> None:
+        self.on_failure()
 
     def _wired(self, settings: Settings, cluster: Obj | None) -> Platform:
         nodes = settings.with_nodes
@@ -150,83 +172,10 @@ def _ignore(_loop: object) -> None:
     pass
 
 
+def _nobody() -> None:
+    pass
+
+
 def _must_succeed(result: WriteResult) -> None:
     if result.error is not None:
         raise result.error
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an embedded platform lives: its data directory, its port (0: any that is free), and how it is spoken to."""
-
-    folder: Path
-    port: int
-    #: Without TLS and credentials, for whoever can reach the loopback.
-    is_insecure: bool = False
-    #: The address it listens at, for others than this machine to reach it.
-    address: str = LOOPBACK
-    #: Where it is written down who did what.
-    audit_log: Path | None = None
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves signals to us: what is written has to be kept before the process ends."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Take none."""
-        yield
-
-    def end(self) -> None:
-        """Stop listening, let requests end, close what streams."""
-        self.should_exit = True
-
-
-async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
-    """Run the embedded platform until it is told to end; `ready` is told its address once it listens."""
-    audit_log = None if place.audit_log is None else AuditLog(place.audit_log)
-    embedded = Embedded(place.folder, cluster, speed, no_audit if audit_log is None else audit_log.note)
-    try:
-        family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
-        listener = socket.create_server((place.address, place.port), family=family)
-        url = _url(place, listener.getsockname()[1])
-        config = uvicorn.Config(
-            embedded.app(),
-            log_level="error",
-            access_log=False,
-            lifespan="off",
-            http=PeerProtocol,
-            limit_concurrency=CONNECTIONS_MAX,
-            timeout_keep_alive=_IDLE_WITHIN,
-            server_header=False,
-        )
-        server = _Server(config)
-        for told in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(told, server.end)
-        config.load()
-        if not place.is_insecure:
-            _secure(place, url)
-            config.ssl = server_context(str(place.folder / _SERVER), str(place.folder / AUTHORITY))
-        ready(url)
-        await server.serve([listener])
-    finally:
-        await embedded.close()
-        if audit_log is not None:
-            audit_log.close()
-
-
-def _url(place: Place, port: int) -> str:
-    """How it is reached; where it listens everywhere, from this machine."""
-    host = LOOPBACK if place.address in _EVERYWHERE else place.address
-    return f"{'http' if place.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _secure(place: Place, url: str) -> None:
-    """Make the certificate of the server, and a kubeconfig with one of the owner's."""
-    authority = Authority(place.folder, wall_clock())
-    names = dict.fromkeys((place.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
-    signed = authority.server([name for name in names if name not in _EVERYWHERE])
-    write_private(place.folder / _SERVER, signed.certificate + signed.key)
-    known = authority.certificate_file.read_bytes()
-    admin = kubeconfig(url, known, ADMIN, authority.client(ADMIN, [MASTERS]))
-    write_private(place.folder / KUBECONFIG, admin.encode())

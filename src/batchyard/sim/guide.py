@@ -25,8 +25,10 @@ from batchyard.api.meta import Obj, annotation, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.sim.files import files_below, read_sources
 from batchyard.sim.scenario import FileFault, Scenario, make_scenario
-from batchyard.sim.world import World
+from batchyard.sim.world import EPOCH, World
 
+#: What is applied before the first step.
+BEFORE: Final = "platform"
 #: The platform is applied at the start; its folders in this order.
 PLATFORM: Final = ("teams", "priorityclass", "kueue")
 CLUSTER_FILE: Final = "cluster.yaml"
@@ -158,6 +160,8 @@ class Guide:
             if step.folder is not None:
                 plan.add(step)
         self._last_applies = plan.last_applies
+        #: What is read for the platform (BEFORE) and for each step, in the order in which it is applied.
+        self.files: Mapping[str, Sequence[Path]] = plan.files
         scenario, self.warnings = plan.scenario()
         self.world = World(scenario)
         #: How many nodes there are in each pool before the first step.
@@ -190,10 +194,27 @@ class Guide:
         while len(world.objects(scheme.NODE)) > sum(self.initial.values()) and world.now() < latest:
             world.run_until(world.now() + MINUTE)
 
+    def objects(self, kind: str) -> Sequence[Obj]:
+        """All objects of a kind."""
+        return self.world.objects(kind)
+
+    def now(self) -> Instant:
+        """What time it is in the guide."""
+        return self.world.kernel.now()
+
+    @property
+    def began(self) -> Instant:
+        """When it began."""
+        return EPOCH
+
     def unfinished(self) -> Sequence[Obj]:
         """The Jobs that have not succeeded."""
-        jobs = self.world.objects(scheme.JOB)
-        return [job for job in jobs if not (job.get("status") or {}).get("completionTime")]
+        return unfinished_of(self.objects(scheme.JOB))
+
+
+def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
+    """Those of some Jobs that have not succeeded."""
+    return [job for job in jobs if not (job.get("status") or {}).get("completionTime")]
 
 
 class _Plan:
@@ -205,20 +226,25 @@ class _Plan:
         self._manifests = Manifests()
         #: When the last manifest of each step is applied.
         self.last_applies: dict[str, Duration] = {}
-        self._read(_cluster_file(folder), 0)
-        for name in PLATFORM:
-            for path in self._files(folder / "platform" / name):
-                self._read(path, 0)
+        self._read(cluster_file(folder), 0)
+        #: What is read, for the platform and for each step.
+        self.files: dict[str, list[Path]] = {
+            BEFORE: [path for name in PLATFORM for path in self._files(folder / "platform" / name)]
+        }
+        for path in self.files[BEFORE]:
+            self._read(path, 0)
 
     def add(self, step: GuideStep) -> None:
         """Plan a step."""
         assert step.folder is not None
         at = last = step.starts_at
         folder = self._folder / step.folder
-        for path in sorted(folder.glob("*.yaml")):
+        read = self.files[step.name] = sorted(folder.glob("*.yaml"))
+        for path in read:
             self._read(path, at)
         for applied in self._rounds(folder / "workloads"):
             for path in applied:
+                read.append(path)
                 self._read(path, at, step.runtime)
                 last, at = at, at + BETWEEN_APPLIES
             at += BETWEEN_ROUNDS
@@ -261,7 +287,7 @@ def _figures() -> _Figures:
     return msgspec.json.decode(content, type=_Figures)
 
 
-def _cluster_file(folder: Path) -> Path:
+def cluster_file(folder: Path) -> Path:
     """The cluster of a folder; where it has none, that of our example, which is the guide's."""
     own, example = folder / CLUSTER_FILE, examples_folder()
     return own if own.is_file() or example is None else example / CLUSTER_FILE

@@ -4,17 +4,16 @@ Every change is one row under its revision: which object, and what it is from th
 only added; compaction takes away those that a later row at or below its floor has replaced. So what is left gives the
 objects as they are, and every change above the floor with what was there before it: watches go on after a restart.
 
-Rows carry checksums, revisions above the floor have no gap, and the number of rows below is known; whatever does not
-fit is told and never served. One process at a time has the file open. `append` is one transaction: what it was given is
-there, all of it, once it returns, and none of it before. What that promise is worth is the choice of `Sync`:
+What was damaged is told and never served: the file is read through first (journal_file.py) and held against the mark
+of what was acknowledged (mark.py). One process at a time has it open; others may read it meanwhile (backup.py).
+`append` is one transaction: what it was given is there, all of it, once it returns, and none of it before. What that
+promise is worth is the choice of `Sync`:
 
     FULL     it survives the loss of power (one flush of the disk for each transaction)
     PROCESS  it survives the end of the process, however sudden; the loss of power may take the last transactions
 """
 
 import sqlite3
-import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -24,29 +23,22 @@ from typing import Final
 
 import msgspec
 
-from batchyard.api.meta import Key, Obj
 from batchyard.ports.client import EventType, WatchEvent
+from batchyard.store.journal_file import (
+    Contents,
+    make_journal,
+    note_replaced,
+    read_journal,
+    row_checksum,
+    told,
+    write_floor,
+)
 from batchyard.store.log import Recovered
+from batchyard.store.mark import BadMark, JournalError, Mark, Marked, rename_for_good
 
-FORMAT: Final = 1
-"""The version of the file's layout, in SQLite's `user_version`."""
-APPLICATION: Final = 0x62617463
-"""What tells our files from other SQLite files: its `application_id`."""
-
-_TABLES: Final = """
-CREATE TABLE revisions (
-    revision INTEGER PRIMARY KEY, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
-    object BLOB, checksum INTEGER NOT NULL
-) STRICT;
-CREATE TABLE floor (revision INTEGER NOT NULL, rows INTEGER NOT NULL) STRICT;
-INSERT INTO floor VALUES (0, 0);
-"""
+#: How far revisions leap when some may have been seen that are gone: nobody is served one number with two meanings.
+LEAP: Final = 1_000_000_000
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(dict).decode
-
-
-class JournalError(Exception):
-    """The file cannot be used; says why and what to do."""
 
 
 class Sync(StrEnum):
@@ -59,20 +51,22 @@ class Sync(StrEnum):
 class Journal:
     """See the module. To be used by one thread at a time."""
 
-    def __init__(self, path: Path, sync: Sync = Sync.FULL) -> None:
-        """Open a file, made first if there is none."""
+    def __init__(self, path: Path, sync: Sync = Sync.FULL, *, accept_loss: bool = False) -> None:
+        """Open a file, made first if there is none.
+
+        With `accept_loss` a journal that ends before its mark is taken as it is, under revisions nobody has seen.
+        """
         self._path = path
-        #: Rows that later ones have replaced, in order: the revision that did, and what it replaced.
-        self._replaced: deque[tuple[int, int]] = deque()
-        with self._told():
-            if not path.exists():
-                _make(path)
-            self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+        self._mark = Mark(path)
         try:
-            self._floor = self._open(sync)
+            contents = self._contents(accept_loss=accept_loss)
+            self._file = self._opened(contents.recovered.revision, sync)
         except JournalError:
-            self._file.close()
+            self._mark.close()
             raise
+        self._identity, self._floor, _ = contents.floor
+        self._recovered: Recovered | None = contents.recovered
+        self._replaced = contents.replaced
 
     @property
     def floor(self) -> int:
@@ -80,116 +74,117 @@ class Journal:
         return self._floor
 
     def recover(self) -> Recovered:
-        """Read all there is. JournalError if anything does not fit."""
-        self._replaced.clear()
-        objects: dict[Key, Obj] = {}
-        changes: list[WatchEvent] = []
-        revision, below = self._floor, 0
-        with self._told():
-            for row in self._file.execute("SELECT * FROM revisions ORDER BY revision"):
-                change = self._read(row, objects)
-                if change.revision > self._floor:
-                    if change.revision != revision + 1:
-                        raise self._corrupt(f"revision {revision + 1} is missing")
-                    revision = change.revision
-                    changes.append(change)
-                else:
-                    below += 1
-                self._note(change)
-        if below != self._kept():
-            raise self._corrupt(f"of the rows up to revision {self._floor} there are {below} and not {self._kept()}")
-        return Recovered(revision, objects, changes)
+        """What was read; to be taken once."""
+        recovered, self._recovered = self._recovered, None
+        assert recovered is not None, "what was read is taken once"
+        return recovered
 
     def append(self, changes: Sequence[WatchEvent]) -> None:
         """Keep changes, in one transaction. JournalError if that cannot be done: then none of them is kept."""
         with self._transaction():
             self._file.executemany("INSERT INTO revisions VALUES (?, ?, ?, ?, ?, ?)", map(_row, changes))
         for change in changes:
-            self._note(change)
+            note_replaced(self._replaced, change)
+        if changes:
+            self._acknowledge(changes[-1].revision)
 
     def compact(self, floor: int) -> None:
         """Forget what was replaced by a revision up to this one."""
+        self._flush_mark()
         gone = [(replaced,) for by, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced)]
         with self._transaction():
             self._file.executemany("DELETE FROM revisions WHERE revision = ?", gone)
-            self._file.execute(
-                "UPDATE floor SET revision = ?, rows = (SELECT count(*) FROM revisions WHERE revision <= ?)",
-                (floor, floor),
-            )
+            write_floor(self._file, self._identity, floor)
         self._floor = floor
         for _ in gone:
             self._replaced.popleft()
 
-    def copy_to(self, path: Path) -> None:
-        """Write all there is into a new file, while this one goes on being used."""
-        with self._told():
-            copy = sqlite3.connect(path)
-            try:
-                self._file.backup(copy)
-            finally:
-                copy.close()
-
     def close(self) -> None:
         """Use it no more."""
-        self._file.close()
+        self._flush_mark()
+        with told(self._path):
+            self._file.close()
+        self._mark.close()
 
     # --- opening ---
 
-    def _open(self, sync: Sync) -> int:
-        """Take the file, and make sure that it is one of ours and whole; its floor."""
-        with self._told():
-            self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._file.execute("BEGIN IMMEDIATE")
-            self._file.execute("COMMIT")
-            self._file.execute(f"PRAGMA synchronous = {'FULL' if sync is Sync.FULL else 'NORMAL'}")
-            (application,) = self._file.execute("PRAGMA application_id").fetchone()
-            (version,) = self._file.execute("PRAGMA user_version").fetchone()
-            (pages,) = self._file.execute("PRAGMA quick_check(1)").fetchone()
-        if pages != "ok" or not self._path.stat().st_size:
-            raise self._corrupt(pages)
-        if application != APPLICATION:
-            raise JournalError(f"{self._path}: this is no file of batchyard; choose another data directory")
-        if version != FORMAT:
-            raise JournalError(
-                f"{self._path}: its format is {version} and not {FORMAT}; use the batchyard that wrote it"
-            )
-        with self._told():
-            (floor,) = self._file.execute("SELECT revision FROM floor").fetchone()
-        return int(floor)
+    def _contents(self, *, accept_loss: bool) -> Contents:
+        """All that is in the file, if that is all that was acknowledged."""
+        try:
+            marked, wrong = self._mark.read(), "" if self._path.exists() else "missing"
+        except BadMark:
+            marked, wrong = None, "its mark is damaged, which says what was acknowledged"
+        if wrong == "missing":
+            if marked is not None and marked.revision:
+                gone = f"{self._path} is missing, of which {marked.revision} revisions were acknowledged"
+                raise JournalError(f"{gone}; restore a backup into another data directory")
+            marked = self._made()
+            wrong = ""
+        contents = read_journal(self._path)
+        wrong = wrong or _what_is_wrong(contents, marked)
+        if not wrong:
+            return contents
+        if not accept_loss:
+            raise JournalError(f"{self._path} is damaged: {wrong}; restore a backup, or say --accept-loss")
+        return self._leapt(max(contents.recovered.revision, marked.revision if marked else 0))
 
-    # --- reading ---
+    def _made(self) -> Marked:
+        """Make an empty journal. It gets its name when it is whole, and has its mark: half a one is never taken."""
+        draft = self._path.with_name(f"{self._path.name}.new")
+        try:
+            draft.unlink(missing_ok=True)
+            marked = Marked(make_journal(draft).identity, 0)
+            self._mark.write(marked)
+            self._mark.flush()
+            rename_for_good(draft, self._path)
+        except OSError as error:
+            raise JournalError(f"{self._path}: {error.strerror}") from error
+        return marked
 
-    def _read(self, row: tuple[int, str, str, str, bytes | None, int], objects: dict[Key, Obj]) -> WatchEvent:
-        """A row as the change it was, taken into the objects."""
-        revision, kind, namespace, name, text, checksum = row
-        key = Key(kind, namespace, name)
-        if checksum != _checksum(revision, key, text):
-            raise self._corrupt(f"revision {revision} is not what was written")
-        old = objects.get(key)
-        if text is None:
-            if old is None:
-                raise self._corrupt(f'revision {revision} deletes {kind} "{key}", which is not there')
-            del objects[key]
-            return WatchEvent(EventType.DELETED, key, old, old, revision)
-        objects[key] = obj = _decode(text)
-        return WatchEvent(EventType.ADDED if old is None else EventType.MODIFIED, key, obj, old, revision)
+    def _leapt(self, revision: int) -> Contents:
+        """Go on beyond all revisions that anybody may have seen; watches from before must list again."""
+        self._file = sqlite3.connect(self._path, isolation_level=None, timeout=0)
+        with self._transaction():
+            (identity,) = self._file.execute("SELECT identity FROM floor").fetchone()
+            write_floor(self._file, identity, revision + LEAP)
+        self._file.close()
+        self._identity = identity
+        self._acknowledge(revision + LEAP)
+        return read_journal(self._path)
 
-    def _note(self, change: WatchEvent) -> None:
-        """Take note of the row that a change replaces; that something is gone need not be known for ever either."""
-        if change.old is not None:
-            self._replaced.append((change.revision, int(change.old["metadata"]["resourceVersion"])))
-        if change.type is EventType.DELETED:
-            self._replaced.append((change.revision, change.revision))
+    def _opened(self, revision: int, sync: Sync) -> sqlite3.Connection:
+        """The file, to be written; what was read of it is still what is there."""
+        with told(self._path):
+            file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
+            file.execute(f"PRAGMA synchronous = {'FULL' if sync is Sync.FULL else 'NORMAL'}")
+            file.execute("BEGIN IMMEDIATE")
+            (last,) = file.execute("SELECT max(revision) FROM revisions").fetchone()
+            file.execute("COMMIT")
+        if (last or 0) > revision:
+            file.close()
+            raise JournalError(f"{self._path}: another process has it open; end that one first")
+        return file
 
-    def _kept(self) -> int:
-        (rows,) = self._file.execute("SELECT rows FROM floor").fetchone()
-        return int(rows)
+    # --- writing ---
 
-    # --- what goes wrong ---
+    def _acknowledge(self, revision: int) -> None:
+        with self._mark_told():
+            self._mark.write(Marked(self._identity, revision))
+
+    def _flush_mark(self) -> None:
+        with self._mark_told():
+            self._mark.flush()
+
+    @contextmanager
+    def _mark_told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise JournalError(f"{self._path}, its mark: {error.strerror}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._told():
+        with told(self._path):
             self._file.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -198,42 +193,21 @@ class Journal:
                 if self._file.in_transaction:
                     self._file.execute("ROLLBACK")
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """SQLite's errors in words of ours."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-                raise JournalError(f"{self._path}: another process has it open; end that one first") from error
-            raise JournalError(f"{self._path}: {error}") from error
-        except sqlite3.DatabaseError as error:
-            raise self._corrupt(str(error)) from error
 
-    def _corrupt(self, what: str) -> JournalError:
-        return JournalError(f"{self._path} is damaged: {what}; restore a backup")
+def _what_is_wrong(contents: Contents, marked: Marked | None) -> str:
+    """How a journal differs from what its mark says; nothing if it does not."""
+    last = contents.recovered.revision
+    if marked is None:
+        return "its mark is missing, which says what was acknowledged"
+    if marked.identity != contents.floor.identity:
+        return "it is the journal of another data directory"
+    if marked.revision > last:
+        return f"it ends at revision {last}, and {marked.revision} was acknowledged"
+    if marked.revision < contents.floor.revision:
+        return "its mark is older than its last compaction"
+    return ""
 
 
 def _row(change: WatchEvent) -> tuple[int, str, str, str, bytes | None, int]:
     text = None if change.type is EventType.DELETED else _encode(change.obj)
-    return change.revision, *change.key, text, _checksum(change.revision, change.key, text)
-
-
-def _checksum(revision: int, key: Key, text: bytes | None) -> int:
-    head = "\0".join((str(revision), *key)).encode()
-    return zlib.crc32(b"\0gone" if text is None else text, zlib.crc32(head))
-
-
-def _make(path: Path) -> None:
-    """Make an empty journal. It gets its name when it is whole, so that half a file is never taken for a new one."""
-    draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    file = sqlite3.connect(draft, isolation_level=None)
-    try:
-        file.execute("PRAGMA journal_mode = WAL")
-        file.executescript(_TABLES)
-        file.execute(f"PRAGMA application_id = {APPLICATION}")
-        file.execute(f"PRAGMA user_version = {FORMAT}")
-    finally:
-        file.close()
-    draft.rename(path)
+    return change.revision, *change.key, text, row_checksum(change.revision, change.key, text)

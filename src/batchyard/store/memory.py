@@ -56,6 +56,11 @@ class Store:
         """The kinds that have objects, sorted."""
         return sorted(kind for kind, listing in self._kinds.items() if listing.objects)
 
+    def count(self, kind: str) -> int:
+        """How many objects of a kind there are."""
+        listing = self._kinds.get(kind)
+        return len(listing.objects) if listing is not None else 0
+
     def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
         """Store an object, and return it as stored.
 

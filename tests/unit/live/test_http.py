@@ -32,7 +32,7 @@ async def asked(server: ApiServer, folder: Path, *messages: dict[str, Any], **sc
     loop = asyncio.get_running_loop()
     store, journal = Store(), Journal(folder / "journal.db")
     kernel = LiveKernel(loop, 0)
-    wire = Wire(server, kernel, GroupCommit(store, journal, loop), lambda: store.revision)
+    wire = Wire(server, kernel, GroupCommit(store, journal, loop, kernel.stop), lambda: store.revision)
     waiting, sent = list(messages), []
 
     async def receive() -> MutableMapping[str, Any]:

@@ -1,0 +1,34 @@
+"""`batchyard backup` and `restore`: all that a platform holds, in one file."""
+
+from pathlib import Path
+
+from batchyard.cli import output
+from batchyard.live.folder import JOURNAL, DirectoryError, prepare
+from batchyard.store import backup as backups
+from batchyard.store.mark import JournalError
+
+
+def backup(file: Path, folder: Path) -> None:
+    """Write a backup, whether the platform runs or not."""
+    try:
+        contents = backups.back_up(folder / JOURNAL, file)
+    except JournalError as error:
+        output.fail(f"batchyard: {error}")
+    except OSError as error:
+        output.fail(f"batchyard: {error.filename or file}: {error.strerror}")
+    kept = contents.recovered
+    output.tell(f"batchyard: {file}: {len(kept.objects)} objects at revision {kept.revision}, read through")
+
+
+def restore(file: Path, folder: Path) -> None:
+    """Make a data directory from a backup."""
+    try:
+        prepare(folder)
+        contents = backups.restore(file, folder / JOURNAL)
+    except (DirectoryError, JournalError) as error:
+        output.fail(f"batchyard: {error}")
+    except OSError as error:
+        output.fail(f"batchyard: {error.filename or folder}: {error.strerror}")
+    kept = contents.recovered
+    output.tell(f"batchyard: {folder}: {len(kept.objects)} objects; it goes on from revision {kept.revision}")
+    output.tell(f"batchyard: start it with: batchyard up --data-dir {folder}")

@@ -1,0 +1,164 @@
+"""`batchyard guide --live`: the guide's manifests, sent by kubectl to a platform in a process of its own.
+
+A step begins when the guide's does, or later if the machine is slower than the time that it plays in. What is applied
+within a step comes as fast as kubectl sends it: what Jobs need, then the Jobs, in the guide's order.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Obj
+from batchyard.api.times import parse_time
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
+from batchyard.cli import output
+from batchyard.cli.status import asked
+from batchyard.cli.up import ENDED_WITHIN, Wanted, start_behind
+from batchyard.live.folder import KUBECONFIG, LOG, Process, prepare
+from batchyard.live.platform import Place
+from batchyard.sim.guide import (
+    BEFORE,
+    LONGEST,
+    SHRINKING_MAX,
+    START,
+    Guide,
+    GuideStep,
+    Seen,
+    ready_by_pool,
+    unfinished_of,
+)
+
+_WORK: Final = ("Job", "JobSet")
+
+
+class Started(NamedTuple):
+    """A platform in a process of its own."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    running: Process
+    speed: float
+
+
+@contextmanager
+def platform(cluster: Path, speed: float) -> Iterator[Started]:
+    """A platform that runs as long as it is needed, and leaves nothing."""
+    if shutil.which("kubectl") is None:
+        output.fail("batchyard: there is no kubectl on this machine, which plays the guide live")
+    with TemporaryDirectory(prefix="batchyard-guide-") as name:
+        folder = Path(name)
+        prepare(folder)
+        process, running = start_behind(Wanted(Place(folder), cluster, speed))
+        try:
+            yield Started(folder, process, running, speed)
+        finally:
+            process.terminate()
+            process.wait(ENDED_WITHIN)
+
+
+class LiveGuide:
+    """The guide as a platform that runs plays it."""
+
+    def __init__(self, planned: Guide, started: Started) -> None:
+        self._files = planned.files
+        self._started = started
+        self.initial: Mapping[str, int] = {}
+        #: When the guide began, so that its first step comes when it is due.
+        self.began: Instant = 0
+
+    def play(self, steps: Sequence[GuideStep]) -> Iterator[Seen]:
+        """Play each step, and look."""
+        arrived = self.now()
+        self._send("apply", [document for path in self._files[BEFORE] for document in _documents(path)])
+        self._wait_until(arrived + START)
+        self.initial = ready_by_pool(self.objects(scheme.NODE))
+        self.began = self.now() - START
+        for step in steps:
+            last = self._last_of(step)
+            self._wait_until(last + parse_duration(step.looks.queues))
+            now, queues = self.now(), self.objects(scheme.CLUSTER_QUEUE)
+            self._wait_until(last + parse_duration(step.looks.nodes))
+            yield Seen(step, now, queues, self.now(), self.objects(scheme.NODE))
+
+    def now(self) -> Instant:
+        """What time it is for the platform."""
+        return parse_time(asked(self._started.running, self._started.folder)["time"])
+
+    def objects(self, kind: str) -> Sequence[Obj]:
+        """All objects of a kind, as kubectl gets them."""
+        info = scheme.kind_info(kind)
+        named = f"{info.plural}.{info.group}" if info.group else info.plural
+        found: dict[str, Any] = json.loads(self._kubectl("get", named, "-A", "-o", "json"))
+        items: list[Obj] = found["items"]
+        return items
+
+    def _last_of(self, step: GuideStep) -> Instant:
+        """Apply what a step applies, or wait for the end; when it was done."""
+        self._wait_until(self.began + step.starts_at)
+        if step.folder is None:
+            self._wait_for_all()
+        else:
+            documents = [document for path in self._files[step.name] for document in _documents(path)]
+            self._send("create", [document for document in documents if document["kind"] not in _WORK])
+            work = [document for document in documents if document["kind"] in _WORK]
+            self._send("create", [_timed(document, step.runtime) for document in work])
+        return self.now()
+
+    def _wait_for_all(self) -> None:
+        """Let time pass until everything is over and the nodes are gone."""
+        while unfinished_of(self.objects(scheme.JOB)) and self.now() < self.began + LONGEST:
+            self._wait(MINUTE)
+        latest = self.now() + SHRINKING_MAX
+        while len(self.objects(scheme.NODE)) > sum(self.initial.values()) and self.now() < latest:
+            self._wait(MINUTE)
+
+    def _wait_until(self, instant: Instant) -> None:
+        while (left := instant - self.now()) > 0:
+            self._wait(left)
+
+    def _wait(self, duration: Duration) -> None:
+        """Let time pass for the platform, which must not end meanwhile."""
+        try:
+            self._started.process.wait(duration / SECOND / self._started.speed)
+        except subprocess.TimeoutExpired:
+            return
+        told = (self._started.folder / LOG).read_text("utf-8", "replace")
+        output.fail(f"{told}batchyard: the platform ended before the guide did")
+
+    def _send(self, verb: str, documents: Sequence[dict[str, Any]]) -> None:
+        """Let kubectl send documents, in order."""
+        if documents:
+            self._kubectl(verb, "-f", "-", sent="\n".join(map(json.dumps, documents)))
+
+    def _kubectl(self, *arguments: str, sent: str = "") -> str:
+        kubeconfig = self._started.folder / KUBECONFIG
+        done = subprocess.run(  # noqa: S603 - kubectl with words of ours
+            ["kubectl", "--kubeconfig", str(kubeconfig), *arguments],  # noqa: S607 - the user's own
+            input=sent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            output.fail(f"batchyard: kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+
+def _documents(path: Path) -> Sequence[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        return [document for document in yaml.safe_load_all(file) if document]
+
+
+def _timed(document: dict[str, Any], runtime: str) -> dict[str, Any]:
+    """A document whose pods run so long, if it does not say it itself."""
+    metadata = document["metadata"]
+    annotations = {well_known.RUNTIME: runtime, **(metadata.get("annotations") or {})}
+    return {**document, "metadata": {**metadata, "annotations": annotations}}

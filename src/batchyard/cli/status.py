@@ -1,0 +1,95 @@
+"""`batchyard status`: what a platform that runs says of itself."""
+
+import base64
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import yaml
+
+from batchyard.cli import output
+from batchyard.cli.options import Output
+from batchyard.cli.tables import render_json, render_yaml
+from batchyard.cli.up import process_of
+from batchyard.live.folder import KUBECONFIG, Process
+from batchyard.live.report import PATH
+
+_ANSWERS_WITHIN: Final = 10  # seconds
+
+
+def status(folder: Path, form: Output) -> None:
+    """Print it; exits with 1 where nothing runs, or does not answer."""
+    running = process_of(folder)
+    try:
+        told = asked(running, folder)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        output.fail(f"batchyard: {running.url}, pid {running.pid}, does not answer: {error}")
+    document = {"url": running.url, "pid": running.pid, "kubeconfig": str((folder / KUBECONFIG).resolve()), **told}
+    if form is Output.JSON:
+        output.write(render_json(document))
+    elif form is Output.YAML:
+        output.write(render_yaml(document))
+    else:
+        output.write(_lines(document))
+
+
+def asked(running: Process, folder: Path) -> dict[str, Any]:
+    """The answer of the platform to its owner."""
+    place = urlsplit(running.url)
+    assert place.hostname is not None, "a platform says where it listens"
+    if place.scheme == "http":
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN)
+    else:
+        secured = _as_owner(folder)
+        connection = http.client.HTTPSConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN, context=secured)
+    try:
+        connection.request("GET", PATH)
+        response = connection.getresponse()
+        content = response.read()
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise ValueError(f"{response.status} {response.reason}")
+    document: dict[str, Any] = json.loads(content)
+    return document
+
+
+def _as_owner(folder: Path) -> ssl.SSLContext:
+    """TLS with what the kubeconfig of a data directory holds."""
+    config = yaml.safe_load((folder / KUBECONFIG).read_text("utf-8"))
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]).decode())
+    with NamedTemporaryFile(dir=folder) as pair:
+        pair.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
+        pair.flush()
+        context.load_cert_chain(pair.name)
+    return context
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text)
+
+
+def _lines(told: Mapping[str, Any]) -> str:
+    """One line a fact."""
+    nodes, workloads = told["nodes"], told["workloads"]
+    rows = {
+        "url": f"{told['url']}  pid {told['pid']}",
+        "kubeconfig": told["kubeconfig"],
+        "health": told["health"],
+        "version": told["version"],
+        "up": f"{told['uptimeSeconds']} s, since {told['started']}",
+        "time": f"{told['time']}, at {told['speed']:g}x",
+        "revision": told["revision"],
+        "journal": f"{told['journalBytes'] / 1_000_000:.1f} MB, --sync {told['sync']}",
+        "nodes": f"{nodes['ready']} ready of {nodes['all']}",
+        "workloads": f"{workloads['pending']} pending, {workloads['admitted']} admitted, {workloads['all']} in all",
+        "objects": ", ".join(f"{count} {kind}" for kind, count in told["objects"].items()),
+    }
+    width = max(map(len, rows)) + 2
+    return "".join(f"{name:{width}}{value}\n" for name, value in rows.items())

@@ -1,0 +1,70 @@
+"""The data directory of a platform: its own, private, and what is said there of the process that runs in it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from batchyard.live.credentials import write_private
+from batchyard.store.mark import is_held, mark_of
+
+JOURNAL: Final = "journal.db"
+KUBECONFIG: Final = "kubeconfig"
+#: What a platform says of itself once it listens.
+STATE: Final = "up.json"
+#: What one in the background tells.
+LOG: Final = "up.log"
+_OTHERS: Final = 0o077
+
+
+class DirectoryError(Exception):
+    """A folder cannot be a data directory; says why and what to do."""
+
+
+class Process(NamedTuple):
+    """The process of a platform that listens."""
+
+    pid: int
+    url: str
+
+
+def prepare(folder: Path) -> None:
+    """Make a folder ours alone, and let whatever this process makes from now on be private."""
+    os.umask(_OTHERS)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_mode & _OTHERS:
+            _make_private(folder)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise DirectoryError(f"{error.filename}: this is a file; name a folder with --data-dir") from error
+    except OSError as error:
+        raise DirectoryError(f"{error.filename}: {error.strerror}; name a folder that you may write") from error
+
+
+def _make_private(folder: Path) -> None:
+    """Keep others out of a folder that holds nothing else than a platform's."""
+    if any(folder.iterdir()) and not mark_of(folder / JOURNAL).exists():
+        told = "others may look into it, and it holds other things"
+        raise DirectoryError(f"{folder}: {told}; name a new folder with --data-dir, or say chmod 700 first")
+    folder.chmod(0o700)
+
+
+def write_state(folder: Path, url: str) -> None:
+    """Say where this process listens."""
+    write_private(folder / STATE, json.dumps(Process(os.getpid(), url)._asdict()).encode())
+
+
+def forget_state(folder: Path) -> None:
+    """Say so no more; nothing of an earlier process either."""
+    (folder / STATE).unlink(missing_ok=True)
+
+
+def process_in(folder: Path) -> Process | None:
+    """What listens in a data directory; None if nothing does. What a process left that was killed does not count."""
+    try:
+        state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
+        found = Process(state["pid"], state["url"])
+        os.kill(found.pid, 0)
+    except (OSError, ValueError, KeyError):
+        return None
+    return found if is_held(folder / JOURNAL) else None

@@ -1,0 +1,76 @@
+"""What a platform says of itself to its owner."""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from batchyard.api import scheme
+from batchyard.api.conditions import is_true
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_time
+from batchyard.base.instant import SECOND, Instant
+from batchyard.store.journal import Sync
+
+#: Where it is asked for.
+PATH: Final = "/batchyard/status"
+
+
+class Objects(Protocol):
+    """Where the objects are."""
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+
+    def kinds(self) -> Sequence[str]:
+        """The kinds that have objects, sorted."""
+
+    def count(self, kind: str) -> int:
+        """How many objects of a kind there are."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+
+
+class Report:
+    """See the module. `started` is the wall clock's; `speed` how much faster time runs."""
+
+    def __init__(self, objects: Objects, journal: Path, started: Instant, speed: float, sync: Sync) -> None:
+        self._objects = objects
+        self._journal = journal
+        self._started = started
+        self._speed = speed
+        self._sync = sync
+
+    def document(self, *, wall: Instant, clock: Instant) -> Mapping[str, Any]:
+        """All of it; `clock` is the platform's own time."""
+        objects = self._objects
+        nodes, queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)
+        return {
+            "health": "ok",
+            "version": version("batchyard"),
+            "started": format_time(self._started // SECOND * SECOND),
+            "uptimeSeconds": (wall - self._started) // SECOND,
+            "time": format_time(clock // SECOND * SECOND),
+            "speed": self._speed,
+            "revision": objects.revision,
+            "sync": str(self._sync),
+            "journalBytes": self._size(),
+            "nodes": {"ready": sum(is_true(node, "Ready") for node in nodes), "all": len(nodes)},
+            "workloads": {
+                "pending": _total(queues, "pendingWorkloads"),
+                "admitted": _total(queues, "admittedWorkloads"),
+                "all": objects.count(scheme.WORKLOAD),
+            },
+            "objects": {kind: objects.count(kind) for kind in objects.kinds()},
+        }
+
+    def _size(self) -> int:
+        """How much the journal takes, its log included."""
+        files = [self._journal, self._journal.with_name(f"{self._journal.name}-wal")]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _total(queues: Sequence[Obj], figure: str) -> int:
+    return sum((queue.get("status") or {}).get(figure, 0) for queue in queues)

@@ -1,0 +1,130 @@
+"""Serving an embedded platform: its port, TLS, signals, and its end in order."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from typing import Final
+
+import uvicorn
+
+from batchyard.api.meta import Obj
+from batchyard.apiserver.audit import no_audit
+from batchyard.apiserver.authentication import MASTERS
+from batchyard.live.audit_log import AuditLog
+from batchyard.live.clock import wall_clock
+from batchyard.live.credentials import ADMIN, AUTHORITY, Authority, kubeconfig, write_private
+from batchyard.live.folder import KUBECONFIG, forget_state, write_state
+from batchyard.live.platform import LOOPBACK, Embedded, Place
+from batchyard.live.tls import PeerProtocol, server_context
+
+#: Below the 1,024 open files that a process may commonly have.
+CONNECTIONS_MAX: Final = 900
+#: How long requests may take to end when the platform is told to.
+DRAINED_WITHIN: Final = 10  # seconds
+_IDLE_WITHIN: Final = 60  # seconds
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
+_SERVER: Final = "server.pem"
+
+
+class PortError(Exception):
+    """The platform cannot listen where it is told to; says why and what to do."""
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to us: what is written has to be kept before the process ends."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take none."""
+        yield
+
+    def end(self) -> None:
+        """Stop listening, let requests end, close what streams."""
+        self.should_exit = True
+
+
+async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
+    """Run the embedded platform until it is told to end; `ready` is told its address once it listens.
+
+    PortError if it cannot listen; JournalError if the journal cannot be used, or no longer.
+    """
+    audit_log = None if place.audit_log is None else AuditLog(place.audit_log)
+    with _listener(place) as listener, nullcontext() if audit_log is None else closing(audit_log):
+        embedded = Embedded(place, cluster, speed, no_audit if audit_log is None else audit_log.note)
+        try:
+            await _serve_on(listener, place, embedded, ready)
+        finally:
+            await embedded.close()
+    if embedded.failure is not None:
+        raise embedded.failure
+
+
+async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, ready: Callable[[str], None]) -> None:
+    forget_state(place.folder)
+    url = _url(place, listener.getsockname()[1])
+    config = uvicorn.Config(
+        embedded.app(),
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        http=PeerProtocol,
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_keep_alive=_IDLE_WITHIN,
+        timeout_graceful_shutdown=DRAINED_WITHIN,
+        server_header=False,
+    )
+    server = _Server(config)
+    _end_when_told(server, embedded)
+    config.load()
+    if not place.is_insecure:
+        _secure(place, url)
+        config.ssl = server_context(str(place.folder / _SERVER), str(place.folder / AUTHORITY))
+    write_state(place.folder, url)
+    ready(url)
+    await server.serve([listener])
+    forget_state(place.folder)
+
+
+def _listener(place: Place) -> socket.socket:
+    family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+    try:
+        return socket.create_server((place.address, place.port), family=family)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        told = f"port {place.port} of {place.address}: {why}"
+        raise PortError(f"{told}; name another with --port, or none for any that is free") from error
+
+
+def _end_when_told(server: _Server, embedded: Embedded) -> None:
+    """End on a signal, or when nothing can be kept any more; a second Ctrl-C ends at once, as suddenly as a crash."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        embedded.drain()
+        server.end()
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    for told in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(told, end)
+    embedded.on_failure = end
+
+
+def _url(place: Place, port: int) -> str:
+    """How it is reached; where it listens everywhere, from this machine."""
+    host = LOOPBACK if place.address in _EVERYWHERE else place.address
+    return f"{'http' if place.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _secure(place: Place, url: str) -> None:
+    """Make the certificate of the server, and a kubeconfig with one of the owner's."""
+    authority = Authority(place.folder, wall_clock())
+    names = dict.fromkeys((place.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
+    signed = authority.server([name for name in names if name not in _EVERYWHERE])
+    write_private(place.folder / _SERVER, signed.certificate + signed.key)
+    known = authority.certificate_file.read_bytes()
+    admin = kubeconfig(url, known, ADMIN, authority.client(ADMIN, [MASTERS]))
+    write_private(place.folder / KUBECONFIG, admin.encode())

@@ -1,0 +1,81 @@
+"""Backups of a journal: one file with all there is at one revision, made while the journal is in use or not.
+
+A journal that was restored goes on far beyond the revisions of its backup, and holds no history: the platform that was
+backed up may have told of later ones, and a client that has seen those must list again instead of taking new revisions
+for the ones it knows. (etcd's snapshots are restored for Kubernetes in the same way: bumped, and marked as compacted.)
+"""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from batchyard.store.journal import LEAP
+from batchyard.store.journal_file import Contents, damaged, new_identity, read_journal, read_only, told, write_floor
+from batchyard.store.mark import BadMark, JournalError, Mark, Marked, peek, rename_for_good
+
+
+def back_up(journal: Path, backup: Path) -> Contents:
+    """Write a backup, and read it through; its contents. JournalError if the journal is damaged."""
+    if not journal.exists():
+        raise JournalError(f"{journal}: there is no such journal; name its data directory")
+    _refuse_to_overwrite(backup)
+    try:
+        marked = peek(journal)
+    except BadMark:
+        marked = None
+    draft = _draft(backup)
+    try:
+        with told(journal), closing(read_only(journal)) as source:
+            _copy(source, draft)
+        contents = read_journal(draft, is_alone=True)
+    except JournalError:
+        draft.unlink(missing_ok=True)
+        raise
+    last = contents.recovered.revision
+    if marked is None or marked.revision > last or marked.identity != contents.floor.identity:
+        draft.unlink()
+        raise damaged(journal, f"its mark does not fit to what it holds, which ends at revision {last}")
+    rename_for_good(draft, backup)
+    return contents
+
+
+def restore(backup: Path, journal: Path) -> Contents:
+    """Make a journal from a backup, where there is none yet; its contents. JournalError if the backup is no good."""
+    if not backup.is_file():
+        raise JournalError(f"{backup}: there is no such file")
+    if any(backup.with_name(backup.name + end).exists() for end in ("-wal", "-journal")):
+        raise JournalError(f"{backup} is no backup: a log lies beside it; make one with `batchyard backup`")
+    contents = read_journal(backup, is_alone=True)
+    mark = Mark(journal)
+    try:
+        _refuse_to_overwrite(journal)
+        draft = _draft(journal)
+        with told(backup), closing(read_only(backup, is_alone=True)) as source:
+            _copy(source, draft)
+        with told(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
+            file.execute("BEGIN IMMEDIATE")
+            floor = write_floor(file, new_identity(file), contents.recovered.revision + LEAP)
+            file.execute("COMMIT")
+        restored = read_journal(draft, is_alone=True)
+        mark.write(Marked(floor.identity, floor.revision))
+        mark.flush()
+        rename_for_good(draft, journal)
+    finally:
+        mark.close()
+    return restored
+
+
+def _copy(source: sqlite3.Connection, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as copy:
+        source.backup(copy)
+
+
+def _draft(path: Path) -> Path:
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    return draft
+
+
+def _refuse_to_overwrite(path: Path) -> None:
+    if path.exists():
+        raise JournalError(f"{path}: it is there already, and is not overwritten; name another")

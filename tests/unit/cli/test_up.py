@@ -1,0 +1,61 @@
+"""What `up` refuses before anything runs, and says why."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from batchyard.cli.app import app
+
+
+@pytest.fixture(autouse=True)
+def _umask() -> Iterator[None]:
+    """The one of the tests stays as it was."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def told_of(*arguments: str) -> str:
+    """What a command that fails says."""
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code in {1, 2}, done.output
+    return " ".join(done.output.split())
+
+
+def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in ("file", "file/below"):
+        assert "this is a file; name a folder with --data-dir" in told_of("up", "--data-dir", str(tmp_path / path))
+
+
+def test_a_folder_with_other_things_in_it_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    tmp_path.chmod(0o755)
+    assert "others may look into it, and it holds other things" in told_of("up", "--data-dir", str(tmp_path))
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_runs_nowhere_is_told(tmp_path: Path) -> None:
+    for command in ("status", "down"):
+        assert f"nothing runs in {tmp_path}" in told_of(command, "--data-dir", str(tmp_path))
+    assert "there is no such journal" in told_of("backup", str(tmp_path / "b"), "--data-dir", str(tmp_path))
+
+
+def test_a_damaged_journal_is_told_with_its_place_and_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_text("text " * 1000, "utf-8")
+    told = told_of("up", "--data-dir", str(tmp_path))
+    assert f"{tmp_path / 'journal.db'} is damaged: file is not a database; restore a backup" in told
+
+
+def test_processes_of_this_machine_are_not_there_yet(tmp_path: Path) -> None:
+    told = told_of("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local")
+    assert "pods cannot be processes of this machine yet" in told
+    assert not (tmp_path / "new").exists()
+
+
+def test_time_that_others_live_in_has_a_greatest_speed() -> None:
+    assert "say a factor, at most 3600x" in told_of("up", "--speed", "max")

@@ -1,0 +1,106 @@
+"""Backups: what they hold, and what becomes of revisions when they are restored."""
+
+from pathlib import Path
+
+import pytest
+
+from batchyard.store.backup import back_up, restore
+from batchyard.store.journal import LEAP
+from batchyard.store.log import Expired
+from batchyard.store.mark import JournalError
+from unit.store.test_damage import LOG, left_by_a_crash
+from unit.store.test_journal import Kept, filled, key, thing
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    return tmp_path / "backup"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    (tmp_path / "elsewhere").mkdir()
+    return tmp_path / "elsewhere" / "journal.db"
+
+
+def test_a_backup_of_a_journal_in_use_holds_what_there_was_when_it_was_made(
+    path: Path, backup: Path, elsewhere: Path
+) -> None:
+    kept = Kept(path)
+    kept.fill()
+    assert back_up(path, backup).recovered.revision == 5
+    kept.store.put(key("z"), thing("z"))
+    kept.flush()
+    restore(backup, elsewhere)
+    restored = Kept(elsewhere).store
+    assert restored.list("ConfigMap") == [obj for obj in kept.store.list("ConfigMap") if obj["metadata"]["name"] != "z"]
+
+
+def test_a_backup_of_a_journal_that_crashed_holds_all_of_it(path: Path, backup: Path) -> None:
+    left_by_a_crash(path)
+    assert back_up(path, backup).recovered.revision == 45
+    assert Kept(path).store.revision == 45
+
+
+def test_nobody_is_served_revisions_with_two_meanings_after_a_restore(
+    path: Path, backup: Path, elsewhere: Path
+) -> None:
+    filled(path)
+    back_up(path, backup)
+    restore(backup, elsewhere)
+    store = Kept(elsewhere).store
+    assert store.revision == 5 + LEAP
+    assert store.put(key("z"), thing("z"))["metadata"]["resourceVersion"] == str(6 + LEAP)
+    for seen in (5, 800):
+        with pytest.raises(Expired):
+            store.watch(seen)
+
+
+def test_nothing_is_overwritten(path: Path, backup: Path, elsewhere: Path) -> None:
+    filled(path)
+    back_up(path, backup)
+    with pytest.raises(JournalError, match="it is there already, and is not overwritten"):
+        back_up(path, backup)
+    restore(backup, elsewhere)
+    with pytest.raises(JournalError, match="it is there already, and is not overwritten"):
+        restore(backup, elsewhere)
+
+
+def test_a_damaged_journal_gives_no_backup(path: Path, backup: Path) -> None:
+    left_by_a_crash(path)
+    log = path.with_name(LOG)
+    log.write_bytes(log.read_bytes()[:-100])
+    with pytest.raises(JournalError, match="its mark does not fit"):
+        back_up(path, backup)
+    assert not backup.exists()
+
+
+@pytest.mark.parametrize("words", [b"SQLite format", b'"data"', b"ConfigMap"])
+def test_a_damaged_backup_is_not_restored(path: Path, backup: Path, elsewhere: Path, words: bytes) -> None:
+    filled(path)
+    back_up(path, backup)
+    backup.write_bytes(backup.read_bytes().replace(words, words.swapcase(), 1))
+    with pytest.raises(JournalError, match="backup"):
+        restore(backup, elsewhere)
+    assert not elsewhere.exists()
+
+
+def test_a_journal_with_a_log_beside_it_is_no_backup(path: Path, elsewhere: Path) -> None:
+    left_by_a_crash(path)
+    with pytest.raises(JournalError, match="is no backup: a log lies beside it"):
+        restore(path, elsewhere)
+
+
+def test_a_restored_journal_can_be_backed_up_and_restored_again(path: Path, backup: Path, elsewhere: Path) -> None:
+    filled(path)
+    back_up(path, backup)
+    restore(backup, elsewhere)
+    back_up(elsewhere, backup.with_name("again"))
+    last = restore(backup.with_name("again"), elsewhere.with_name("again.db"))
+    assert last.recovered.revision == 5 + 2 * LEAP
+    assert Kept(elsewhere.with_name("again.db")).store.list("ConfigMap") == Kept(elsewhere).store.list("ConfigMap")

@@ -1,0 +1,145 @@
+"""Whatever becomes of the files of a journal: it is served as it was acknowledged, or refused."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchyard.store.journal import LEAP, Journal
+from batchyard.store.log import Expired, Recovered
+from batchyard.store.mark import JournalError, mark_of
+from batchyard.store.memory import Store
+from unit.store.test_journal import Kept, filled, key, thing
+
+LOG = "journal.db-wal"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+def left_by_a_crash(path: Path, changes: int = 40) -> None:
+    """A journal with some of it in the file, compacted, and the rest in the log beside it."""
+    with TemporaryDirectory() as other:
+        kept = Kept(Path(other) / path.name)
+        kept.fill()
+        kept.journal.compact(3)
+        kept.journal.close()
+        kept = Kept(Path(other) / path.name)
+        for number in range(changes):
+            kept.store.put(key(str(number % 9)), thing(str(number % 9), data={"n": f"{number} " * 9}))
+            if number % 3 == 0:
+                kept.flush()
+        kept.flush()
+        for file in (path, path.with_name(LOG), mark_of(path)):
+            shutil.copy(Path(other) / file.name, file)
+        kept.journal.close()
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, bytes], Recovered]]:
+    """The files of such a journal, and what it holds."""
+    path = tmp_path_factory.mktemp("crashed") / "journal.db"
+    left_by_a_crash(path)
+    files = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    journal = Journal(path)
+    yield files, journal.recover()
+    journal.close()
+
+
+@given(drawn=st.data())
+def test_flipped_bytes_are_refused_or_do_not_matter(
+    crashed: tuple[dict[str, bytes], Recovered], drawn: st.DataObject
+) -> None:
+    files, expected = crashed
+    name = drawn.draw(st.sampled_from(sorted(files)))
+    spoilt = bytearray(files[name])
+    for _ in range(drawn.draw(st.integers(1, 3))):
+        spoilt[drawn.draw(st.integers(0, len(spoilt) - 1))] ^= drawn.draw(st.integers(1, 255))
+    with TemporaryDirectory() as folder:
+        for other, content in (files | {name: bytes(spoilt)}).items():
+            (Path(folder) / other).write_bytes(content)
+        try:
+            journal = Journal(Path(folder) / "journal.db")
+        except JournalError:
+            return
+        assert journal.recover() == expected
+        journal.close()
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("name", ["journal.db", LOG, "journal.mark"])
+def test_a_file_that_was_cut_short_is_refused(path: Path, name: str, part: float) -> None:
+    left_by_a_crash(path)
+    file = path.with_name(name)
+    file.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
+    with pytest.raises(JournalError, match=r"journal\.(db|mark)"):
+        Journal(path)
+
+
+@pytest.mark.parametrize("name", ["journal.db", LOG, "journal.mark"])
+def test_a_file_that_is_gone_is_told(path: Path, name: str) -> None:
+    left_by_a_crash(path)
+    path.with_name(name).unlink()
+    with pytest.raises(JournalError, match="restore a backup"):
+        Journal(path)
+
+
+def test_the_last_transaction_is_missed_when_it_is_damaged(path: Path) -> None:
+    left_by_a_crash(path)
+    log = path.with_name(LOG)
+    log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
+    with pytest.raises(JournalError, match=r"is damaged: it ends at revision \d+, and 45 was acknowledged"):
+        Journal(path)
+
+
+def test_what_is_refused_stays_as_it_was_found(path: Path) -> None:
+    left_by_a_crash(path)
+    log = path.with_name(LOG)
+    log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    for _ in range(2):
+        with pytest.raises(JournalError):
+            Journal(path)
+    after = {file.name: file.read_bytes() for file in path.parent.iterdir() if not file.name.endswith("-shm")}
+    assert after == before
+
+
+def test_an_older_copy_is_refused(path: Path, tmp_path: Path) -> None:
+    filled(path)
+    shutil.copy(path, tmp_path / "older")
+    kept = Kept(path)
+    kept.store.put(key("z"), thing("z"))
+    kept.flush()
+    kept.journal.close()
+    shutil.copy(tmp_path / "older", path)
+    with pytest.raises(JournalError, match="it ends at revision 5, and 6 was acknowledged"):
+        Journal(path)
+
+
+def test_the_journal_of_another_is_refused(path: Path, tmp_path: Path) -> None:
+    filled(path)
+    (tmp_path / "other").mkdir()
+    filled(tmp_path / "other" / "journal.db")
+    shutil.copy(tmp_path / "other" / "journal.db", path)
+    with pytest.raises(JournalError, match="it is the journal of another data directory"):
+        Journal(path)
+
+
+def test_a_loss_is_accepted_when_somebody_says_so(path: Path) -> None:
+    left_by_a_crash(path)
+    log = path.with_name(LOG)
+    log.write_bytes(log.read_bytes()[:-100] + b"\0" * 100)
+    journal = Journal(path, accept_loss=True)
+    store = Store(recovered=journal.recover())
+    assert store.revision == 45 + LEAP
+    for seen in (40, 45):
+        with pytest.raises(Expired):
+            store.watch(seen)
+    journal.close()
+    assert Kept(path).store.revision == 45 + LEAP
