@@ -36,7 +36,7 @@ class GroupCommit:
         self._waiting: deque[tuple[int, Told]] = deque()
         self._watches: dict[WatchStream, None] = {}
         self._writing: asyncio.Task[None] | None = None
-        self._is_draining = False
+        self._is_ending = False
         #: Why nothing is kept any more; None as long as all is.
         self.failure: JournalError | None = None
         #: The last revision that is durable.
@@ -50,7 +50,7 @@ class GroupCommit:
     def join(self, watch: WatchStream) -> None:
         """Feed a watch with all that becomes durable."""
         self._watches[watch] = None
-        if self._is_draining:
+        if self._is_ending:
             watch.end()
 
     def leave(self, watch: WatchStream) -> None:
@@ -64,9 +64,9 @@ class GroupCommit:
         else:
             self._waiting.append((revision, done))
 
-    def drain(self) -> None:
+    def end_watches(self) -> None:
         """End all watches, those that are yet to come too."""
-        self._is_draining = True
+        self._is_ending = True
         for watch in list(self._watches):
             watch.end()
 

@@ -119,9 +119,9 @@ class Embedded:
         """Why nothing is kept any more; None as long as all is."""
         return self._commit.failure
 
-    def drain(self) -> None:
+    def end_watches(self) -> None:
         """End what would never end by itself."""
-        self._commit.drain()
+        self._commit.end_watches()
 
     async def close(self) -> None:
         """Write what is left, and let the file go."""

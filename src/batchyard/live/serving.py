@@ -23,7 +23,7 @@ from batchyard.live.tls import PeerProtocol, server_context
 #: Below the 1,024 open files that a process may commonly have.
 CONNECTIONS_MAX: Final = 900
 #: How long requests may take to end when the platform is told to.
-DRAINED_WITHIN: Final = 10  # seconds
+REQUESTS_END_WITHIN: Final = 10  # seconds
 _IDLE_WITHIN: Final = 60  # seconds
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
 _SERVER: Final = "server.pem"
@@ -73,7 +73,7 @@ async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, r
         http=PeerProtocol,
         limit_concurrency=CONNECTIONS_MAX,
         timeout_keep_alive=_IDLE_WITHIN,
-        timeout_graceful_shutdown=DRAINED_WITHIN,
+        timeout_graceful_shutdown=REQUESTS_END_WITHIN,
         server_header=False,
     )
     server = _Server(config)
@@ -103,7 +103,7 @@ def _end_when_told(server: _Server, embedded: Embedded) -> None:
     loop = asyncio.get_running_loop()
 
     def end() -> None:
-        embedded.drain()
+        embedded.end_watches()
         server.end()
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
