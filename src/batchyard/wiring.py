@@ -11,7 +11,7 @@ from batchyard.api.admission.pods import admit_pod, default_class
 from batchyard.api.admission.queued_jobs import queue_job
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import view_by_creation, workload_view
-from batchyard.client.local import Guard, Prepare
+from batchyard.client.local import ANY_OTHER, Guard, Prepare
 from batchyard.controllers.admission.in_use import InUse
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.controllers.admission.pods_ready import PodsReadyGate
@@ -24,6 +24,7 @@ from batchyard.controllers.autoscaler.controller import Autoscaler
 from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.controllers.cluster_roles import ClusterRoleAggregation
+from batchyard.controllers.custom_resources import CustomResourceDefinitions
 from batchyard.controllers.event_expiry import EventExpiry
 from batchyard.controllers.job_pods.controller import JobPods
 from batchyard.controllers.job_sets.controller import JobSetController
@@ -87,6 +88,8 @@ class Settings:
     with_events: bool = False
     #: Whether others than the platform itself come to it: Namespaces have ServiceAccounts, ClusterRoles are aggregated.
     with_users: bool = False
+    #: Whether users may define kinds of their own.
+    with_custom_kinds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,8 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         JobPods(),
         JobSetController(),
         TtlAfterFinished(),
-        Namespaces(),
+        Namespaces(with_custom_kinds=settings.with_custom_kinds),
+        *((CustomResourceDefinitions(),) if settings.with_custom_kinds else ()),
         *((ServiceAccounts(), ClusterRoleAggregation()) if settings.with_users else ()),
         *(_nodes(settings) if settings.with_nodes else ()),
         *ports.runtime,
@@ -126,7 +130,8 @@ def preparations(settings: Settings) -> Mapping[str, Prepare]:
         scheme.JOB_SET: _prepared_job_set,
     }
     kinds = [info.constant for info in scheme.KINDS if info.namespaced]
-    return {kind: partial(_prepared_in_namespace, further.get(kind)) for kind in kinds}
+    prepared: dict[str, Prepare] = {kind: partial(_prepared_in_namespace, further.get(kind)) for kind in kinds}
+    return {**prepared, ANY_OTHER: _prepared_wherever} if settings.with_custom_kinds else prepared
 
 
 def guards() -> Mapping[str, Guard]:
@@ -167,6 +172,13 @@ def _nodes(settings: Settings) -> Sequence[Controller]:
 def _prepared_in_namespace(further: Prepare | None, obj: Obj, reader: Reader) -> Obj:
     check_namespace(obj, reader.get)
     return obj if further is None else further(obj, reader)
+
+
+def _prepared_wherever(obj: Obj, reader: Reader) -> Obj:
+    """Of a kind of which only its objects tell whether it has Namespaces."""
+    if obj["metadata"].get("namespace"):
+        check_namespace(obj, reader.get)
+    return obj
 
 
 def _prepared_pod(pod: Obj, reader: Reader) -> Obj:

@@ -70,6 +70,10 @@ class ServedKind:
     """What those are told who use one of these, as the CRD has it."""
     is_idle: bool = False
     """Whether its objects are kept, and nothing is done for them: whoever makes one is told."""
+    categories: tuple[str, ...] = ()
+    """Words that stand for many kinds on command lines, `all` among them."""
+    selectable_fields: tuple[str, ...] = ()
+    """Fields that lists and watches can be narrowed down by, beside name and namespace."""
 
     @property
     def api_version(self) -> str:

@@ -32,9 +32,17 @@ class BuiltIn:
         """A stored object in a version that is served."""
         return conversion.from_storage(stored, api_version)
 
+    def check_create(self, new: Obj) -> list[FieldError]:
+        """What may not come to be, beyond what decoding says: nothing."""
+        return []
+
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """What may not become of a stored object."""
         return validation.validate_update(new, old)
+
+    def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
+        """What may not become of the status of a stored object: the same as of any."""
+        return []
 
     def columns(self) -> Sequence[Column]:
         """The columns of its table, those of `-o wide` too."""

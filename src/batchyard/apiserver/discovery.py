@@ -6,6 +6,8 @@ Sources: k8s.io/apiserver, pkg/endpoints/discovery; k8s.io/api/apidiscovery/v2.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api.custom_kinds import version_priority
+from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.resources import Resource, Resources
 
 VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -55,9 +57,8 @@ def _groups(resources: Sequence[Resource]) -> dict[str, list[str]]:
     """The versions of each group, the preferred one first."""
     groups: dict[str, dict[str, None]] = {}
     for info in (resource.info for resource in resources):
-        versions = [info.storage_version, *reversed(info.versions)]
-        groups.setdefault(info.group, {}).update(dict.fromkeys(versions))
-    return {name: list(versions) for name, versions in groups.items()}
+        groups.setdefault(info.group, {}).update(dict.fromkeys(info.versions))
+    return {name: sorted(versions, key=version_priority, reverse=True) for name, versions in groups.items()}
 
 
 def _within(resources: Sequence[Resource], group: str, version: str) -> list[Resource]:
@@ -74,7 +75,7 @@ def _list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, 
     for resource in resources:
         info = resource.info
         named = {"namespaced": info.namespaced, "kind": info.kind}
-        short = {"shortNames": list(info.short_names)} if info.short_names else {}
+        short = _other_names(info)
         found.append({"name": info.plural, "singularName": info.singular, **named, "verbs": _verbs(resource), **short})
         found += [
             {"name": f"{info.plural}/{part}", "singularName": "", **named, "verbs": _PART_VERBS}
@@ -126,9 +127,8 @@ def _told(resource: Resource, version: str) -> dict[str, Any]:
         "scope": "Namespaced" if info.namespaced else "Cluster",
         "singularResource": info.singular,
         "verbs": _verbs(resource),
+        **_other_names(info),
     }
-    if info.short_names:
-        told["shortNames"] = list(info.short_names)
     parts = [{"subresource": part, "responseKind": kind, "verbs": _PART_VERBS} for part in resource.subresources]
     parts += [
         {
@@ -146,3 +146,9 @@ def _verbs(resource: Resource) -> list[str]:
     """What can be done to the objects of a resource; where there are none, to the resource itself."""
     answer = resource.answers.get("")
     return VERBS if answer is None else answer.verbs
+
+
+def _other_names(info: ServedKind) -> dict[str, list[str]]:
+    """By which other names a kind is known on command lines, alone or with others."""
+    names = {"shortNames": list(info.short_names), "categories": list(info.categories)}
+    return {field: found for field, found in names.items() if found}

@@ -68,7 +68,7 @@ class Lists:
 
     def page(self, request: Request, path: ResourcePath) -> Page:
         """The page that is asked for; Refused where it cannot be had."""
-        selection = selection_of(request, path.info.constant)
+        selection = selection_of(request, path.info)
         limit = _limit(request)
         token = request.query.get("continue", "")
         revision, found, after = self._goes_on(token, path) if token else self._begins(request, path)

@@ -132,7 +132,7 @@ class Registry:
 
     def _delete_all(self, request: Request, path: ResourcePath) -> Response:
         options = delete_options(request, read_body(request).value)
-        selection = selection_of(request, path.info.constant)
+        selection = selection_of(request, path.info)
         found = self._objects.list(path.info.constant, path.namespace or None)
         gone = [obj for obj in found if selection.accepts(obj)]
         for obj in gone:
@@ -154,6 +154,7 @@ class Registry:
             entries = created(_shown(sent.obj, path), self._author(path, options), shape)
         _guard(sent.obj, path, options)
         obj = with_metadata(sent.obj, managedFields=entries or None)
+        _check(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
         stored = self._write(Create(obj), path, obj["metadata"].get("name", ""), dry_run=options.dry_run)
         return Response(201, _shown(stored, path), sent.warnings)
 
@@ -167,22 +168,24 @@ class Registry:
     ) -> Response:
         """Put what was sent in the place of what is stored, or its status."""
         _check_same(sent.obj, stored, path)
+        strategy, has_part = path.resource.strategy, _STATUS in path.resource.subresources
         if path.subresource == _STATUS:
             new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}
+            faults = strategy.check_status(new, stored)
             known = stored["metadata"].get("managedFields") or []
         else:
-            new = {**sent.obj, "status": stored.get("status")}
-            faults = path.resource.strategy.check_update({**new, "status": stored.get("status", {})}, stored)
-            if faults:
-                raise invalid(InvalidObject(faults), path, path.name)
-            _guard(sent.obj, path, options)
+            new = {**sent.obj, "status": stored.get("status")} if has_part else sent.obj
+            faults = strategy.check_update({**new, "status": new.get("status") or {}} if has_part else new, stored)
             known = _entries_of(sent.obj, stored)
+        _check(faults, path, path.name)
+        if path.subresource != _STATUS:
+            _guard(sent.obj, path, options)
         new = {field: value for field, value in new.items() if value is not None}
         if entries is None:
             shown = _shown(stored, path), _shown(new, path)
             entries = updated(*shown, known, self._author(path, options), versions_of(path.resource, path.namespace))
         is_status = path.subresource == _STATUS
-        write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries)
+        write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_part)
         done = self._write(write, path, path.name, dry_run=options.dry_run)
         return Response(200, _shown(done, path), sent.warnings)
 
@@ -222,6 +225,12 @@ def _guard(obj: Obj, path: ResourcePath, options: WriteOptions) -> None:
 
 def _key(path: ResourcePath) -> Key:
     return Key(path.info.constant, path.namespace, path.name)
+
+
+def _check(faults: Sequence[FieldError], path: ResourcePath, name: str) -> None:
+    """Refuse an object that has faults."""
+    if faults:
+        raise invalid(InvalidObject(faults), path, name)
 
 
 def _shown(obj: Obj, path: ResourcePath) -> dict[str, Any]:

@@ -102,9 +102,9 @@ def _definitions(strategy: Strategy) -> list[dict[str, Any]]:
     return [
         {
             "name": column.name,
-            "type": "string",
-            "format": "name" if column.name == "Name" else "",
-            "description": column.name,
+            "type": column.type,
+            "format": "name" if column.name == "Name" else column.format,
+            "description": column.description or column.name,
             "priority": column.priority,
         }
         for column in strategy.columns()

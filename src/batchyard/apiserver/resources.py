@@ -30,8 +30,14 @@ class Strategy(Protocol):
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A stored object in a version that is served."""
 
+    def check_create(self, new: Obj) -> list[FieldError]:
+        """What may not come to be, beyond what decoding says; Refused where nothing of this kind may."""
+
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """What may not become of a stored object."""
+
+    def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
+        """What may not become of the status of a stored object."""
 
     def columns(self) -> Sequence[Column]:
         """The columns of its table, those of `-o wide` too."""

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, group_kind
+from batchyard.api.scheme import ServedKind
 from batchyard.api.selectors import Requirement, Selector
 from batchyard.apiserver.request import Request, bad_request
 
@@ -54,10 +55,10 @@ class Selection(NamedTuple):
         return all((_field(obj, path) == value) is wanted for path, wanted, value in self.fields)
 
 
-def selection_of(request: Request, kind: str) -> Selection:
+def selection_of(request: Request, info: ServedKind) -> Selection:
     """What a request selects of a kind; Refused if it cannot be read."""
     labels = Selector(tuple(_requirements(request.query.get("labelSelector", ""))))
-    return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), kind)))
+    return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
 
 
 def _requirements(text: str) -> Iterator[Requirement]:
@@ -93,12 +94,13 @@ _READERS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Requireme
 )
 
 
-def _field_terms(text: str, kind: str) -> Iterator[tuple[str, bool, str]]:
+def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:
+    known = ("metadata.name", "metadata.namespace", *_FIELDS.get(info.constant, info.selectable_fields))
     for term in text.split(",") if text else ():
         found = _EQUAL.fullmatch(term)
         if found is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
-        if found[1] not in ("metadata.name", "metadata.namespace", *_FIELDS.get(kind, ())):
+        if found[1] not in known:
             raise bad_request(f"field label not supported: {found[1]}")
         yield found[1], found[2] != "!=", found[3]
 

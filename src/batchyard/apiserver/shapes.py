@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from batchyard.api.schema.tables import Field, Scope, scope_for
+from batchyard.api.schema.tables import NATIVE, Field, Scope, scope, scope_for
 from batchyard.api.scheme import ServedKind
 
 _ATOMIC: Final = "atomic"
@@ -95,6 +95,11 @@ def _inside_field(scope: Scope, field: Field) -> Inside:
     return _of_type(scope, field.expression).inside if field.is_object else _inside_free()
 
 
+def metadata_shape() -> Shape:
+    """The shape of the metadata of objects."""
+    return _of_type(scope(NATIVE), "ObjectMeta")
+
+
 def shape_of_schema(schema: Mapping[str, Any], metadata: Shape = FREE) -> Shape:
     """The shape that a structural schema of a CustomResourceDefinition describes; `metadata` is that of its objects."""
     return Shape({}, lambda: Inside({**_fields_of(schema), "metadata": metadata}, _rest_of(schema)))
@@ -114,7 +119,9 @@ def _of_schema(schema: Mapping[str, Any]) -> Shape:
 
 
 def _fields_of(schema: Mapping[str, Any]) -> dict[str, Shape]:
-    return {name: _of_schema(child) for name, child in (schema.get("properties") or {}).items()}
+    is_object = schema.get("x-kubernetes-embedded-resource")
+    root = dict.fromkeys(("apiVersion", "kind", "metadata"), FREE) if is_object else {}
+    return root | {name: _of_schema(child) for name, child in (schema.get("properties") or {}).items()}
 
 
 def _rest_of(schema: Mapping[str, Any]) -> Shape | None:

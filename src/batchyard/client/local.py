@@ -39,6 +39,8 @@ Prepare: TypeAlias = Callable[[Obj, Reader], Obj]
 Guard: TypeAlias = Callable[[Obj], None]
 """Looks at an object of a kind that is to be deleted; raises an ApiError where that is refused."""
 
+#: For which a client makes ready what is of no kind that is named.
+ANY_OTHER: Final = ""
 _FOREGROUND: Final = Propagation.FOREGROUND
 _ORPHAN: Final = Propagation.ORPHAN
 _NAMES_TRIED_MAX: Final = 8  # as the API server for generateName
@@ -165,7 +167,7 @@ class LocalClient:
         if isinstance(write, UpdateStatus):
             new = revise.status_updated(stored, write.obj, write.managed_fields)
         else:
-            new = revise.updated(stored, write.obj, write.managed_fields)
+            new = revise.updated(stored, write.obj, write.managed_fields, is_whole=write.is_whole)
             if revise.is_released(new):
                 return records.delete(key)
         return stored if new is stored else records.put(key, new)
@@ -187,7 +189,8 @@ class LocalClient:
 
     def _put_new(self, key: Key, obj: Obj, uid: str, records: Writable) -> Obj:
         """Store a new object, made ready as its kind demands."""
-        new, prepare = revise.created(obj, uid, self._kernel.now()), self._prepare.get(key.kind)
+        new = revise.created(obj, uid, self._kernel.now())
+        prepare = self._prepare.get(key.kind) or self._prepare.get(ANY_OTHER)
         return records.put(key, new if prepare is None else prepare(new, self), 0)
 
     def _delete(self, write: Delete, records: Writable) -> Obj:

@@ -88,14 +88,16 @@ def check_preconditions(key: Key, stored: Obj, sent: Obj) -> None:
         )
 
 
-def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
-    """The object after an Update: everything as sent, but the status and what the server owns."""
+def updated(stored: Obj, sent: Obj, managed_fields: Sequence[Obj] | None = None, *, is_whole: bool = False) -> Obj:
+    """The object after an Update: everything as sent, but the status where it has a part, and what the server owns."""
     metadata = _managed(_updated_metadata(stored["metadata"], sent["metadata"]), managed_fields)
-    if _desired(stored) != _desired(sent):
+    if _desired(stored) != _desired(sent) or (is_whole and stored.get("status") != sent.get("status")):
         metadata = {**metadata, **_counted(stored["metadata"])}
     elif metadata is stored["metadata"]:
         return stored
     new = {**sent, "metadata": metadata}
+    if is_whole:
+        return new
     if "status" in stored:
         new["status"] = stored["status"]
     else:

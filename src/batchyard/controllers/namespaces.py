@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
+from batchyard.api.custom_kinds import DEFINITION, is_served, kind_of
 from batchyard.api.meta import (
     Key,
     Obj,
@@ -21,6 +22,7 @@ from batchyard.api.meta import (
     with_status,
     without_finalizer,
 )
+from batchyard.api.scheme import ServedKind
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
@@ -51,9 +53,10 @@ class Namespaces:
 
     name = "namespaces"
     rank = 0
-    kinds = (scheme.NAMESPACE, *[info.constant for info in _NAMESPACED])
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_custom_kinds: bool = False) -> None:
+        named = (scheme.NAMESPACE, *[info.constant for info in _NAMESPACED])
+        self.kinds: Sequence[str] | None = None if with_custom_kinds else named
         #: Namespaces that are to go.
         self._leaving: dict[str, None] = {}
 
@@ -77,7 +80,7 @@ class Namespaces:
             return Outcome([Create(new_namespace(key.name))] if key.name in SYSTEM_NAMESPACES else [])
         if not _is_deleted(namespace):
             return _taken_up(namespace)
-        content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _NAMESPACED}
+        content = {f"{info.plural}.{info.group}": reader.list(info.constant, key.name) for info in _kinds(reader)}
         deleted = {name: [obj for obj in found if _is_deleted(obj)] for name, found in content.items()}
         status = _status_of_leaving(namespace, deleted, now)
         if status != namespace.get("status"):
@@ -88,6 +91,12 @@ class Namespaces:
             writes = []
         writes += [Delete(key_of(obj)) for found in content.values() for obj in found if not _is_deleted(obj)]
         return Outcome(writes)
+
+
+def _kinds(reader: Reader) -> Sequence[ServedKind]:
+    """The kinds whose objects are in Namespaces."""
+    defined = [kind_of(definition) for definition in reader.list(DEFINITION) if is_served(definition)]
+    return [*_NAMESPACED, *[info for info in defined if info.namespaced]]
 
 
 def _is_deleted(obj: Obj) -> bool:

@@ -13,6 +13,8 @@ from batchyard.api.times import parse_time
 from batchyard.apiserver.audit import Auditor, no_audit
 from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
+from batchyard.apiserver.custom.definitions import definition_resource
+from batchyard.apiserver.custom.serving import CustomResources
 from batchyard.apiserver.managed.in_process import InProcess
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.security import security_of
@@ -98,14 +100,15 @@ class Embedded:
         report = Report(self._store, place.folder / JOURNAL, wall_clock(), speed, place.sync)
         known = self._store.list(CLUSTER)
         nodes = bool(known) or cluster is not None
-        settings = Settings(with_nodes=nodes, with_events=True, with_users=True)
-        built_in = built_in_resources()
+        settings = Settings(with_nodes=nodes, with_events=True, with_users=True, with_custom_kinds=True)
+        built_in = [*built_in_resources(), definition_resource()]
         self._client = LiveClient(self._store, self._kernel, preparations(settings), built_in)
         self.platform = self._wired(settings, cluster or (known[0] if known else None))
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         security = security_of(self._client, built_in, tokens)
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
+        self._store.listen(CustomResources(self._client, resources).observe)
         self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, audit)
         self._server.tell_at(REPORT, lambda: report.document(wall=wall_clock(), clock=self._kernel.clock()))
         self._begin(cluster)

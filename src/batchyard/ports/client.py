@@ -45,6 +45,8 @@ class Update:
     obj: Obj
     #: Who cares for which field from now on, as `managedFields` has it; None: as it was.
     managed_fields: Sequence[Obj] | None = None
+    #: Replace the status too: it is no part of its own.
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.audit import Audited
 from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
 from batchyard.apiserver.built_in import built_in_resources
+from batchyard.apiserver.custom.definitions import definition_resource
+from batchyard.apiserver.custom.serving import CustomResources
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.security import security_of
@@ -36,7 +38,8 @@ class Stored:
     def __init__(self, window: int) -> None:
         self.kernel = VirtualKernel()
         self.store = Store(window=window)
-        self.client = LocalClient(self.store, self.kernel, prepare=preparations(Settings()), guards=guards())
+        prepared = preparations(Settings(with_custom_kinds=True))
+        self.client = LocalClient(self.store, self.kernel, prepare=prepared, guards=guards())
         for name in NAMESPACES:
             self.store.put(Key(scheme.NAMESPACE, "", name), make.namespace(name))
         self._watches: list[WatchStream] = []
@@ -89,10 +92,11 @@ class Api:
     def __init__(self, window: int = 1000) -> None:
         self.stored = Stored(window)
         self.tokens = Tokens(self.stored, Sealed(), self.stored.kernel.now)
-        security = security_of(self.stored, built_in_resources(), self.tokens)
+        security = security_of(self.stored, [*built_in_resources(), definition_resource()], self.tokens)
         self.stored.store.listen(security.rbac.observe)
         self.audited: list[Audited] = []
         now, resources = self.stored.kernel.now, Resources(security.resources)
+        self.stored.store.listen(CustomResources(self.stored, resources).observe)
         self.server = ApiServer(self.stored, self.stored, now, resources, security.access, self.audited.append)
 
     def ask(

@@ -24,6 +24,9 @@ class Column(NamedTuple):
 
     name: str
     priority: int = 0
+    type: str = "string"
+    format: str = ""
+    description: str = ""
 
 
 def name(obj: Obj, _now: Instant) -> str:

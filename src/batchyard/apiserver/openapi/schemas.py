@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from batchyard.api.schema.tables import NATIVE, Field, Scope, scope_for
+from batchyard.api.schema.tables import NATIVE, Field, Scope, scope, scope_for
 from batchyard.api.scheme import ServedKind
 
 Schemas: TypeAlias = dict[str, dict[str, Any]]
@@ -23,6 +23,7 @@ _SCALARS: Final[Mapping[str, Mapping[str, Any]]] = {
     "bytes": {"type": "string", "format": "byte"},
     "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
+_METADATA: Final = "ObjectMeta"
 _FACTS: Final[Mapping[str, str]] = {
     "default": "default",
     "enum": "enum",
@@ -46,17 +47,27 @@ def schema_name(info: ServedKind, version: str) -> str:
 
 def schemas_of(info: ServedKind, version: str) -> Schemas:
     """The schema of a kind in a version, first, and all that it refers to."""
-    scope = scope_for(info, version)
+    found = _with_all_referred(schema_name(info, version), scope_for(info, version), info.kind)
+    kind = {"group": info.group, "version": version, "kind": info.kind}
+    found[schema_name(info, version)]["x-kubernetes-group-version-kind"] = [kind]
+    return found
+
+
+def metadata_schemas() -> Schemas:
+    """The schema of the metadata of objects, first, and all that it refers to."""
+    native = scope(NATIVE)
+    return _with_all_referred(_type_name(_METADATA, native), native, _METADATA)
+
+
+def _with_all_referred(first: str, of: Scope, type_name: str) -> Schemas:
     found: Schemas = {}
-    waiting = [(schema_name(info, version), scope, info.kind)]
+    waiting = [(first, of, type_name)]
     while waiting:
         name, within, type_name = waiting.pop()
         if name not in found:
             fields = within.fields(type_name)
             found[name] = _object(fields, within)
             waiting += list(_referred(fields, within))
-    kind = {"group": info.group, "version": version, "kind": info.kind}
-    found[schema_name(info, version)]["x-kubernetes-group-version-kind"] = [kind]
     return found
 
 

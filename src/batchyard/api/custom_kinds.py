@@ -1,0 +1,89 @@
+"""CustomResourceDefinitions as objects: what kind one defines, and how it stands with it.
+
+Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1 and pkg/apihelpers.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.conditions import is_true
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import KINDS, ServedKind
+
+DEFINITION: Final = "CustomResourceDefinition.apiextensions.k8s.io"
+#: Keeps a definition until its objects are gone.
+FINALIZER: Final = "customresourcecleanup.apiextensions.k8s.io"
+ESTABLISHED: Final = "Established"
+NAMES_ACCEPTED: Final = "NamesAccepted"
+TERMINATING: Final = "Terminating"
+#: True where the platform has the kind itself.
+BUILT_IN: Final = "BuiltIn"
+_VERSION: Final = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
+_LAST: Final = 0x10FFFF  # of all letters
+_STAGES: Final = {"alpha": 0, "beta": 1, None: 2}
+
+
+def kind_of(definition: Obj) -> ServedKind:
+    """The kind that a definition defines."""
+    spec = definition["spec"]
+    names, versions = spec["names"], spec["versions"]
+    served = sorted((each["name"] for each in versions if each["served"]), key=version_priority)
+    return ServedKind(
+        constant=f"{names['kind']}.{spec['group']}",
+        kind=names["kind"],
+        group=spec["group"],
+        versions=tuple(served),
+        storage_version=next(each["name"] for each in versions if each["storage"]),
+        plural=names["plural"],
+        singular=names.get("singular") or names["kind"].lower(),
+        short_names=tuple(names.get("shortNames") or ()),
+        namespaced=spec["scope"] == "Namespaced",
+        has_status=any("status" in (each.get("subresources") or {}) for each in versions),
+        categories=tuple(names.get("categories") or ()),
+        selectable_fields=_selectable(versions),
+    )
+
+
+def _selectable(versions: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    fields = (field["jsonPath"] for each in versions for field in each.get("selectableFields") or ())
+    return tuple(dict.fromkeys(path.removeprefix(".") for path in fields))
+
+
+def version_priority(version: str) -> tuple[int, int, int, str]:
+    """Later versions have more of it: v1beta2 than v1beta1, v1 than v1beta2, all of these than other names.
+
+    Source: k8s.io/apimachinery, pkg/version/helpers.go.
+    """
+    found = _VERSION.fullmatch(version)
+    if found is None:  # of such the first in the alphabet is the latest
+        return -1, 0, 0, "".join(chr(_LAST - ord(letter)) for letter in version) + chr(_LAST)
+    return _STAGES[found[2]], int(found[1]), int(found[3] or 0), ""
+
+
+def built_in_kind(definition: Obj) -> ServedKind | None:
+    """The kind of the platform's own that a definition defines once more; None if it defines another one."""
+    spec = definition["spec"]
+    wanted = spec["group"], spec["names"]["plural"], spec["names"]["kind"]
+    return next((info for info in KINDS if (info.group, info.plural, info.kind) == wanted), None)
+
+
+def is_served(definition: Obj) -> bool:
+    """Whether a definition is what its kind is served by."""
+    return is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
+
+
+def is_leaving(definition: Obj) -> bool:
+    """Whether a definition was deleted."""
+    return "deletionTimestamp" in definition["metadata"]
+
+
+def accepted_names(definition: Obj) -> Mapping[str, Any]:
+    """The names that a definition has to itself."""
+    names: Mapping[str, Any] = (definition.get("status") or {}).get("acceptedNames") or {}
+    return names
+
+
+def taken_resources(names: Mapping[str, Any]) -> Sequence[str]:
+    """All by which a kind is named in paths and on command lines."""
+    return [*filter(None, (names.get("plural"), names.get("singular"))), *(names.get("shortNames") or ())]

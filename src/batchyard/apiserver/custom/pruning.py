@@ -1,0 +1,74 @@
+"""What a schema makes of an object before it is checked: unknown fields go, and defaults come.
+
+Both return the value itself where there is nothing to do. Sources: k8s.io/apiextensions-apiserver,
+pkg/apiserver/schema/{pruning,defaulting}/algorithm.go.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from batchyard.apiserver.custom.schemas import EMBEDDED, PRESERVES, ROOT_FIELDS, Schema, additional, items, properties
+
+_Each = Callable[[Any, Schema], Any]
+
+
+def pruned(obj: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """An object without the fields that its schema does not have."""
+    kept = _fields_pruned(obj, schema, is_object=True)
+    return kept if isinstance(kept, dict) else dict(kept)
+
+
+def _pruned(value: Any, schema: Schema) -> Any:
+    if isinstance(value, Mapping):
+        return _fields_pruned(value, schema, is_object=bool(schema.get(EMBEDDED)))
+    if isinstance(value, list) and schema.get("items"):
+        return _each_item(value, items(schema), _pruned)
+    return value
+
+
+def _fields_pruned(value: Mapping[str, Any], schema: Schema, *, is_object: bool) -> Mapping[str, Any]:
+    known, rest, keeps = properties(schema), additional(schema), bool(schema.get(PRESERVES))
+    kept: dict[str, Any] = {}
+    for name, each in value.items():
+        if is_object and name in ROOT_FIELDS:
+            kept[name] = each
+        elif name in known:
+            kept[name] = _pruned(each, known[name])
+        elif rest is not None:
+            kept[name] = _pruned(each, rest) if rest else each
+        elif keeps:
+            kept[name] = each
+    return _same_or_new(value, kept)
+
+
+def with_defaults(value: Any, schema: Schema) -> Any:
+    """A value with the defaults of its schema, and without nulls where there may be none."""
+    if isinstance(value, Mapping):
+        return _fields_completed(value, schema)
+    if isinstance(value, list) and schema.get("items"):
+        return _each_item(value, items(schema), with_defaults)
+    return value
+
+
+def _fields_completed(value: Mapping[str, Any], schema: Schema) -> Mapping[str, Any]:
+    known, rest = properties(schema), additional(schema)
+    new: dict[str, Any] = {}
+    for name, each in value.items():
+        of = known.get(name, rest)
+        if each is None and of and not of.get("nullable") and not of.get(PRESERVES):
+            continue
+        new[name] = with_defaults(each, of) if of else each
+    for name, of in known.items():
+        if name not in new and "default" in of:
+            new[name] = with_defaults(of["default"], of)
+    return _same_or_new(value, new)
+
+
+def _each_item(value: list[Any], schema: Schema, change: _Each) -> list[Any]:
+    new = [change(each, schema) for each in value]
+    return value if all(a is b for a, b in zip(new, value, strict=True)) else new
+
+
+def _same_or_new(old: Mapping[str, Any], new: dict[str, Any]) -> Mapping[str, Any]:
+    is_same = len(old) == len(new) and all(name in new and new[name] is each for name, each in old.items())
+    return old if is_same else new

@@ -1,0 +1,152 @@
+"""The rules that a schema has for its values, in the Common Expression Language: `x-kubernetes-validations`.
+
+They are compiled once, when a definition comes to be served. A rule that compares with what was there before is asked
+where something was, and where it can be told what: in fields, in mappings, in lists whose items have keys.
+Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/validation.go.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation.faults import printed
+from batchyard.apiserver.custom.cel_values import cel_value
+from batchyard.apiserver.custom.schemas import (
+    LIST_TYPE,
+    MAP_KEYS,
+    MAP_TYPE,
+    RULES,
+    Schema,
+    additional,
+    has_somewhere,
+    identity,
+    items,
+    properties,
+)
+
+NOTHING: Final = object()
+"""There was no such value before."""
+
+
+class Rule(NamedTuple):
+    """One rule, as it was written and compiled."""
+
+    written: Mapping[str, Any]
+    program: Any
+    uses_old: bool
+    #: Makes the message; None where there is none to make it.
+    message: Any
+
+    @property
+    def takes_none(self) -> bool:
+        """Whether it is asked where nothing was before, too."""
+        return bool(self.written.get("optionalOldSelf"))
+
+
+class Rules:
+    """The rules of a value and of all within it."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._own = [rule for written in schema.get(RULES) or () if (rule := _compiled(written)) is not None]
+        self._fields = {name: Rules(of) for name, of in properties(schema).items() if has_somewhere(of, RULES)}
+        rest, item = additional(schema), items(schema)
+        self._rest = Rules(rest) if rest and has_somewhere(rest, RULES) else None
+        self._item = Rules(item) if has_somewhere(item, RULES) else None
+
+    def faults(self, value: Any, old: Any, path: str) -> Iterator[FieldError]:
+        """What a value breaks; `old` is what was there before, or NOTHING."""
+        if value is None:
+            return
+        if self._own:
+            yield from self._own_faults(value, old, path)
+        if isinstance(value, Mapping):
+            yield from self._faults_of_fields(value, old, path)
+        elif isinstance(value, list) and self._item is not None:
+            before = self._known_items(old)
+            keys: Sequence[str] = self._schema.get(MAP_KEYS) or ()
+            for i, each in enumerate(value):
+                was = before.get(identity(each, keys, items(self._schema)), NOTHING) if before else NOTHING
+                yield from self._item.faults(each, was, f"{path}[{i}]")
+
+    def _faults_of_fields(self, value: Mapping[str, Any], old: Any, path: str) -> Iterator[FieldError]:
+        is_known = isinstance(old, Mapping) and self._schema.get(MAP_TYPE) != "atomic"
+        for name, each in value.items():
+            rules = self._fields.get(name, self._rest)
+            if rules is not None:
+                was = old.get(name, NOTHING) if is_known else NOTHING
+                yield from rules.faults(each, was, f"{path}.{name}" if path else name)
+
+    def _known_items(self, old: Any) -> dict[Any, Any]:
+        """The items there were, by what tells them apart."""
+        if self._schema.get(LIST_TYPE) != "map" or not isinstance(old, list):
+            return {}
+        return {identity(each, self._schema.get(MAP_KEYS) or (), items(self._schema)): each for each in old}
+
+    def _own_faults(self, value: Any, old: Any, path: str) -> Iterator[FieldError]:
+        before = None if old is NOTHING else cel_value(old, self._schema)
+        variables = {
+            "self": cel_value(value, self._schema),
+            "oldSelf": before,
+            "before": before,
+            "wasThere": old is not NOTHING,
+        }
+        for rule in self._own:
+            if not rule.uses_old or rule.takes_none or old is not NOTHING:
+                yield from self._broken(rule, variables, path)
+
+    def _broken(self, rule: Rule, variables: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+        from batchyard.apiserver.custom.cel import evaluated  # noqa: PLC0415 - loaded where there are rules
+
+        holds, wrong = evaluated(rule.program, variables)
+        if holds is True:
+            return
+        shown, reason = printed(self._schema.get("type", "object")), rule.written.get("reason", "FieldValueInvalid")
+        at = f"{path}{rule.written.get('fieldPath', '')}".removeprefix(".") or "<nil>"
+        if wrong:
+            yield FieldError(at, f"Invalid value: {shown}: {wrong} evaluating rule: {_message(rule, variables)}")
+            return
+        begun = {
+            "FieldValueRequired": "Required value: ",
+            "FieldValueForbidden": "Forbidden: ",
+            "FieldValueDuplicate": "Duplicate value: ",
+        }.get(reason, f"Invalid value: {shown}: ")
+        yield FieldError(at, begun + _message(rule, variables))
+
+
+def check_rule(written: Mapping[str, Any]) -> tuple[str, str]:
+    """What is wrong with a rule, and what of it we lack: one of them at most."""
+    from batchyard.apiserver.custom.cel import NotCompiled, expression, rule  # noqa: PLC0415
+
+    try:
+        rule(written["rule"], optional_old=bool(written.get("optionalOldSelf")))
+        if written.get("messageExpression"):
+            expression(written["messageExpression"])
+    except NotCompiled as error:
+        return ("", error.lacking) if error.lacking else (str(error), "")
+    return "", ""
+
+
+def _compiled(written: Mapping[str, Any]) -> Rule | None:
+    """The rule; None where it needs what we lack, which was told when its definition was made."""
+    from batchyard.apiserver.custom.cel import NotCompiled, expression, rule  # noqa: PLC0415
+
+    try:
+        found = rule(written["rule"], optional_old=bool(written.get("optionalOldSelf")))
+        told = written.get("messageExpression")
+        message = expression(told).program if told else None
+    except NotCompiled:
+        return None
+    return Rule(written, found.program, found.uses_old, message)
+
+
+def _message(rule: Rule, variables: Mapping[str, Any]) -> str:
+    """What is said of a rule that is broken."""
+    from batchyard.apiserver.custom.cel import evaluated  # noqa: PLC0415
+
+    if rule.message is not None:
+        made, _ = evaluated(rule.message, variables)
+        if isinstance(made, str) and made.strip() and "\n" not in made:
+            return made.strip()
+    written: str = rule.written.get("message") or f"failed rule: {rule.written['rule'].strip()}"
+    return written

@@ -1,0 +1,61 @@
+"""What is served of the kinds that users define: it follows the definitions as they are stored."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from batchyard.api.custom_kinds import DEFINITION, is_leaving, is_served, kind_of
+from batchyard.api.meta import Obj
+from batchyard.apiserver.custom.scale import Objects, Scale
+from batchyard.apiserver.custom.strategy import CustomStrategy
+from batchyard.apiserver.resources import Answer, Resource, Resources
+from batchyard.ports.client import WatchEvent
+
+
+class Found(Objects, Protocol):
+    """Where the objects are."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+
+
+class CustomResources:
+    """Serves the kinds of all definitions that are established, from the start and with every change."""
+
+    def __init__(self, objects: Found, resources: Resources) -> None:
+        self._objects = objects
+        self._resources = resources
+        self._served: Mapping[tuple[Any, ...], Resource] = {}
+        self._refresh()
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a change."""
+        if event.key.kind == DEFINITION:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        definitions = [each for each in self._objects.list(DEFINITION) if is_served(each)]
+        served = {
+            key: self._served.get(key) or _resource(each, self._objects)
+            for each in definitions
+            for key in [_key_of(each)]
+        }
+        if served.keys() != self._served.keys():
+            self._resources.serve_also(served.values())
+        self._served = served
+
+
+def _key_of(definition: Obj) -> tuple[Any, ...]:
+    """What a definition's resource follows from."""
+    metadata = definition["metadata"]
+    return metadata["uid"], metadata.get("generation"), is_leaving(definition)
+
+
+def _resource(definition: Obj, objects: Objects) -> Resource:
+    """The kind of a definition, as it is served."""
+    info, versions = kind_of(definition), definition["spec"]["versions"]
+    strategy = CustomStrategy(info, versions, is_leaving=is_leaving(definition))
+    parts = ("status",) if info.has_status else ()
+    scales = [(each.get("subresources") or {}).get("scale") for each in versions]
+    scale = next(filter(None, scales), None)
+    answers: dict[str, Answer] = {} if scale is None else {"scale": Scale(objects, info, strategy, scale).answer()}
+    return Resource(info, strategy, parts, answers=answers, shape=strategy.shape, drops_unknown=True)

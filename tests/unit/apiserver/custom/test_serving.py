@@ -1,0 +1,114 @@
+"""How kinds that users define are served: columns, scale, selectors, discovery, schemas."""
+
+from typing import Any
+
+from unit.apiserver.custom.space import (
+    DEFINITIONS,
+    NAME,
+    ROCKETS,
+    Space,
+    definition,
+    rocket,
+    schema_of,
+    space,
+    version_of,
+)
+
+WHOLE = {"type": "integer"}
+TEXT = {"type": "string"}
+TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
+MERGE = {"content-type": "application/merge-patch+json"}
+SCALE = {"specReplicasPath": ".spec.engines", "statusReplicasPath": ".status.engines"}
+
+
+def cells(api: Space, path: str = ROCKETS) -> tuple[list[tuple[str, str, int]], list[str]]:
+    """The columns of a table, and the cells of its first row."""
+    table = api.get(path, accept=TABLE)
+    columns = [(each["name"], each["type"], each["priority"]) for each in table["columnDefinitions"]]
+    return columns, table["rows"][0]["cells"]
+
+
+def test_columns_are_those_of_the_definition() -> None:
+    columns: list[dict[str, Any]] = [
+        {"name": "Engines", "type": "integer", "jsonPath": ".spec.engines"},
+        {"name": "Crewed", "type": "boolean", "jsonPath": ".spec.crewed", "priority": 1},
+        {"name": "Made", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        {"name": "Ready", "type": "string", "jsonPath": '.spec.list[?(@.type=="Ready")].status'},
+        {"name": "First", "type": "string", "jsonPath": ".spec.list[0].type"},
+        {"name": "Label", "type": "string", "jsonPath": r".metadata.labels.a\.b/c"},
+        {"name": "None", "type": "string", "jsonPath": ".spec.nothing"},
+    ]
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": anything}}
+    api = space(schema, additionalPrinterColumns=columns)
+    sent = rocket(engines=2, crewed=True, list=[{"type": "Up", "status": "x"}, {"type": "Ready", "status": "Yes"}])
+    sent["metadata"]["labels"] = {"a.b/c": "d"}
+    api.post(ROCKETS, sent)
+    told, row = cells(api)
+    assert told[:3] == [("Name", "string", 0), ("Engines", "integer", 0), ("Crewed", "boolean", 1)]
+    assert row == ["ariane", "2", "true", "0s", "Yes", "Up", "d", ""]
+
+
+def test_without_columns_there_is_the_age() -> None:
+    api = space(schema_of())
+    api.post(ROCKETS, rocket())
+    assert cells(api) == ([("Name", "string", 0), ("Age", "date", 0)], ["ariane", "0s"])
+
+
+def test_definitions_tell_when_they_were_made() -> None:
+    told, row = cells(space(schema_of()), DEFINITIONS)
+    assert told == [("Name", "string", 0), ("Created At", "date", 0)]
+    assert row == [NAME, "1970-01-01T00:00:00Z"]
+
+
+def test_a_scale_is_read_and_changed() -> None:
+    api = space(schema_of(engines={**WHOLE, "maximum": 5}), subresources={"status": {}, "scale": SCALE})
+    api.post(ROCKETS, rocket(engines=2))
+    path = f"{ROCKETS}/ariane/scale"
+    scale = api.get(path)
+    assert (scale["kind"], scale["spec"], scale["status"]) == ("Scale", {"replicas": 2}, {"replicas": 0})
+    assert api.ask("PUT", path, {**scale, "spec": {"replicas": 3}}).body["spec"] == {"replicas": 3}
+    assert api.get(f"{ROCKETS}/ariane")["metadata"]["generation"] == 2
+    assert api.ask("PUT", path, {**scale, "spec": {"replicas": 4}}).code == 409
+    assert api.ask("PATCH", path, {"spec": {"replicas": 9}}, headers=MERGE).code == 422
+    assert api.ask("PATCH", path, {"spec": {"replicas": -1}}, headers=MERGE).code == 422
+    assert api.ask("GET", f"{ROCKETS}/none/scale").code == 404
+
+
+def test_objects_are_selected_by_the_fields_of_the_definition() -> None:
+    api = space(schema_of(orbit=TEXT), selectableFields=[{"jsonPath": ".spec.orbit"}])
+    api.post(ROCKETS, rocket("a", orbit="low"))
+    api.post(ROCKETS, rocket("b", orbit="high"))
+    found = api.get(f"{ROCKETS}?fieldSelector=spec.orbit=high")["items"]
+    assert [each["metadata"]["name"] for each in found] == ["b"]
+    assert api.ask("GET", f"{ROCKETS}?fieldSelector=spec.other=high").code == 400
+
+
+def test_clients_discover_the_kind() -> None:
+    api = Space()
+    status = version_of(schema_of(), subresources={"status": {}, "scale": SCALE})
+    api.define(definition(status, version_of(schema_of(), "v1beta1"), shortNames=["rk"], categories=["all"]))
+    group = api.get("/apis/space.example.com")
+    assert [each["version"] for each in group["versions"]] == ["v1", "v1beta1"]
+    first, *parts = api.get("/apis/space.example.com/v1")["resources"]
+    assert (first["shortNames"], first["categories"]) == (["rk"], ["all"])
+    assert [(part["name"], part["kind"]) for part in parts] == [
+        ("rockets/status", "Rocket"),
+        ("rockets/scale", "Scale"),
+    ]
+
+
+def test_schemas_are_shown_with_their_descriptions() -> None:
+    api = space(schema_of(orbit={**TEXT, "description": "How far up."}))
+    schemas = api.get("/openapi/v3/apis/space.example.com/v1")["components"]["schemas"]
+    told = schemas["com.example.space.v1.Rocket"]["properties"]
+    assert told["spec"]["properties"]["orbit"]["description"] == "How far up."
+    assert told["metadata"] == {"allOf": [{"$ref": "#/components/schemas/io.k8s.ObjectMeta"}]}
+    assert "ownerReferences" in schemas["io.k8s.ObjectMeta"]["properties"]
+
+
+def test_a_watch_tells_of_such_objects() -> None:
+    api = space(schema_of(orbit=TEXT))
+    watch = api.watch(f"{ROCKETS}?watch=true")
+    api.post(ROCKETS, rocket(orbit="low"))
+    assert [(event["type"], event["object"]["spec"]) for event in watch.take()] == [("ADDED", {"orbit": "low"})]
