@@ -44,7 +44,7 @@ def test_a_kind_is_defined_used_and_gone(tmp_path: Path) -> None:
 
 
 def _defined(platform: Running) -> None:
-    platform.kubectl("create", "-f", DEFINITION)
+    platform.kubectl("apply", "--server-side", "-f", DEFINITION)
     platform.kubectl("wait", "--for=condition=Established", "--timeout=10s", f"crd/{NAME}")
     header, row = platform.kubectl("get", "crd").splitlines()
     assert header.split() == ["NAME", "CREATED", "AT"]
@@ -55,7 +55,9 @@ def _defined(platform: Running) -> None:
 
 
 def _good_and_bad(platform: Running) -> None:
-    platform.kubectl("apply", "-f", "-", sent=rocket("ariane", **GOOD))
+    told = platform.kubectl("apply", "-f", "-", sent=rocket("ariane", **GOOD), fails=True)
+    assert 'strict decoding error: unknown field "spec.unknown"' in told
+    platform.kubectl("apply", "--validate=ignore", "-f", "-", sent=rocket("ariane", **GOOD))
     spec = json.loads(platform.kubectl("get", "rk", "ariane", "-o", "jsonpath={.spec}"))
     assert spec["crew"] == [{"name": "ann", "role": "pilot"}]
     assert "unknown" not in spec

@@ -66,6 +66,15 @@ def test_unknown_fields_go_where_they_are_not_kept() -> None:
     }
 
 
+def test_unknown_fields_are_told() -> None:
+    inner = {"type": "object", "x-kubernetes-embedded-resource": True, "properties": {"spec": {"type": "object"}}}
+    api = space(schema_of(inner=inner))
+    sent = rocket(gone=1, inner={"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "data": 2})
+    assert api.ask("POST", ROCKETS, sent).warnings == ('unknown field "spec.gone"', 'unknown field "spec.inner.data"')
+    strict = api.ask("POST", f"{ROCKETS}?fieldValidation=Strict", sent)
+    assert (strict.code, "strict decoding error" in strict.body["message"]) == (400, True)
+
+
 def test_an_embedded_object_keeps_what_all_objects_have() -> None:
     inner = {"type": "object", "x-kubernetes-embedded-resource": True, "properties": {"spec": {"type": "object"}}}
     sent = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"gone": 1}, "data": 2}

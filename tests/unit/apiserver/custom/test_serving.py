@@ -107,6 +107,24 @@ def test_schemas_are_shown_with_their_descriptions() -> None:
     assert "ownerReferences" in schemas["io.k8s.ObjectMeta"]["properties"]
 
 
+def test_items_are_applied_by_their_keys() -> None:
+    item = {"type": "object", "required": ["name"], "properties": {"name": TEXT}}
+    crew = {"type": "array", "items": item, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+    api, apply = space(schema_of(crew=crew)), {"content-type": "application/apply-patch+yaml"}
+    for manager in ("one", "other"):
+        api.ask("PATCH", f"{ROCKETS}/a?fieldManager={manager}", rocket("a", crew=[{"name": manager}]), headers=apply)
+    assert api.get(f"{ROCKETS}/a")["spec"]["crew"] == [{"name": "one"}, {"name": "other"}]
+    api.ask("PATCH", f"{ROCKETS}/a?fieldManager=one", rocket("a", crew=[]), headers=apply)
+    assert api.get(f"{ROCKETS}/a")["spec"]["crew"] == [{"name": "other"}]
+
+
+def test_no_patch_is_strategic() -> None:
+    api, strategic = space(schema_of()), {"content-type": "application/strategic-merge-patch+json"}
+    api.post(ROCKETS, rocket("a"))
+    assert api.ask("PATCH", f"{ROCKETS}/a", {}, headers=strategic).code == 415
+    assert api.ask("PATCH", f"{DEFINITIONS}/{NAME}", {}, headers=strategic).code == 200
+
+
 def test_a_watch_tells_of_such_objects() -> None:
     api = space(schema_of(orbit=TEXT))
     watch = api.watch(f"{ROCKETS}?watch=true")
