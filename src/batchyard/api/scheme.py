@@ -94,7 +94,9 @@ def _built_in(
     constant: str, plural: str, *short_names: str, namespaced: bool = True, has_status: bool = False
 ) -> ServedKind:
     kind, _, group = constant.partition(".")
-    return ServedKind(constant, kind, group, ("v1",), "v1", plural, kind.lower(), short_names, namespaced, has_status)
+    names = plural, kind.lower(), short_names
+    categories = ("all",) if constant in _OF_ALL else ()
+    return ServedKind(constant, kind, group, ("v1",), "v1", *names, namespaced, has_status, categories=categories)
 
 
 def _idle(constant: str, plural: str, *short_names: str, has_status: bool = True) -> ServedKind:
@@ -128,6 +130,9 @@ def _cloud(constant: str, *, has_status: bool = False) -> ServedKind:
     singular = kind.lower()
     return ServedKind(constant, kind, group, ("v1alpha1",), "v1alpha1", f"{singular}s", singular, has_status=has_status)
 
+
+#: The kinds that `kubectl get all` is about.
+_OF_ALL: Final = (POD, SERVICE, JOB, CRON_JOB, DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET)
 
 #: All kinds, in the order in which manifests that depend on each other are best applied.
 KINDS: Final[tuple[ServedKind, ...]] = (

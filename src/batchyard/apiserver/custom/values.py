@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
+from batchyard.api.quantity import INT64_MAX
 from batchyard.api.validation.faults import printed
 from batchyard.apiserver.custom.formats import is_of_format
 from batchyard.apiserver.custom.patterns import matches
@@ -46,6 +47,8 @@ def _is_of_type(value: Any, schema: Schema) -> bool:
     found, wanted = _type_of(value), schema.get("type")
     if schema.get(INT_OR_STRING):
         return found in ("integer", "string")
+    if found == "number" and isinstance(value, int):
+        return False  # more than Go's numbers hold
     if wanted in _NUMBERS and found in _NUMBERS:
         return wanted == "number" or found == "integer" or value.is_integer()
     return wanted is None or found == wanted
@@ -58,7 +61,7 @@ def _type_of(value: Any) -> str:
         case bool():
             return "boolean"
         case int():
-            return "integer"
+            return "integer" if -INT64_MAX <= value <= INT64_MAX else "number"
         case float():
             return "number"
         case str():

@@ -14,6 +14,8 @@ FAULTS: list[tuple[dict[str, Any], Any, str]] = [
     (WHOLE, "x", 'Invalid value: "string": spec.at in body must be of type integer: "string"'),
     (WHOLE, 1.5, 'Invalid value: "number": spec.at in body must be of type integer: "number"'),
     (TEXT, 1, 'Invalid value: "integer": spec.at in body must be of type string: "integer"'),
+    (WHOLE, 10**400, 'spec.at in body must be of type integer: "number"'),
+    ({"type": "number", "multipleOf": 0.5}, 10**400, 'spec.at in body must be of type number: "number"'),
     ({"x-kubernetes-int-or-string": True}, True, "must be of type integer,string"),
     ({**TEXT, "enum": ["a", "b"]}, "c", 'Unsupported value: "c": supported values: "a", "b"'),
     ({**TEXT, "maxLength": 2}, "abc", "Too long: may not be more than 2 bytes"),
