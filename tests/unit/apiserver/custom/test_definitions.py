@@ -190,3 +190,23 @@ def test_a_deprecated_version_says_so() -> None:
     api.define(definition(version_of(schema_of()), older))
     made = api.ask("POST", ROCKETS.replace("v1", "v1beta1"), rocket(version="v1beta1"))
     assert made.warnings == ("space.example.com/v1beta1 Rocket is deprecated",)
+
+
+def test_paths_of_columns_and_scales_are_read() -> None:
+    column = {"name": "At", "type": "text", "jsonPath": ".spec[bad"}
+    scale = {"specReplicasPath": ".status.a", "statusReplicasPath": ".status.b", "labelSelectorPath": ".at"}
+    version = version_of(schema_of(), additionalPrinterColumns=[column], subresources={"scale": scale})
+    fields = [told.partition(": ")[0] for told in Space().refused(definition(version), DEFINITIONS)]
+    assert fields == [
+        "spec.versions[0].additionalPrinterColumns[0].type",
+        "spec.versions[0].additionalPrinterColumns[0].jsonPath",
+        "spec.versions[0].subresources.scale.specReplicasPath",
+        "spec.versions[0].subresources.scale.labelSelectorPath",
+    ]
+
+
+def test_only_fields_with_plain_values_can_be_selected_by() -> None:
+    paths = [".spec.orbit", ".spec.orbit", ".spec.none", ".spec"]
+    version = version_of(schema_of(orbit=TEXT), selectableFields=[{"jsonPath": path} for path in paths])
+    fields = [told.partition(": ")[0] for told in Space().refused(definition(version), DEFINITIONS)]
+    assert fields == [f"spec.versions[0].selectableFields[{i}].jsonPath" for i in (1, 2, 3)]
