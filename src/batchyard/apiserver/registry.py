@@ -189,11 +189,6 @@ class Registry:
         done = self._write(write, path, path.name, dry_run=options.dry_run)
         return Response(200, _shown(done, path), sent.warnings)
 
-    def _guard(self, obj: Obj, request: Request, path: ResourcePath) -> None:
-        """Refused if the user may not write what is in the object."""
-        if path.resource.guard is not None:
-            path.resource.guard(request.user, obj)
-
     def _write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
         result = self._objects.attempt(write, dry_run=dry_run)
         if result.error is not None:
