@@ -68,6 +68,15 @@ def test_jobs_run_under_quota_to_their_end(platform: Running) -> None:
     assert shown.split().count("Finished") == 3
 
 
+def test_a_drained_node_has_no_pods_left(platform: Running) -> None:
+    platform.kubectl("run", "held", "--image=python:3.12", "--restart=Never", "--", "sleep", "1000000")
+    platform.kubectl("wait", "--for=condition=Ready", "--timeout=30s", "pod/held")
+    node = platform.kubectl("get", "pod", "held", "-o", "jsonpath={.spec.nodeName}")
+    assert "evicting pod default/held" in platform.kubectl("drain", node, "--force", "--timeout=30s")
+    assert platform.kubectl("get", "pods", "--field-selector", f"spec.nodeName={node}", "-o", "name") == ""
+    platform.kubectl("uncordon", node)
+
+
 def test_what_was_answered_survives_a_sudden_end(tmp_path: Path) -> None:
     with Running(tmp_path) as first:
         first.kubectl("create", "namespace", "kept")

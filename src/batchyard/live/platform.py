@@ -15,6 +15,7 @@ from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
+from batchyard.apiserver.evictions import Evictions, with_evictions
 from batchyard.apiserver.managed.in_process import InProcess
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.security import security_of
@@ -105,7 +106,8 @@ class Embedded:
         self._client = LiveClient(self._store, self._kernel, preparations(settings), built_in)
         self.platform = self._wired(settings, cluster or (known[0] if known else None))
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
-        security = security_of(self._client, built_in, tokens)
+        served = with_evictions(built_in, Evictions(self._client, self._kernel.now))
+        security = security_of(self._client, served, tokens)
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
         self._store.listen(CustomResources(self._client, resources).observe)

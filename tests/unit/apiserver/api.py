@@ -14,6 +14,7 @@ from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
+from batchyard.apiserver.evictions import Evictions, with_evictions
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.security import security_of
@@ -92,7 +93,9 @@ class Api:
     def __init__(self, window: int = 1000) -> None:
         self.stored = Stored(window)
         self.tokens = Tokens(self.stored, Sealed(), self.stored.kernel.now)
-        security = security_of(self.stored, [*built_in_resources(), definition_resource()], self.tokens)
+        evictions = Evictions(self.stored, self.stored.kernel.now)
+        served = with_evictions([*built_in_resources(), definition_resource()], evictions)
+        security = security_of(self.stored, served, self.tokens)
         self.stored.store.listen(security.rbac.observe)
         self.audited: list[Audited] = []
         now, resources = self.stored.kernel.now, Resources(security.resources)

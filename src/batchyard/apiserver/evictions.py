@@ -1,0 +1,84 @@
+"""`pods/NAME/eviction`: a pod is asked to go, as `kubectl drain` asks.
+
+What is running is first marked as disrupted, so that its Job need not count it as failed. Disruption budgets are kept
+as objects, and nobody works out what they allow: they stop nobody yet. Source: Kubernetes's
+pkg/registry/core/pod/storage/eviction.go.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.bodies import read_body
+from batchyard.apiserver.options import delete_options
+from batchyard.apiserver.request import Refused, Request, Response, bad_request
+from batchyard.apiserver.resources import Answer, Resource
+from batchyard.base.instant import Instant
+from batchyard.core.lifecycle import pod as lifecycle
+from batchyard.ports.client import Delete, Propagation, UpdateStatus, Write, WriteResult
+
+_GROUP: Final = "policy"
+_KIND: Final = "Eviction"
+
+
+class Objects(Protocol):
+    """Where the pods are."""
+
+    def get(self, key: Key) -> Obj | None:
+        """The object, or None."""
+
+    def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
+        """Do one write now."""
+
+
+class Evictions:
+    """See the module."""
+
+    def __init__(self, objects: Objects, now: Callable[[], Instant]) -> None:
+        self._objects = objects
+        self._now = now
+
+    def answer(self) -> Answer:
+        """Who answers there."""
+        return Answer(_GROUP, "v1", _KIND, {"POST": self._create})
+
+    def _create(self, request: Request, namespace: str, name: str) -> Response:
+        sent = read_body(request).value
+        if not isinstance(sent, Mapping) or sent.get("kind", _KIND) != _KIND:
+            raise bad_request("the body of the request is no Eviction")
+        metadata = sent.get("metadata")
+        if isinstance(metadata, Mapping) and metadata.get("name", name) != name:
+            raise bad_request("name in URL does not match name in Eviction object")
+        options = delete_options(request, sent.get("deleteOptions") or {})
+        pod = self._objects.get(Key(scheme.POD, namespace, name))
+        if pod is None:
+            details = {"name": name, "kind": "pods"}
+            raise Refused(404, "NotFound", f'pods "{name}" not found', details)
+        if options.uid not in (None, pod["metadata"]["uid"]):
+            raise _conflict(name, f"the pod has uid {pod['metadata']['uid']}")
+        if not lifecycle.is_terminal(pod) and not lifecycle.is_terminating(pod):
+            disrupted = lifecycle.disrupted(pod, lifecycle.BY_EVICTION, self._now())
+            self._done(UpdateStatus(disrupted), name, dry_run=options.dry_run)
+        gone = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
+        self._done(gone, name, dry_run=options.dry_run)
+        return Response(201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+
+    def _done(self, write: Write, name: str, *, dry_run: bool) -> None:
+        error = self._objects.attempt(write, dry_run=dry_run).error
+        if error is not None:
+            raise _conflict(name, str(error))
+
+
+def with_evictions(resources: Iterable[Resource], evictions: Evictions) -> list[Resource]:
+    """The resources, of which pods can be evicted."""
+    return [
+        resource._replace(answers={**resource.answers, "eviction": evictions.answer()})
+        if resource.info.constant == scheme.POD
+        else resource
+        for resource in resources
+    ]
+
+
+def _conflict(name: str, why: str) -> Refused:
+    return Refused(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {why}')
