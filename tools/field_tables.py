@@ -4,7 +4,7 @@
     python tools/field_tables.py                 native.json alone, from lightkube-models and the tables there
 
 With `--merging FILE` native.json also learns anew how lists and mappings are merged; otherwise it keeps what it says of
-that. FILE is Kubernetes' own JSON schema with its x-kubernetes-* words: `_definitions.json` of a version in the PyPI
+that. FILE is Kubernetes' own JSON schema with its x-kubernetes-* words: `_definitions.json` of a version in the Python
 package kubernetes-validate.
 
 Tables hold facts only: names, types, what is required, bounds, defaults, how lists are merged. Their format is in
