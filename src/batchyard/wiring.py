@@ -84,12 +84,9 @@ class Settings:
     profile: Profile = Profile.BALANCED
     #: Whether gangs that lost a machine get the machines of others of lower priority, whole.
     hotswap: bool = True
-    #: Whether Events are objects, as people read them with kubectl; then they go after an hour.
-    with_events: bool = False
-    #: Whether others than the platform itself come to it: Namespaces have ServiceAccounts, ClusterRoles are aggregated.
-    with_users: bool = False
-    #: Whether users may define kinds of their own.
-    with_custom_kinds: bool = False
+    #: Whether others come to it through the API: Events are objects, which go after an hour; Namespaces have
+    #: ServiceAccounts, ClusterRoles are aggregated, and users may define kinds of their own.
+    with_api: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +106,12 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         JobPods(),
         JobSetController(),
         TtlAfterFinished(),
-        Namespaces(with_custom_kinds=settings.with_custom_kinds),
-        *((CustomResourceDefinitions(),) if settings.with_custom_kinds else ()),
-        *((ServiceAccounts(), ClusterRoleAggregation()) if settings.with_users else ()),
+        Namespaces(with_custom_kinds=settings.with_api),
+        *((CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation()) if settings.with_api else ()),
         *(_nodes(settings) if settings.with_nodes else ()),
         *ports.runtime,
         *ports.cloud,
-        *((EventExpiry(),) if settings.with_events else ()),
+        *((EventExpiry(),) if settings.with_api else ()),
         InUse(index),
         QueueStatus(index, fair_sharing=settings.policy.fair_sharing),
     ]
@@ -131,7 +127,7 @@ def preparations(settings: Settings) -> Mapping[str, Prepare]:
     }
     kinds = [info.constant for info in scheme.KINDS if info.namespaced]
     prepared: dict[str, Prepare] = {kind: partial(_prepared_in_namespace, further.get(kind)) for kind in kinds}
-    return {**prepared, ANY_OTHER: _prepared_wherever} if settings.with_custom_kinds else prepared
+    return {**prepared, ANY_OTHER: _prepared_wherever} if settings.with_api else prepared
 
 
 def guards() -> Mapping[str, Guard]:

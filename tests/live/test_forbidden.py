@@ -172,6 +172,10 @@ class _Objects:
     def get(self, _key: object) -> None:
         """None is needed."""
 
+    def list(self, _kind: str, _namespace: str | None = None) -> tuple[()]:
+        """None is needed."""
+        return ()
+
 
 @pytest.fixture(scope="module")
 def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Caller]]:

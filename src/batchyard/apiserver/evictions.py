@@ -6,30 +6,21 @@ pkg/registry/core/pod/storage/eviction.go.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key
 from batchyard.apiserver.bodies import read_body
+from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.options import delete_options
 from batchyard.apiserver.request import Refused, Request, Response, bad_request
-from batchyard.apiserver.resources import Answer, Resource
+from batchyard.apiserver.resources import Answer, Resource, with_answer
 from batchyard.base.instant import Instant
 from batchyard.core.lifecycle import pod as lifecycle
-from batchyard.ports.client import Delete, Propagation, UpdateStatus, Write, WriteResult
+from batchyard.ports.client import Delete, Propagation, UpdateStatus, Write
 
 _GROUP: Final = "policy"
 _KIND: Final = "Eviction"
-
-
-class Objects(Protocol):
-    """Where the pods are."""
-
-    def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
-
-    def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
-        """Do one write now."""
 
 
 class Evictions:
@@ -70,14 +61,9 @@ class Evictions:
             raise _conflict(name, str(error))
 
 
-def with_evictions(resources: Iterable[Resource], evictions: Evictions) -> list[Resource]:
+def with_evictions(resources: Iterable[Resource], objects: Objects, now: Callable[[], Instant]) -> list[Resource]:
     """The resources, of which pods can be evicted."""
-    return [
-        resource._replace(answers={**resource.answers, "eviction": evictions.answer()})
-        if resource.info.constant == scheme.POD
-        else resource
-        for resource in resources
-    ]
+    return with_answer(resources, scheme.POD, "eviction", Evictions(objects, now).answer())
 
 
 def _conflict(name: str, why: str) -> Refused:

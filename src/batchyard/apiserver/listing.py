@@ -9,12 +9,13 @@ import base64
 import binascii
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import Refused, Request, bad_request, causes_of
 from batchyard.apiserver.selection import Selection, selection_of
@@ -27,17 +28,6 @@ _TOO_OLD: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter."
 )
-
-
-class Listed(Protocol):
-    """Where the objects are."""
-
-    @property
-    def revision(self) -> int:
-        """The revision of the last change."""
-
-    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name; the list never changes."""
 
 
 class Page(NamedTuple):
@@ -62,7 +52,7 @@ _decode_token = msgspec.json.Decoder(_Token).decode
 class Lists:
     """See the module."""
 
-    def __init__(self, objects: Listed) -> None:
+    def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._held: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
 

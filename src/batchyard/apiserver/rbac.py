@@ -5,25 +5,19 @@ alone. Source: Kubernetes's plugin/pkg/auth/authorizer/rbac and pkg/registry/rba
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.apiserver.authentication import MASTERS, User, account_name
 from batchyard.apiserver.authorization import Attributes, Decision
+from batchyard.apiserver.objects import Found
 from batchyard.apiserver.rules import Rule, rules_of
 from batchyard.ports.client import EventType, WatchEvent
 
 GROUP: Final = "rbac.authorization.k8s.io"
 _ROLES: Final = (scheme.ROLE, scheme.CLUSTER_ROLE)
 _BINDINGS: Final = (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
-
-
-class Listed(Protocol):
-    """Where the objects are."""
-
-    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
 
 
 class _Grant(NamedTuple):
@@ -36,7 +30,7 @@ class _Grant(NamedTuple):
 class Rbac:
     """See the module."""
 
-    def __init__(self, objects: Listed) -> None:
+    def __init__(self, objects: Found) -> None:
         self._rules: dict[Key, tuple[Rule, ...]] = {}
         #: By namespace ('': all of them) and subject: what the bindings there give.
         self._grants: dict[tuple[str, str], dict[Key, _Grant]] = {}

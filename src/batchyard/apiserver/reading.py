@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key
 from batchyard.apiserver.listing import Lists, check_not_ahead, revision_of
+from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.refusals import not_found
 from batchyard.apiserver.representation import Representation
@@ -17,20 +18,6 @@ from batchyard.ports.client import WatchEvent
 from batchyard.store.log import Expired
 
 _NO_REVISION: Final = ("", "0")
-
-
-class Objects(Protocol):
-    """Where the objects are."""
-
-    @property
-    def revision(self) -> int:
-        """The revision of the last change."""
-
-    def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
-
-    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name; the list never changes."""
 
 
 class Feed(Protocol):

@@ -6,7 +6,7 @@ preparations. Source of the order of the steps: k8s.io/apiserver, pkg/registry/r
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError, InvalidObject
@@ -16,6 +16,7 @@ from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_js
 from batchyard.apiserver.decoding import Sent, decoded, with_kind
 from batchyard.apiserver.managed.claims import Author, Entry, applied, check_config, created, updated
 from batchyard.apiserver.managed.versions import versions_of
+from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.options import DeleteOptions, WriteOptions, delete_options, write_options
 from batchyard.apiserver.patch import APPLY, check_media_type, patched
 from batchyard.apiserver.paths import ResourcePath
@@ -23,28 +24,11 @@ from batchyard.apiserver.refusals import conflict, details, invalid, not_found, 
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
 from batchyard.apiserver.selection import selection_of
 from batchyard.base.instant import SECOND, Instant
-from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write, WriteResult
+from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write
 
 _STATUS: Final = "status"
 #: What a new object cannot bring along.
 _GIVEN: Final = ("uid", "creationTimestamp", "generation", "selfLink")
-
-
-class Objects(Protocol):
-    """Where the objects are."""
-
-    @property
-    def revision(self) -> int:
-        """The revision of the last change."""
-
-    def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
-
-    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
-        """All objects of a kind, sorted by namespace and name."""
-
-    def attempt(self, write: Write, *, dry_run: bool = False) -> WriteResult:
-        """Do one write now; in a dry run all but keep it."""
 
 
 class Registry:

@@ -138,3 +138,11 @@ def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Res
         for version in info.versions:
             found.setdefault((info.group, version, info.plural), resource)
     return found
+
+
+def with_answer(resources: Iterable[Resource], kind: str, part: str, answer: Answer) -> list[Resource]:
+    """The resources, of which one kind's objects have a part that is answered so."""
+    return [
+        resource._replace(answers={**resource.answers, part: answer}) if resource.info.constant == kind else resource
+        for resource in resources
+    ]

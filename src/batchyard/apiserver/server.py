@@ -6,10 +6,11 @@ from typing import Any, Final
 from batchyard.apiserver.access import HEALTH, Access
 from batchyard.apiserver.audit import Audited, Auditor, no_audit
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
+from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.paths import ResourcePath, resource_at
 from batchyard.apiserver.reading import Feed, Reading
-from batchyard.apiserver.registry import Objects, Registry
+from batchyard.apiserver.registry import Registry
 from batchyard.apiserver.request import (
     Refused,
     Request,

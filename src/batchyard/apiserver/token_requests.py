@@ -4,7 +4,7 @@ Source: Kubernetes's pkg/registry/core/serviceaccount/storage/token.go and pkg/a
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
@@ -12,6 +12,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.times import format_time
 from batchyard.api.validation import faults
 from batchyard.apiserver.bodies import read_body
+from batchyard.apiserver.objects import Found
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
 from batchyard.apiserver.resources import Answer
 from batchyard.apiserver.tokens import ISSUER, Tokens
@@ -25,13 +26,6 @@ _ASKED_MAX: Final = 1 << 32
 _KIND: Final = "TokenRequest"
 _GROUP: Final = "authentication.k8s.io"
 _BOUND: Final = {"Pod": (scheme.POD, "pods"), "Secret": (scheme.SECRET, "secrets")}
-
-
-class Found(Protocol):
-    """Where the objects are."""
-
-    def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
 
 
 class TokenRequests:

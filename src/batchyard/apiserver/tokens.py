@@ -16,6 +16,7 @@ import msgspec
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.authentication import AUTHENTICATED, User, account_groups, account_name
+from batchyard.apiserver.objects import Found
 from batchyard.base.instant import SECOND, Instant
 
 #: Who signs, and for whom a token is that does not say otherwise.
@@ -39,13 +40,6 @@ class Signer(Protocol):
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
         """Whether that is the signature of a message."""
-
-
-class Found(Protocol):
-    """Where the objects are."""
-
-    def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
 
 
 class Verified(NamedTuple):

@@ -15,7 +15,7 @@ from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
-from batchyard.apiserver.evictions import Evictions, with_evictions
+from batchyard.apiserver.evictions import with_evictions
 from batchyard.apiserver.managed.in_process import InProcess
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.security import security_of
@@ -101,12 +101,12 @@ class Embedded:
         report = Report(self._store, place.folder / JOURNAL, wall_clock(), speed, place.sync)
         known = self._store.list(CLUSTER)
         nodes = bool(known) or cluster is not None
-        settings = Settings(with_nodes=nodes, with_events=True, with_users=True, with_custom_kinds=True)
+        settings = Settings(with_nodes=nodes, with_api=True)
         built_in = [*built_in_resources(), definition_resource()]
         self._client = LiveClient(self._store, self._kernel, preparations(settings), built_in)
         self.platform = self._wired(settings, cluster or (known[0] if known else None))
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
-        served = with_evictions(built_in, Evictions(self._client, self._kernel.now))
+        served = with_evictions(built_in, self._client, self._kernel.now)
         security = security_of(self._client, served, tokens)
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)

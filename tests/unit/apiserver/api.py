@@ -14,7 +14,7 @@ from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
-from batchyard.apiserver.evictions import Evictions, with_evictions
+from batchyard.apiserver.evictions import with_evictions
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.security import security_of
@@ -39,7 +39,7 @@ class Stored:
     def __init__(self, window: int) -> None:
         self.kernel = VirtualKernel()
         self.store = Store(window=window)
-        prepared = preparations(Settings(with_custom_kinds=True))
+        prepared = preparations(Settings(with_api=True))
         self.client = LocalClient(self.store, self.kernel, prepare=prepared, guards=guards())
         for name in NAMESPACES:
             self.store.put(Key(scheme.NAMESPACE, "", name), make.namespace(name))
@@ -93,8 +93,8 @@ class Api:
     def __init__(self, window: int = 1000) -> None:
         self.stored = Stored(window)
         self.tokens = Tokens(self.stored, Sealed(), self.stored.kernel.now)
-        evictions = Evictions(self.stored, self.stored.kernel.now)
-        served = with_evictions([*built_in_resources(), definition_resource()], evictions)
+        built_in = [*built_in_resources(), definition_resource()]
+        served = with_evictions(built_in, self.stored, self.stored.kernel.now)
         security = security_of(self.stored, served, self.tokens)
         self.stored.store.listen(security.rbac.observe)
         self.audited: list[Audited] = []

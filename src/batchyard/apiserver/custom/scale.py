@@ -4,7 +4,7 @@ Source: k8s.io/apiextensions-apiserver, pkg/registry/customresource/etcd.go.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from batchyard.api.errors import ApiError, FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_path
@@ -12,24 +12,15 @@ from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.bodies import content_type_of, read_body, read_json
 from batchyard.apiserver.custom.json_path import found_at, path_of
 from batchyard.apiserver.custom.strategy import CustomStrategy
+from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.patch import check_media_type, patched
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
 from batchyard.apiserver.resources import Answer
 from batchyard.apiserver.shapes import FREE
-from batchyard.ports.client import Update, Write, WriteResult
+from batchyard.ports.client import Update
 
 _GROUP: Final = "autoscaling"
 _REPLICAS: Final = "spec.replicas"
-
-
-class Objects(Protocol):
-    """Where the objects are."""
-
-    def get(self, key: Key) -> Obj | None:
-        """The object, or None."""
-
-    def attempt(self, write: Write) -> WriteResult:
-        """Do one write now."""
 
 
 class Scale:
