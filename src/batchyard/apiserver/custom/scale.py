@@ -13,6 +13,7 @@ from batchyard.apiserver.bodies import content_type_of, read_body, read_json
 from batchyard.apiserver.custom.json_path import found_at, path_of
 from batchyard.apiserver.custom.strategy import CustomStrategy
 from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.options import WriteOptions, write_options
 from batchyard.apiserver.patch import check_media_type, patched
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
 from batchyard.apiserver.resources import Answer
@@ -46,28 +47,30 @@ class Scale:
         return Response(200, self._shown(self._found(namespace, name)))
 
     def _update(self, request: Request, namespace: str, name: str) -> Response:
-        return self._scaled(read_body(request).value, self._found(namespace, name))
+        return self._scaled(read_body(request).value, self._found(namespace, name), write_options(request))
 
     def _patch(self, request: Request, namespace: str, name: str) -> Response:
         stored, content_type = self._found(namespace, name), content_type_of(request)
         check_media_type(content_type, strategic=False)
-        return self._scaled(patched(self._shown(stored), content_type, read_json(request.body).value, FREE), stored)
+        sent = patched(self._shown(stored), content_type, read_json(request.body).value, FREE)
+        return self._scaled(sent, stored, write_options(request, content_type))
 
-    def _scaled(self, sent: Any, stored: Obj) -> Response:
+    def _scaled(self, sent: Any, stored: Obj, options: WriteOptions) -> Response:
         """Store the number that is wanted."""
         if not isinstance(sent, Mapping) or sent.get("kind", "Scale") != "Scale":
             raise bad_request("the request's body is no Scale of autoscaling/v1")
-        wanted = (sent.get("spec") or {}).get("replicas", 0)
+        wanted = _part(sent, "spec").get("replicas", 0)
         name = stored["metadata"]["name"]
         if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
             raise _invalid(name, FieldError(_REPLICAS, f"Invalid value: {wanted}: should be a non-negative integer"))
-        asked = (sent.get("metadata") or {}).get("resourceVersion") or stored["metadata"]["resourceVersion"]
+        asked = _part(sent, "metadata").get("resourceVersion") or stored["metadata"]["resourceVersion"]
         new = with_path(stored, self._wanted_at, wanted)
         decoded = self._strategy.decode(new, stored["metadata"].get("namespace", ""))
         faults = decoded.faults or self._strategy.check_update(decoded.obj or {}, stored)
         if faults:
             raise _invalid(name, *faults)
-        result = self._objects.attempt(Update({**new, "metadata": {**new["metadata"], "resourceVersion": asked}}))
+        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": asked}})
+        result = self._objects.attempt(write, dry_run=options.dry_run)
         if result.obj is None:
             raise self._refused(name, result.error)
         return Response(200, self._shown(result.obj))
@@ -93,6 +96,14 @@ class Scale:
         status |= {"selector": selector[0]} if selector else {}
         spec = {"replicas": wanted[0]} if wanted else {}
         return {"kind": "Scale", "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": spec, "status": status}
+
+
+def _part(sent: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """A part of what was sent; Refused if it is no object."""
+    part = sent.get(field) or {}
+    if not isinstance(part, Mapping):
+        raise bad_request(f"{field} must be an object")
+    return part
 
 
 def _invalid(name: str, *faults: FieldError) -> Refused:

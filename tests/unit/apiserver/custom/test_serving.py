@@ -75,6 +75,16 @@ def test_a_scale_is_read_and_changed() -> None:
     assert api.ask("GET", f"{ROCKETS}/none/scale").code == 404
 
 
+def test_a_scale_that_is_only_tried_changes_nothing() -> None:
+    api = space(schema_of(engines=WHOLE), subresources={"status": {}, "scale": SCALE})
+    api.post(ROCKETS, rocket(engines=2))
+    path = f"{ROCKETS}/ariane/scale"
+    scale = api.get(path)
+    assert api.ask("PUT", f"{path}?dryRun=All", {**scale, "spec": {"replicas": 3}}).body["spec"] == {"replicas": 3}
+    assert api.get(path) == scale
+    assert [api.ask("PUT", path, {**scale, part: 3}).code for part in ("spec", "metadata")] == [400, 400]
+
+
 def test_objects_are_selected_by_the_fields_of_the_definition() -> None:
     api = space(schema_of(orbit=TEXT), selectableFields=[{"jsonPath": ".spec.orbit"}])
     api.post(ROCKETS, rocket("a", orbit="low"))
