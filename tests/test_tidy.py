@@ -111,6 +111,12 @@ def test_an_entry_point_reaches_every_module() -> None:
     assert_none(dead_modules())
 
 
+def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
+    hook = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    compiled = [place.removeprefix("/") for place in hook["hooks"]["mypyc"]["include"]]
+    assert_none(modules.interpreted_heirs(python_files(SRC), compiled))
+
+
 def test_every_exception_is_still_needed_and_has_a_reason() -> None:
     found = {(violation.rule, violation.path, violation.subject) for violation in all_violations()}
     rows = TABLES.get("exception", [])
@@ -195,6 +201,14 @@ def test_elif_and_inner_functions_do_not_nest() -> None:
     chain_of_ifs = "if a:\n pass\n" + "elif b:\n pass\n" * 6
     assert found_in(sizes.deep_nesting, function(chain_of_ifs)) == []
     assert found_in(sizes.deep_nesting, function("if a:\n def g():\n  for b in c:\n   while d:\n    if e: pass")) == []
+
+
+def test_an_heir_of_a_compiled_class_is_found() -> None:
+    base = SourceFile("src/a/b.py", "class B: pass\nclass P(Protocol): pass")
+    heir = SourceFile("src/c.py", "from a.b import B, P\nclass C(B): pass\nclass D(P): pass")
+    found = modules.interpreted_heirs([base, heir], ["src/a/"])
+    assert [violation.subject for violation in found] == ["C"]
+    assert not list(modules.interpreted_heirs([base, heir], ["src/"]))
 
 
 def test_a_module_without_docstring_is_found() -> None:

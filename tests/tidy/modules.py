@@ -62,3 +62,32 @@ def _imports(file: SourceFile) -> Iterator[str]:
         for name in named:
             parts = name.split(".")
             yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+#: Classes that mypyc leaves to the interpreter, by what they inherit from.
+_NEVER_COMPILED = frozenset({"NamedTuple", "Enum", "StrEnum", "IntEnum", "Protocol", "TypedDict"})
+
+
+def interpreted_heirs(files: Sequence[SourceFile], compiled: Sequence[str]) -> Iterator[Violation]:
+    """Classes of interpreted modules that inherit from one of a compiled module, which fails only when it runs."""
+    modules = {_module_name(file.path): file for file in files}
+    is_compiled = {name: any(map(file.lies_in, compiled)) for name, file in modules.items()}
+    for file in (file for name, file in modules.items() if not is_compiled[name]):
+        homes = {
+            name.asname or name.name: (node.module, name.name)
+            for node in file.nodes
+            if isinstance(node, ast.ImportFrom) and node.module and is_compiled.get(node.module)
+            for name in node.names
+        }
+        for heir in file.classes():
+            for base in (base.id for base in heir.bases if isinstance(base, ast.Name) and base.id in homes):
+                module, name = homes[base]
+                if _is_compiled_class(modules[module], name):
+                    what = f"{heir.name} inherits from {name}, which is compiled where {heir.name} is not"
+                    yield Violation(file.path, heir.lineno, "compiled-base", heir.name, what, "hold one instead")
+
+
+def _is_compiled_class(file: SourceFile, name: str) -> bool:
+    found = [node for node in file.classes() if node.name == name]
+    bases = {base.id for node in found for base in node.bases if isinstance(base, ast.Name)}
+    return bool(found) and not bases & _NEVER_COMPILED

@@ -1,7 +1,7 @@
 """Requests, responses and errors as values: what lies between the wire and the registry."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError
@@ -12,14 +12,13 @@ JSON: Final = "application/json"
 SEPARATOR: Final = "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request. Names of headers are in lower case; of a query parameter given twice the first counts."""
 
     method: str
     path: str
-    query: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = MappingProxyType({})
+    headers: Mapping[str, str] = MappingProxyType({})
     body: bytes = b""
     user: User = ANONYMOUS
     #: The address it came from.
@@ -27,7 +26,7 @@ class Request:
 
     def made_by(self, user: User) -> "Request":
         """The request as that of another user."""
-        return replace(self, user=user)
+        return self._replace(user=user)
 
     def flag(self, name: str) -> bool:
         """Whether a query parameter says true, as Go's strconv.ParseBool reads it."""

@@ -38,6 +38,8 @@ Prepare: TypeAlias = Callable[[Obj, Reader], Obj]
 """Makes a new object of a kind ready to be stored, its uid and name given; raises an ApiError where it is refused."""
 Guard: TypeAlias = Callable[[Obj], None]
 """Looks at an object of a kind that is to be deleted; raises an ApiError where that is refused."""
+Claim: TypeAlias = Callable[[Write, Callable[[Key], Obj | None]], Write]
+"""Makes a write that was submitted one of somebody who cares for fields, given what is stored."""
 
 #: For which a client makes ready what is of no kind that is named.
 ANY_OTHER: Final = ""
@@ -62,6 +64,10 @@ class Writable(Protocol):
 class Records(Writable, Protocol):
     """What the client needs of a store."""
 
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """All objects of a kind, sorted by namespace and name."""
 
@@ -73,6 +79,7 @@ class LocalClient:
     """Reader and Writer over a store in this process."""
 
     __slots__ = (
+        "_claimed",
         "_collector",
         "_delivering_soon",
         "_events",
@@ -94,6 +101,7 @@ class LocalClient:
         seed: int = 0,
         prepare: Mapping[str, Prepare] | None = None,
         guards: Mapping[str, Guard] | None = None,
+        claimed: Claim | None = None,
     ) -> None:
         self._store = store
         self._kernel = kernel
@@ -104,10 +112,16 @@ class LocalClient:
         self._delivering_soon = False
         self._prepare = prepare or {}
         self._guards = guards or {}
+        self._claimed = claimed
         self._collector = Collector(store.get, lambda write: self._apply(write, store))
         self._minted: dict[Key, int] = {}  # how many uids each key was given at the instant below
         self._minted_at: Instant = kernel.now()
         store.listen(self._observe)
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+        return self._store.revision
 
     def get(self, key: Key) -> Obj | None:
         """The object, or None."""
@@ -136,8 +150,9 @@ class LocalClient:
 
     def submit(self, writes: Iterable[Write], done: Callable[[WriteResult], None]) -> None:
         """Take writes, to be done in order until one is refused; `done` is told of the last that was tried, later."""
+        claimed = self._claimed
         for write in writes:
-            result = self.attempt(write)
+            result = self.attempt(write if claimed is None else claimed(write, self.get))
             if result.error is not None:
                 break
         self.answer(done, result)

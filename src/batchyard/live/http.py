@@ -1,218 +1,260 @@
-"""The wire: ASGI to requests, responses and watches to ASGI. No logic beyond translation."""
+"""HTTP/1.1 on a connection: its requests are answered one after the other, in the order in which they came.
+
+No logic beyond translation, and bounds in time. There is no task and no ASGI between a connection and the platform:
+docs/decisions/0020-the-wire.md says why.
+"""
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
-from dataclasses import replace
-from functools import partial
-from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl
+from collections import deque
+from http import HTTPStatus
+from typing import Any, Final
 
-import msgspec
-
-from batchyard.apiserver.authentication import MASTERS, User, of_certificate
-from batchyard.apiserver.request import SEPARATOR, Refused, Request, Response, bad_request
-from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User, of_certificate
+from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.watching import WatchStream
-from batchyard.live.durability import GroupCommit
-from batchyard.live.kernel import LiveKernel
-from batchyard.live.overload import Load
-from batchyard.store.mark import JournalError
+from batchyard.live.answers import Answers, encoded
+from batchyard.live.connections import Connections
+from batchyard.live.deadline import Deadline
+from batchyard.live.requests import Requests, Whole
+from batchyard.live.streams import Stream
+from batchyard.live.tls import Peer, peer_of
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
+#: Whoever comes over a wire without TLS, which only the owner may open.
 OWNER: Final = of_certificate("admin", (MASTERS,))
-BODY_MAX: Final = 3 * 1024 * 1024
-#: Seconds in which a body has to come, and in which a client has to take what it is sent.
+#: Seconds in which a head has to come, a body, an answer be taken, and the next request come.
+HEAD_WITHIN: Final = 15
 BODY_WITHIN: Final = 30
 TAKEN_WITHIN: Final = 60
-BOOKMARKS_EVERY: Final = 60.0  # seconds
-_UNKEPT: Final = Refused(
-    500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
-)
-_encode = msgspec.json.Encoder().encode
-_LOG: Final = logging.getLogger("batchyard")
+IDLE_WITHIN: Final = 60
+_TEXT: Final = "text/plain; charset=utf-8"
+_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Wire:
-    """An ASGI application in front of an API server."""
+class HttpConnection(asyncio.Protocol):
+    """See the module."""
 
-    def __init__(self, server: ApiServer, kernel: LiveKernel, commit: GroupCommit, revision: Callable[[], int]) -> None:
-        self._server = server
-        self._kernel = kernel
-        self._commit = commit
-        self._revision = revision
-        self._load = Load()
-        self._defects = 0
+    def __init__(self, answers: Answers, connections: Connections, *, is_secure: bool) -> None:
+        self._answers = answers
+        self._connections = connections
+        self._is_secure = is_secure
+        self._loop = asyncio.get_running_loop()
+        self._requests = Requests(self, "")
+        self._deadline = Deadline(self._loop)
+        self._transport: Any = None
+        self._peer: Peer | None = None
+        self._waiting: deque[Whole] = deque()
+        self._answering: Whole | None = None
+        self._stream: Stream | None = None
+        self._is_lost = False
+        self._is_paused = False
+        #: Whether the client takes what is written.
+        self.takes = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; a client that does not take its answer is left."""
-        if scope["type"] == "http":
-            with suppress(TimeoutError):
-                await self._serve(scope, receive, partial(_taken, send))
+    # --- what the event loop tells ---
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            answer = await self._answered(_request(scope), receive)
-        except Refused as refused:
-            answer = refused.response()
-        if isinstance(answer, WatchStream):
-            await self._stream(answer, scope, receive, send)
+    def connection_made(self, transport: Any) -> None:
+        """A connection is there, its handshake done."""
+        self._transport = transport
+        certificate = transport.get_extra_info("peercert")
+        self._peer = peer_of(certificate) if certificate else None
+        address = transport.get_extra_info("peername")
+        self._requests = Requests(self, str(address[0]) if address else "")
+        if not self._connections.enter(self):
+            self._requests.is_over = True
+            self.refuse(503, "Exceeded concurrency limit.")
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._is_lost = True
+        self._connections.leave(self)
+        self._deadline.stop()
+        self._waiting.clear()
+        if self._stream is not None:
+            self._stream.stop()
+            self._answers.leave(self._stream.watch)
+
+    def data_received(self, data: bytes) -> None:
+        """Something came."""
+        self._requests.feed(data)
+        if self._requests.is_over and not self._is_busy:
+            self._transport.close()
+        self._pause(paused=bool(self._waiting))
+        self._wait()
+
+    def pause_writing(self) -> None:
+        """The client does not take what it is sent."""
+        self.takes = False
+        self._wait()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.takes = True
+        if self._stream is not None:
+            self._stream.tell()
+        self._go_on()
+        self._wait()
+
+    # --- what its requests tell ---
+
+    def known(self, request: Request) -> Request:
+        """The request with the user who makes it; Refused where nobody is known."""
+        return self._answers.known(request._replace(user=self._user()))
+
+    def take(self, whole: Whole) -> None:
+        """Answer a request when its turn comes."""
+        self._waiting.append(whole)
+        self._go_on()
+
+    def refuse(self, code: int, why: str) -> None:
+        """Say that what came is no request that is taken, and end."""
+        self._waiting.clear()
+        if self._answering is None:
+            framing, answer = b"\r\ncontent-length: %d" % len(why), Response(code, why, content_type=_TEXT)
+            head = _head(answer, self._connections.date(), framing, is_last=True)
+            self._transport.write(head + why.encode())
+            self._transport.close()
+
+    def invite(self) -> None:
+        """Give leave to send a body; while another request is answered nobody waits for it to be said."""
+        if not self._is_busy:
+            self._transport.write(_CONTINUE)
+
+    # --- answers ---
+
+    def write_part(self, part: bytes) -> None:
+        """Write a part of an answer that has no end yet."""
+        assert self._answering is not None, "a part is one of an answer"
+        self._transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._answering.is_chunked else part)
+
+    def end_parts(self) -> None:
+        """That was the last part."""
+        assert self._answering is not None, "a part is one of an answer"
+        if self._stream is not None:
+            self._answers.leave(self._stream.watch)
+            self._stream = None
+        if self._answering.is_chunked:
+            self._transport.write(b"0\r\n\r\n")
+        self._end_answer()
+
+    def end(self) -> None:
+        """End once what is under way is answered."""
+        self._requests.is_over = True
+        if not self._is_busy:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End now."""
+        self._transport.abort()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._answering is not None or bool(self._waiting)
+
+    def _go_on(self) -> None:
+        """Answer the next request, if its turn has come."""
+        if self._answering is not None or not self._waiting or not self.takes or self._is_lost:
+            return
+        self._answering = whole = self._waiting.popleft()
+        self._pause(paused=bool(self._waiting))
+        if whole.refused is None:
+            self._answers.ask(whole.request, self._answered)
         else:
-            await _respond(answer, send)
+            self._answered(encoded(whole.refused.response()))
 
-    async def _answered(self, request: Request, receive: Receive) -> Response | WatchStream:
-        """The answer; of those who are not known no body is taken."""
-        try:
-            known = self._server.known(request)
-        except Refused:
-            return await self._asked(request)  # where it is refused again, and written down
-        with self._load.of(known.user.name):
-            return await self._asked(replace(known, body=await _body(receive)))
+    def _answered(self, answer: Response | WatchStream) -> None:
+        """Write an answer, or begin a stream."""
+        if self._is_lost:
+            if isinstance(answer, WatchStream):
+                self._answers.leave(answer)
+            return
+        whole = self._answering
+        assert whole is not None, "an answer is one to a request"
+        if isinstance(answer, WatchStream):
+            self._begin(answer, whole)
+            return
+        framing, is_last = b"\r\ncontent-length: %d" % len(answer.body), self._is_last(whole)
+        head = _head(answer, self._connections.date(), framing, is_last=is_last)
+        self._transport.write(head if whole.request.method == "HEAD" else head + answer.body)
+        self._end_answer()
 
-    async def _asked(self, request: Request) -> Response | WatchStream:
-        """The answer, once all it rests on is durable."""
-        future: asyncio.Future[Response | WatchStream] = asyncio.get_running_loop().create_future()
+    def _begin(self, watch: WatchStream, whole: Whole) -> None:
+        """Begin a stream; where it cannot be framed the end of the connection is its end."""
+        framing = b"\r\ntransfer-encoding: chunked" if whole.is_chunked else b""
+        self._answering = whole._replace(is_last=self._is_last(whole) or not whole.is_chunked)
+        date, is_last = self._connections.date(), self._answering.is_last
+        self._transport.write(_head(Response(200, None), date, framing, is_last=is_last))
+        self._stream = Stream(watch, whole.request, self, self._loop)
+        self._stream.tell()
 
-        def work() -> None:
-            answer = self._answer(request)
-            self._commit.when_durable(self._revision(), partial(_settle, future, answer))
+    def _is_last(self, whole: Whole) -> bool:
+        return whole.is_last or (self._requests.is_over and not self._waiting)
 
-        self._kernel.post(work)
-        return await future
+    def _end_answer(self) -> None:
+        whole, self._answering = self._answering, None
+        assert whole is not None, "what ends has begun"
+        if self._is_last(whole):
+            self._requests.is_over = True
+            self._waiting.clear()
+            self._transport.close()
+            return
+        if self._waiting:
+            self._loop.call_soon(self._go_on)
+        self._wait()
 
-    def _answer(self, request: Request) -> Response | WatchStream:
-        """The answer; a defect of ours stops nobody else, and what it was is for the log alone."""
-        try:
-            return self._server.handle(request)
-        except Exception:  # noqa: BLE001 - whatever it is
-            self._defects += 1
-            name = f"{self._kernel.clock():x}-{self._defects}"
-            _LOG.exception("defect %s in the answer to %s %s", name, request.method, request.path)
-            told = f"Internal error occurred: defect {name}; the log of the server says what it is"
-            return Refused(500, "InternalError", told).response()
+    def _pause(self, *, paused: bool) -> None:
+        """Take nothing more from the client while requests wait."""
+        if paused != self._is_paused and not self._is_lost:
+            self._is_paused = paused
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
-    async def _stream(self, watch: WatchStream, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell the events of a watch until its client goes, or its time is over."""
-        news = asyncio.Event()
-        watch.on_news = news.set
-        timeout = _timeout(scope)
-        gone = asyncio.ensure_future(_gone(receive))
-        loop = asyncio.get_running_loop()
-        marked = loop.time()
-        end = marked + timeout
-        await send(_start(200, "application/json"))
-        try:
-            while not gone.done() and loop.time() < end:
-                lines = b"".join(_encode(event) + b"\n" for event in watch.take())
-                if lines:
-                    await send({"type": "http.response.body", "body": lines, "more_body": True})
-                if watch.is_over:
-                    break
-                heard = asyncio.ensure_future(news.wait())
-                wait = min(end, marked + BOOKMARKS_EVERY) - loop.time()
-                await asyncio.wait({heard, gone}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-                heard.cancel()
-                news.clear()
-                if loop.time() >= marked + BOOKMARKS_EVERY:
-                    watch.mark()
-                    marked = loop.time()
-            if not gone.done():
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            self._commit.leave(watch)
-            gone.cancel()
+    def _user(self) -> User:
+        if not self._is_secure:
+            return OWNER
+        return ANONYMOUS if self._peer is None else self._peer.now()
 
+    # --- time ---
 
-async def _taken(send: Send, message: MutableMapping[str, Any]) -> None:
-    async with asyncio.timeout(TAKEN_WITHIN):
-        await send(message)
+    def _wait(self) -> None:
+        """Wait for what is to come next, as long as it may take."""
+        requests, deadline, transport = self._requests, self._deadline, self._transport
+        number = requests.number
+        if self._is_lost:
+            deadline.stop()
+        elif not self.takes:
+            deadline.wait(("taken", number), TAKEN_WITHIN, transport.abort)
+        elif requests.is_in_body:
+            deadline.wait(("body", number), BODY_WITHIN, self._late)
+        elif requests.is_in_head or not number:
+            deadline.wait(("head", number), HEAD_WITHIN, transport.abort)
+        elif not self._is_busy:
+            deadline.wait(("idle", number), IDLE_WITHIN, transport.close)
+        else:
+            deadline.stop()
 
-
-def _settle(
-    future: asyncio.Future[Response | WatchStream], answer: Response | WatchStream, failure: JournalError | None
-) -> None:
-    if not future.done():
-        future.set_result(answer if failure is None else _UNKEPT.response())
-
-
-async def _body(receive: Receive) -> bytes:
-    """The body of a request; Refused if it is too large or does not come."""
-    try:
-        async with asyncio.timeout(BODY_WITHIN):
-            return await _received(receive)
-    except TimeoutError as error:
-        raise Refused(408, "Timeout", f"the request did not come within {BODY_WITHIN} seconds") from error
+    def _late(self) -> None:
+        """A body did not come in its time."""
+        told = f"the request did not come within {BODY_WITHIN} seconds"
+        if not self._requests.end_late(Refused(408, "Timeout", told)):
+            self._transport.abort()
 
 
-async def _received(receive: Receive) -> bytes:
-    parts, length = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise bad_request("the request ended before its body")  # half of one may say something else
-        part = message.get("body", b"")
-        length += len(part)
-        if length > BODY_MAX:
-            raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {BODY_MAX}")
-        parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def _request(scope: Scope) -> Request:
-    """A request without its body."""
-    query: dict[str, str] = {}
-    for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
-        query.setdefault(name, value)
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}{SEPARATOR}{value}" if name in headers else value
-    client = scope.get("client")
-    return Request(scope["method"], scope["path"], query, headers, b"", _user(scope), client[0] if client else "")
-
-
-def _user(scope: Scope) -> User:
-    """Whom the client's certificate names; over a wire without TLS, which only the owner may open, the owner."""
-    if scope["scheme"] != "https":
-        return OWNER
-    user: User = scope["state"]["user"]
-    return user
-
-
-async def _respond(response: Response, send: Send) -> None:
-    is_text = isinstance(response.body, str)
-    body = response.body.encode() if is_text else _encode(response.body)
-    start = _start(response.code, response.content_type, len(body))
+def _head(response: Response, date: bytes, framing: bytes, *, is_last: bool) -> bytes:
+    """The head of an answer; `framing` says how its end is known."""
+    lines = [_LINES[response.code], b"date: ", date, b"\r\ncontent-type: ", response.content_type.encode(), framing]
     if response.retry_after is not None:
-        start["headers"].append((b"retry-after", str(response.retry_after).encode()))
-    start["headers"] += [(b"warning", f'299 - "{_quoted(warning)}"'.encode()) for warning in response.warnings]
-    await send(start)
-    await send({"type": "http.response.body", "body": body})
+        lines.append(b"\r\nretry-after: %d" % response.retry_after)
+    lines += [f'\r\nwarning: 299 - "{_quoted(warning)}"'.encode() for warning in response.warnings]
+    if is_last:
+        lines.append(b"\r\nconnection: close")
+    lines.append(b"\r\n\r\n")
+    return b"".join(lines)
 
 
 def _quoted(warning: str) -> str:
     """A warning as the text of a header."""
     return "".join(filter(str.isprintable, warning.replace("\\", "\\\\").replace('"', '\\"')))
-
-
-def _start(code: int, content_type: str, length: int | None = None) -> dict[str, Any]:
-    headers = [(b"content-type", content_type.encode())]
-    if length is not None:
-        headers.append((b"content-length", str(length).encode()))
-    return {"type": "http.response.start", "status": code, "headers": headers}
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _timeout(scope: Scope) -> float:
-    query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-    text = query.get("timeoutSeconds", "")
-    return float(text) if text.isdecimal() and int(text) else 1800.0

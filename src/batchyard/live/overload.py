@@ -3,9 +3,6 @@
 Source: k8s.io/apiserver, pkg/server/filters/maxinflight.go.
 """
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from batchyard.apiserver.request import Refused
@@ -20,21 +17,21 @@ class Load:
     """See the module."""
 
     def __init__(self) -> None:
-        self._by_user: Counter[str] = Counter()
+        self._by_user: dict[str, int] = {}
         self._all = 0
 
-    @contextmanager
-    def of(self, user: str) -> Iterator[None]:
-        """Count a request of a user while it is under way; Refused where there are too many."""
-        if self._all >= ALL_MAX or self._by_user[user] >= USER_MAX:
+    def enter(self, user: str) -> None:
+        """Count a request of a user until it leaves; Refused where there are too many."""
+        of_user = self._by_user.get(user, 0)
+        if self._all >= ALL_MAX or of_user >= USER_MAX:
             told = "Too many requests, please try again later."
             raise Refused(429, "TooManyRequests", told, {"retryAfterSeconds": RETRY_AFTER})
         self._all += 1
-        self._by_user[user] += 1
-        try:
-            yield
-        finally:
-            self._all -= 1
-            self._by_user[user] -= 1
-            if not self._by_user[user]:
-                del self._by_user[user]
+        self._by_user[user] = of_user + 1
+
+    def leave(self, user: str) -> None:
+        """A request of a user is answered."""
+        self._all -= 1
+        self._by_user[user] -= 1
+        if not self._by_user[user]:
+            del self._by_user[user]

@@ -1,7 +1,7 @@
 """The embedded platform: a durable store, the controllers of every world, and an API server, in one process."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,24 +17,24 @@ from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
 from batchyard.apiserver.evictions import with_evictions
 from batchyard.apiserver.managed.in_process import InProcess
-from batchyard.apiserver.resources import Resource, Resources
+from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.security import security_of
 from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.tokens import Tokens
 from batchyard.base.instant import Instant
-from batchyard.client.local import LocalClient, Prepare
+from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.events import EventRecorder
+from batchyard.live.answers import Answers
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import SigningKey
 from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.folder import JOURNAL
-from batchyard.live.http import Wire
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
-from batchyard.ports.client import Create, EventType, Update, WatchEvent, Write, WriteResult
+from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
@@ -64,29 +64,6 @@ class Place:
     accept_loss: bool = False
 
 
-class LiveClient(LocalClient):
-    """The client in process, with the revision of its store; what it submits is the controllers'."""
-
-    def __init__(
-        self, store: Store, kernel: LiveKernel, prepare: Mapping[str, Prepare], resources: Iterable[Resource]
-    ) -> None:
-        super().__init__(store, kernel, prepare=prepare, guards=guards())
-        self._revisions = store
-        self._controllers = InProcess(resources, kernel.now)
-
-    @property
-    def revision(self) -> int:
-        """The revision of the last change."""
-        return self._revisions.revision
-
-    def submit(self, writes: Iterable[Write], done: Callable[[WriteResult], None]) -> None:
-        """Take writes, to be done in order until one is refused, each upon what those before it have made."""
-        super().submit(map(self._claimed, writes), done)
-
-    def _claimed(self, write: Write) -> Write:
-        return self._controllers.claimed(write, self.get(key_of(write.obj))) if isinstance(write, Update) else write
-
-
 class Embedded:
     """See the module. Made within the event loop that it is to run in."""
 
@@ -103,7 +80,10 @@ class Embedded:
         nodes = bool(known) or cluster is not None
         settings = Settings(with_nodes=nodes, with_api=True)
         built_in = [*built_in_resources(), definition_resource()]
-        self._client = LiveClient(self._store, self._kernel, preparations(settings), built_in)
+        claimed = InProcess(built_in, self._kernel.now).claimed
+        self._client = LocalClient(
+            self._store, self._kernel, prepare=preparations(settings), guards=guards(), claimed=claimed
+        )
         self.platform = self._wired(settings, cluster or (known[0] if known else None))
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         served = with_evictions(built_in, self._client, self._kernel.now)
@@ -115,9 +95,9 @@ class Embedded:
         self._server.tell_at(REPORT, lambda: report.document(wall=wall_clock(), clock=self._kernel.clock()))
         self._begin(cluster)
 
-    def app(self) -> Wire:
-        """The ASGI application."""
-        return Wire(self._server, self._kernel, self._commit, lambda: self._store.revision)
+    def answers(self) -> Answers:
+        """What answers requests."""
+        return Answers(self._server, self._kernel, self._commit, lambda: self._store.revision)
 
     @property
     def failure(self) -> JournalError | None:

@@ -4,46 +4,34 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+import ssl
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from functools import partial
 from typing import Final
-
-import uvicorn
 
 from batchyard.api.meta import Obj
 from batchyard.apiserver.audit import no_audit
 from batchyard.apiserver.authentication import MASTERS
 from batchyard.live.audit_log import AuditLog
 from batchyard.live.clock import wall_clock
+from batchyard.live.connections import Connections
 from batchyard.live.credentials import ADMIN, AUTHORITY, Authority, kubeconfig, write_private
 from batchyard.live.folder import KUBECONFIG, forget_state, write_state
+from batchyard.live.http import HttpConnection
 from batchyard.live.platform import LOOPBACK, Embedded, Place
-from batchyard.live.tls import PeerProtocol, server_context
+from batchyard.live.tls import server_context
 
-#: Below the 1,024 open files that a process may commonly have.
-CONNECTIONS_MAX: Final = 900
 #: How long requests may take to end when the platform is told to.
 REQUESTS_END_WITHIN: Final = 10  # seconds
-_IDLE_WITHIN: Final = 60  # seconds
+#: Connections that may wait to be taken.
+_BACKLOG: Final = 2048
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
 _SERVER: Final = "server.pem"
 
 
 class PortError(Exception):
     """The platform cannot listen where it is told to; says why and what to do."""
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves signals to us: what is written has to be kept before the process ends."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Take none."""
-        yield
-
-    def end(self) -> None:
-        """Stop listening, let requests end, close what streams."""
-        self.should_exit = True
 
 
 async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
@@ -65,26 +53,18 @@ async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable
 async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, ready: Callable[[str], None]) -> None:
     forget_state(place.folder)
     url = _url(place, listener.getsockname()[1])
-    config = uvicorn.Config(
-        embedded.app(),
-        log_level="error",
-        access_log=False,
-        lifespan="off",
-        http=PeerProtocol,
-        limit_concurrency=CONNECTIONS_MAX,
-        timeout_keep_alive=_IDLE_WITHIN,
-        timeout_graceful_shutdown=REQUESTS_END_WITHIN,
-        server_header=False,
-    )
-    server = _Server(config)
-    _end_when_told(server, embedded)
-    config.load()
-    if not place.is_insecure:
-        _secure(place, url)
-        config.ssl = server_context(str(place.folder / _SERVER), str(place.folder / AUTHORITY))
+    ended = asyncio.Event()
+    _end_when_told(ended, embedded)
+    context = None if place.is_insecure else _secured(place, url)
+    answers, connections = embedded.answers(), Connections()
+    connect = partial(HttpConnection, answers, connections, is_secure=context is not None)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(connect, sock=listener, ssl=context, backlog=_BACKLOG)
     write_state(place.folder, url)
     ready(url)
-    await server.serve([listener])
+    await ended.wait()
+    server.close()
+    await connections.end(REQUESTS_END_WITHIN)
     forget_state(place.folder)
 
 
@@ -98,13 +78,13 @@ def _listener(place: Place) -> socket.socket:
         raise PortError(f"{told}; name another with --port, or none for any that is free") from error
 
 
-def _end_when_told(server: _Server, embedded: Embedded) -> None:
+def _end_when_told(ended: asyncio.Event, embedded: Embedded) -> None:
     """End on a signal, or when nothing can be kept any more; a second Ctrl-C ends at once, as suddenly as a crash."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:
         embedded.end_watches()
-        server.end()
+        ended.set()
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -119,8 +99,8 @@ def _url(place: Place, port: int) -> str:
     return f"{'http' if place.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _secure(place: Place, url: str) -> None:
-    """Make the certificate of the server, and a kubeconfig with one of the owner's."""
+def _secured(place: Place, url: str) -> ssl.SSLContext:
+    """The certificate of the server, and a kubeconfig with one of the owner's, both made anew."""
     authority = Authority(place.folder, wall_clock())
     names = dict.fromkeys((place.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
     signed = authority.server([name for name in names if name not in _EVERYWHERE])
@@ -128,3 +108,4 @@ def _secure(place: Place, url: str) -> None:
     known = authority.certificate_file.read_bytes()
     admin = kubeconfig(url, known, ADMIN, authority.client(ADMIN, [MASTERS]))
     write_private(place.folder / KUBECONFIG, admin.encode())
+    return server_context(str(place.folder / _SERVER), str(place.folder / AUTHORITY))

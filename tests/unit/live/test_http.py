@@ -1,23 +1,34 @@
-"""The wire, without one."""
+"""The wire: bytes of a connection, and what comes back."""
 
 import asyncio
 import json
 import logging
-from collections.abc import MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import pytest
 
 from batchyard.apiserver.authentication import ANONYMOUS
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.server import ApiServer
+from batchyard.live import http
+from batchyard.live.answers import Answers
+from batchyard.live.connections import Connections
 from batchyard.live.durability import GroupCommit
-from batchyard.live.http import Wire
+from batchyard.live.http import HttpConnection
 from batchyard.live.kernel import LiveKernel
+from batchyard.live.requests import BODY_MAX
 from batchyard.store.journal import Journal
 from batchyard.store.memory import Store
 from unit.apiserver.api import Api
+
+Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+MAPS = "/api/v1/namespaces/default/configmaps"
+MAP = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"}}'
+POST = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n" % MAPS.encode()
 
 
 class Defective(ApiServer):
@@ -27,47 +38,189 @@ class Defective(ApiServer):
         raise ZeroDivisionError(request.path)
 
 
-async def asked(server: ApiServer, folder: Path, *messages: dict[str, Any], **scope: Any) -> tuple[int, dict[str, Any]]:
-    """Code and body of the answer to a request that comes in these messages."""
+@asynccontextmanager
+async def connected(server: ApiServer, folder: Path, *, is_secure: bool = False) -> AsyncIterator[Streams]:
+    """A connection to a server."""
     loop = asyncio.get_running_loop()
     store, journal = Store(), Journal(folder / "journal.db")
     kernel = LiveKernel(loop, 0)
-    wire = Wire(server, kernel, GroupCommit(store, journal, loop, kernel.stop), lambda: store.revision)
-    waiting, sent = list(messages), []
+    answers = Answers(server, kernel, GroupCommit(store, journal, loop, kernel.stop), lambda: store.revision)
+    connections = Connections()
+    listening = await loop.create_server(
+        partial(HttpConnection, answers, connections, is_secure=is_secure), "127.0.0.1", 0
+    )
+    reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname()[:2])
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        listening.close()
+        await connections.end(1)
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        kernel.stop()
+        journal.close()
 
-    async def receive() -> MutableMapping[str, Any]:
-        return waiting.pop(0)
 
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
+def said(folder: Path, *parts: bytes, server: ApiServer | None = None, is_secure: bool = False) -> bytes:
+    """All that comes back to some bytes, until the server ends the connection."""
 
-    request = {"type": "http", "scheme": "http", "method": "POST", "path": "/apis", "query_string": b"", "headers": []}
-    await wire({**request, **scope}, receive, send)
-    kernel.stop()
-    journal.close()
-    return sent[0]["status"], json.loads(sent[1]["body"])
+    async def talk() -> bytes:
+        async with connected(server or Api().server, folder, is_secure=is_secure) as (reader, writer):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                with suppress(TimeoutError):  # so that it comes as a part of its own
+                    await asyncio.wait_for(asyncio.Event().wait(), 0.01)
+            return await asyncio.wait_for(reader.read(), 10)
+
+    return asyncio.run(talk())
+
+
+def told(folder: Path, talk: Callable[[Streams], Awaitable[None]]) -> None:
+    """A talk with a server that ends no connection by itself."""
+
+    async def talking() -> None:
+        async with connected(Api().server, folder) as streams:
+            await asyncio.wait_for(talk(streams), 10)
+
+    asyncio.run(talking())
+
+
+def body_of(answer: bytes) -> dict[str, object]:
+    found: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return found
+
+
+def codes(answers: bytes) -> list[int]:
+    return [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
 
 
 def test_a_defect_is_told_in_the_log_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Api().server
     server.__class__ = Defective
     with caplog.at_level(logging.ERROR, "batchyard"):
-        code, body = asyncio.run(asked(server, tmp_path, {"type": "http.request", "body": b""}))
-    assert (code, body["reason"]) == (500, "InternalError")
-    name = body["message"].split()[4].rstrip(";")
-    assert f"defect {name} in the answer to POST /apis" in caplog.text
+        answer = said(tmp_path, b"GET /apis HTTP/1.1\r\nconnection: close\r\n\r\n", server=server)
+    assert codes(answer) == [500]
+    name = str(body_of(answer)["message"]).split()[4].rstrip(";")
+    assert f"defect {name} in the answer to GET /apis" in caplog.text
     assert "ZeroDivisionError" in caplog.text
-    assert "ZeroDivisionError" not in str(body)
+    assert b"ZeroDivisionError" not in answer
+
+
+def test_requests_of_one_connection_are_answered_in_order(tmp_path: Path) -> None:
+    paths = ("/healthz", "/nothing", "/version")
+    asked = b"".join(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode() for path in paths)
+    answer = said(tmp_path, asked[:9], asked[9:70], asked[70:-2], b"connection: close\r\n\r\n")
+    assert codes(answer) == [200, 404, 200]
+    assert answer.index(b"ok") < answer.index(b"NotFound") < answer.index(b"gitVersion")
+    assert answer.count(b"connection: close") == 1
+
+
+def test_a_body_may_come_in_parts(tmp_path: Path) -> None:
+    head = POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    halves = MAP[:20], MAP[20:]
+    chunks = [b"%x\r\n%b\r\n" % (len(half), half) for half in halves]
+    answer = said(tmp_path, head, *chunks, b"0\r\n\r\n")
+    assert codes(answer) == [201]
+
+
+def test_whoever_waits_for_leave_to_send_a_body_gets_it(tmp_path: Path) -> None:
+    head = POST + b"connection: close\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(MAP)
+    assert codes(said(tmp_path, head, MAP)) == [100, 201]
 
 
 def test_half_a_request_is_none(tmp_path: Path) -> None:
-    half = ({"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"})
-    code, body = asyncio.run(asked(Api().server, tmp_path, *half))
-    assert (code, body["message"]) == (400, "the request ended before its body")
+    async def talk(streams: Streams) -> None:
+        reader, writer = streams
+        writer.write(POST + b"content-length: 100\r\n\r\n{")
+        writer.write_eof()
+        assert await reader.read() == b""
+
+    told(tmp_path, talk)
 
 
 def test_of_whoever_is_not_known_no_body_is_taken(tmp_path: Path) -> None:
     api = Api()
-    code, body = asyncio.run(asked(api.server, tmp_path, scheme="https", state={"user": ANONYMOUS}))
-    assert (code, body["reason"]) == (401, "Unauthorized")
-    assert api.audited[-1].known.user == ANONYMOUS
+    head = POST + b"connection: close\r\ncontent-length: 3000\r\n\r\n"
+    answer = said(tmp_path, head, server=api.server, is_secure=True)
+    assert (codes(answer), body_of(answer)["reason"]) == ([401], "Unauthorized")
+    assert api.audited[-1].known[-2:] == (ANONYMOUS, "127.0.0.1")
+
+
+def test_a_body_that_is_too_large_is_not_kept(tmp_path: Path) -> None:
+    length = BODY_MAX + 1
+    answer = said(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n" % length, b" " * length)
+    assert (codes(answer), body_of(answer)["reason"]) == ([413], "RequestEntityTooLarge")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_WITHIN", 0.1)
+    answer = said(tmp_path, POST + b"content-length: 10\r\n\r\n")
+    assert (codes(answer), body_of(answer)["reason"]) == ([408], "Timeout")
+
+
+def test_neither_is_a_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HEAD_WITHIN", 0.1)
+    with suppress(ConnectionResetError):  # it may end in either way
+        assert said(tmp_path, b"GET / HTTP/1.1\r\n", *[b"a: b\r\n"] * 5) == b""
+
+
+def test_nor_another_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "IDLE_WITHIN", 0.1)
+    assert codes(said(tmp_path, b"GET /healthz HTTP/1.1\r\n\r\n")) == [200]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01 what is this\r\n\r\n",
+        b"CONNECT host:443 HTTP/1.1\r\n\r\n",
+        b"GET  HTTP/1.1\r\n\r\n",
+        b"GET /%ff\xff HTTP/1.1\r\n\r\n",
+        POST + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"content-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+        POST + b"content-length: -3\r\n\r\nabcd",
+        POST + b"transfer-encoding: chunked\r\n\r\nxyz\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused(tmp_path: Path, sent: bytes) -> None:
+    assert codes(said(tmp_path, sent)) == [400]
+
+
+@pytest.mark.parametrize("head", [b"GET /%b HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n%b"])
+def test_a_head_has_a_bound(tmp_path: Path, head: bytes) -> None:
+    assert codes(said(tmp_path, head % (b"a" * 70_000))) == [431]
+
+
+def test_a_head_is_asked_for_without_its_body(tmp_path: Path) -> None:
+    answer = said(tmp_path, b"HEAD /healthz HTTP/1.1\r\nconnection: close\r\n\r\n")
+    assert codes(answer) == [200]
+    assert b"content-length: 2\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n")
+
+
+def test_a_wish_for_another_protocol_is_passed_over(tmp_path: Path) -> None:
+    asked = b"GET /healthz HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nPRI * HTTP/2.0\r\n\r\n"
+    answer = said(tmp_path, asked)
+    assert codes(answer) == [200]
+    assert b"connection: close" in answer
+
+
+def test_a_watch_is_a_chunk_for_what_came_together(tmp_path: Path) -> None:
+    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.1\r\n\r\n".encode()
+    answer = said(tmp_path, asked + POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
+    assert codes(answer) == [200, 201]
+    assert b"transfer-encoding: chunked" in answer
+    assert b"\r\n0\r\n\r\nHTTP/1.1 201" in answer
+
+
+def test_where_nothing_can_be_framed_a_watch_ends_with_its_connection(tmp_path: Path) -> None:
+    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.0\r\nconnection: keep-alive\r\n\r\n"
+    answer = said(tmp_path, asked.encode())
+    assert (b"chunked" in answer, b"connection: close" in answer) == (False, True)
+
+
+def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchyard.live.connections.CONNECTIONS_MAX", 0)
+    assert codes(said(tmp_path)) == [503]

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from batchyard.api.meta import Obj, group_kind
+from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.api.times import format_time
 from batchyard.apiserver.managed.claims import Author, updated
 from batchyard.apiserver.managed.versions import versions_of
 from batchyard.apiserver.resources import Resource
 from batchyard.base.instant import SECOND, Instant
-from batchyard.ports.client import Update
+from batchyard.ports.client import Update, Write
 
 _NAME: Final = "batchyard"
 
@@ -26,8 +26,11 @@ class InProcess:
         self._resources = {resource.info.constant: resource for resource in resources}
         self._now = now
 
-    def claimed(self, write: Update, stored: Obj | None) -> Update:
-        """An update that takes what it changes from whoever cared for it."""
+    def claimed(self, write: Write, get: Callable[[Key], Obj | None]) -> Write:
+        """A write; an update takes what it changes from whoever cared for it."""
+        if not isinstance(write, Update):
+            return write
+        stored = get(key_of(write.obj))
         entries = None if stored is None else stored["metadata"].get("managedFields")
         resource = self._resources.get(group_kind(write.obj))
         if stored is None or not entries or resource is None:

@@ -1,0 +1,83 @@
+"""Requests of the wire as work of the platform, and the answers once all they rest on is durable."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+import msgspec
+
+from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.watching import WatchStream
+from batchyard.live.durability import GroupCommit
+from batchyard.live.kernel import LiveKernel
+from batchyard.live.overload import Load
+from batchyard.store.mark import JournalError
+
+Answered: TypeAlias = Callable[[Response | WatchStream], None]
+"""Takes an answer; the body of a response is bytes by then."""
+
+_UNKEPT: Final = Refused(
+    500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
+)
+_encode = msgspec.json.Encoder().encode
+_LOG: Final = logging.getLogger("batchyard")
+
+
+class Answers:
+    """See the module."""
+
+    def __init__(self, server: ApiServer, kernel: LiveKernel, commit: GroupCommit, revision: Callable[[], int]) -> None:
+        self._server = server
+        self._kernel = kernel
+        self._commit = commit
+        self._revision = revision
+        self._load = Load()
+        self._defects = 0
+
+    def known(self, request: Request) -> Request:
+        """The request, its body yet to come, with the user who makes it; Refused where nobody is known."""
+        return self._server.known(request)
+
+    def ask(self, request: Request, answered: Answered) -> None:
+        """Answer a request, later; or at once, that there are too many."""
+        user = request.user.name
+        try:
+            self._load.enter(user)
+        except Refused as refused:
+            answered(encoded(refused.response()))
+        else:
+            self._kernel.post(partial(self._work, request, partial(self._settle, user, answered)))
+
+    def leave(self, watch: WatchStream) -> None:
+        """A watch has nobody any more who listens."""
+        self._commit.leave(watch)
+
+    def _work(self, request: Request, settle: Callable[[Response | WatchStream, JournalError | None], None]) -> None:
+        answer = self._answer(request)
+        self._commit.when_durable(self._revision(), partial(settle, answer))
+
+    def _settle(
+        self, user: str, answered: Answered, answer: Response | WatchStream, failure: JournalError | None
+    ) -> None:
+        self._load.leave(user)
+        answered(answer if failure is None else encoded(_UNKEPT.response()))
+
+    def _answer(self, request: Request) -> Response | WatchStream:
+        """The answer; a defect of ours stops nobody else, and what it was is for the log alone."""
+        try:
+            answer = self._server.handle(request)
+            return answer if isinstance(answer, WatchStream) else encoded(answer)
+        except Exception:  # noqa: BLE001 - whatever it is
+            self._defects += 1
+            name = f"{self._kernel.clock():x}-{self._defects}"
+            _LOG.exception("defect %s in the answer to %s %s", name, request.method, request.path)
+            told = f"Internal error occurred: defect {name}; the log of the server says what it is"
+            return encoded(Refused(500, "InternalError", told).response())
+
+
+def encoded(response: Response) -> Response:
+    """A response with its body as bytes."""
+    body = response.body
+    return response._replace(body=body.encode() if isinstance(body, str) else _encode(body))

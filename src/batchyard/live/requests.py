@@ -1,0 +1,165 @@
+"""The bytes of a connection as requests: heads and bodies, each with its bound. The grammar is httptools's."""
+
+from typing import Final, NamedTuple, Protocol
+from urllib.parse import parse_qsl, unquote
+
+import httptools
+
+from batchyard.apiserver.request import SEPARATOR, Refused, Request
+
+#: Bytes of a request's line and headers, and of its body.
+HEAD_MAX: Final = 64 * 1024
+BODY_MAX: Final = 3 * 1024 * 1024
+_BAD: Final = (400, "Invalid HTTP request received.")
+_LARGE: Final = (431, "Request Header Fields Too Large")
+
+
+class Whole(NamedTuple):
+    """A request that is there as a whole, or why it is not taken."""
+
+    request: Request
+    is_last: bool
+    #: Whether its client knows chunks.
+    is_chunked: bool
+    refused: Refused | None = None
+
+
+class Taker(Protocol):
+    """Who takes requests."""
+
+    def known(self, request: Request) -> Request:
+        """The request, its body yet to come, with the user who makes it; Refused where nobody is known."""
+
+    def take(self, whole: Whole) -> None:
+        """Answer a request when its turn comes."""
+
+    def refuse(self, code: int, why: str) -> None:
+        """What came is no request; nothing more is read."""
+
+    def invite(self) -> None:
+        """A client waits for leave to send its body."""
+
+
+class Requests:
+    """See the module."""
+
+    def __init__(self, taker: Taker, source: str) -> None:
+        self._taker = taker
+        self._source = source
+        self._parser = httptools.HttpRequestParser(self)
+        self._url, self._headers = b"", dict[str, str]()
+        self._head_bytes = 0
+        #: The request whose body is coming; None before its head is there, and where nobody wants the body.
+        self._coming: Request | None = None
+        self._body = bytearray()
+        self.is_in_body = False
+        #: Whether nothing more is read.
+        self.is_over = False
+        #: How many have begun.
+        self.number = 0
+
+    @property
+    def is_in_head(self) -> bool:
+        """Whether a head has begun, and not ended."""
+        return self._head_bytes > 0
+
+    def feed(self, data: bytes) -> None:
+        """Something came; of a head that does not end no more is taken than fits."""
+        if self.is_over:
+            return
+        if not self.is_in_body:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.is_over = True  # what follows is of a protocol that nobody speaks here
+        except httptools.HttpParserError:
+            self._refuse(*_BAD)
+        if not self.is_in_body and self._head_bytes > HEAD_MAX:
+            self._refuse(*_LARGE)
+
+    def end_late(self, refused: Refused) -> bool:
+        """Wait for a body no longer; whether anybody is told so."""
+        request, self._coming, self.is_over = self._coming, None, True
+        if request is not None:
+            self._take(request, refused)
+        return request is not None
+
+    # --- what the parser tells ---
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self.number += 1
+        self._url, self._headers = b"", {}
+
+    def on_url(self, url: bytes) -> None:
+        """A part of its URL."""
+        self._url += url
+
+    def on_header(self, raw_name: bytes, raw_value: bytes) -> None:
+        """A header."""
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        headers = self._headers
+        headers[name] = f"{headers[name]}{SEPARATOR}{value}" if name in headers else value
+
+    def on_headers_complete(self) -> None:
+        """The head of a request is there as a whole; of those who are not known no body is taken."""
+        if self.is_over:
+            return
+        self.is_in_body, self._head_bytes = True, 0
+        if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_MAX:
+            self._refuse(*_LARGE)
+            return
+        request = self._request()
+        if request is None:
+            self._refuse(*_BAD)
+            return
+        try:
+            self._coming = self._taker.known(request)
+        except Refused:
+            self._take(request)  # where it is refused again, and written down
+            return
+        if self._headers.get("expect", "").lower() == "100-continue":
+            self._taker.invite()
+
+    def on_body(self, part: bytes) -> None:
+        """A part of its body."""
+        if self._coming is None or self.is_over:
+            return
+        self._body += part
+        if len(self._body) > BODY_MAX:
+            told = f"Request entity too large: limit is {BODY_MAX}"
+            request, self._coming, self._body = self._coming, None, bytearray()
+            self._take(request, Refused(413, "RequestEntityTooLarge", told))
+
+    def on_message_complete(self) -> None:
+        """The request is there as a whole."""
+        self.is_in_body = False
+        if self._coming is not None and not self.is_over:
+            request, self._coming = self._coming, None
+            if self._body:
+                request, self._body = request._replace(body=bytes(self._body)), bytearray()
+            self._take(request)
+
+    # --- what it comes to ---
+
+    def _take(self, request: Request, refused: Refused | None = None) -> None:
+        is_chunked = self._parser.get_http_version() == "1.1"
+        self._taker.take(Whole(request, not self._parser.should_keep_alive(), is_chunked, refused))
+
+    def _refuse(self, code: int, why: str) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._taker.refuse(code, why)
+
+    def _request(self) -> Request | None:
+        """The request without its body; None if it is none."""
+        try:
+            url = httptools.parse_url(self._url)
+            path = unquote(url.path.decode("ascii"))
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
+            return None
+        query: dict[str, str] = {}
+        for name, value in parse_qsl((url.query or b"").decode("latin-1"), keep_blank_values=True):
+            query.setdefault(name, value)
+        return Request(self._parser.get_method().decode("ascii"), path, query, self._headers, source=self._source)
