@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -38,6 +38,12 @@ from batchyard.store.mark import BadMark, JournalError, Mark, Marked, rename_for
 
 #: How far revisions leap when some may have been seen that are gone: nobody is served one number with two meanings.
 LEAP: Final = 1_000_000_000
+_Row: TypeAlias = tuple[int, str, str, str, bytes | None, int]
+_ROWS_AT_ONCE: Final = (64, 8, 1)
+_INSERT: Final = {
+    count: f"INSERT INTO revisions VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
+    for count in _ROWS_AT_ONCE
+}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -82,7 +88,7 @@ class Journal:
     def append(self, changes: Sequence[WatchEvent]) -> None:
         """Keep changes, in one transaction. JournalError if that cannot be done: then none of them is kept."""
         with self._transaction():
-            self._file.executemany("INSERT INTO revisions VALUES (?, ?, ?, ?, ?, ?)", map(_row, changes))
+            self._insert(list(map(_row, changes)))
         for change in changes:
             note_replaced(self._replaced, change)
         if changes:
@@ -167,6 +173,14 @@ class Journal:
 
     # --- writing ---
 
+    def _insert(self, rows: Sequence[_Row]) -> None:
+        """Add rows, many with one statement: around each of them the interpreter's lock is let go, and waited for."""
+        begin = 0
+        for count in _ROWS_AT_ONCE:
+            while len(rows) - begin >= count:
+                self._file.execute(_INSERT[count], [value for row in rows[begin : begin + count] for value in row])
+                begin += count
+
     def _acknowledge(self, revision: int) -> None:
         with self._mark_told():
             self._mark.write(Marked(self._identity, revision))
@@ -208,6 +222,6 @@ def _what_is_wrong(contents: Contents, marked: Marked | None) -> str:
     return ""
 
 
-def _row(change: WatchEvent) -> tuple[int, str, str, str, bytes | None, int]:
+def _row(change: WatchEvent) -> _Row:
     text = None if change.type is EventType.DELETED else _encode(change.obj)
     return change.revision, *change.key, text, row_checksum(change.revision, change.key, text)
