@@ -51,7 +51,7 @@ from batchyard.core.placement.profile import Profile
 from batchyard.core.scaling.request_pods import admit_queued_pod
 from batchyard.ports.client import Client, Reader
 from batchyard.ports.controller import Controller
-from batchyard.ports.kernel import Kernel
+from batchyard.ports.kernel import Kernel, Pace
 from batchyard.runtime.saved_work import held_until_saved
 
 _CREATION: Final = RequeuingTimestamp.CREATION
@@ -69,6 +69,8 @@ class Ports:
     cloud: Sequence[Controller]
     events: EventSink
     on_loop: Callable[[PreemptionLoop], None]
+    #: How much of real time decisions may take; None where time is virtual.
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         InUse(index),
         QueueStatus(index, fair_sharing=settings.policy.fair_sharing),
     ]
-    return Platform(Runner(ports.kernel, ports.client, controllers, ports.events), index)
+    return Platform(Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace), index)
 
 
 def preparations(settings: Settings) -> Mapping[str, Prepare]:

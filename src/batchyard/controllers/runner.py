@@ -6,7 +6,8 @@ whose writes are under way is not looked at before all of them have landed, whic
 
 Controllers above the lowest rank run only in quiet: no key of a lower rank waits, no write of any controller is under
 way, and no change is undelivered. So they see all that follows from what they did before, and each look of theirs
-that writes ends the drain; the delivery of its writes starts the next.
+that writes ends the drain; the delivery of its writes starts the next. Where they have a pace they look no more often
+than that says: in real time many changes come while one look lasts, and are seen together by the next.
 
 A look that writes nothing says what there is to wait for: the wake-up of its key is the one it asks for, or none. One
 that writes is looked at again when that has changed something; until then it can only hasten the wake-up. A key that
@@ -32,7 +33,7 @@ from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.controllers.workqueue import Lane, WakeUp, WorkQueue
 from batchyard.ports.client import Client, EventType, WatchEvent, WriteResult
 from batchyard.ports.controller import Controller, EventRecord, Outcome
-from batchyard.ports.kernel import Kernel
+from batchyard.ports.kernel import Kernel, Pace
 
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
 EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
@@ -57,24 +58,33 @@ class Runner:
         "_flights",
         "_kernel",
         "_lanes_by_kind",
+        "_pace",
         "_queue",
         "_sink",
         "_stopped",
+        "_turn",
     )
 
     def __init__(
-        self, kernel: Kernel, client: Client, controllers: Sequence[Controller], sink: EventSink = ignore_event
+        self,
+        kernel: Kernel,
+        client: Client,
+        controllers: Sequence[Controller],
+        sink: EventSink = ignore_event,
+        pace: Pace | None = None,
     ) -> None:
         names = [controller.name for controller in controllers]
         invariant(len(set(names)) == len(names), f"controllers have different names: {names}")
         self._kernel = kernel
         self._client = client
         self._sink = sink
+        self._pace = pace
         self._queue = WorkQueue(controllers)
         self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, Lane]]] = {}
         self._flights = 0
         self._draining_soon = False
         self._stopped = False
+        self._turn: Instant | None = None  # of the higher ranks, that the kernel knows of
         client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
@@ -142,7 +152,8 @@ class Runner:
         """Check what must hold between two pieces of work."""
         self._queue.validate()
         invariant(self._flights >= 0, "no more outcomes land than were submitted")
-        invariant(self._draining_soon or not self._queue or not self._is_quiet(), "keys do not wait without a drain")
+        will_drain = self._draining_soon or self._turn is not None
+        invariant(will_drain or not self._queue or not self._is_quiet(), "keys do not wait without a drain")
 
     def _lane(self, controller: str) -> Lane:
         """The lane of a controller by name."""
@@ -165,15 +176,33 @@ class Runner:
         lowest = self._queue.lines[0]
         for line in self._queue.lines:
             while line:
-                if line is not lowest and not self._is_quiet():
+                if line is lowest:
+                    self._reconcile(*line.popleft(), now)
+                    continue
+                if not self._is_quiet():
                     self._drain_when_quiet()
                     return
-                lane, key = line.popleft()
-                self._reconcile(lane, key, now)
+                if self._pace is None:
+                    self._reconcile(*line.popleft(), now)
+                elif (turn := self._pace.next_turn()) > now:
+                    self._drain_at(turn)
+                    return
+                else:
+                    self._pace.take(partial(self._reconcile, *line.popleft(), now))
 
     def _is_quiet(self) -> bool:
         """Whether no write is under way and no change undelivered."""
         return self._flights == 0 and self._client.settled()
+
+    def _drain_at(self, turn: Instant) -> None:
+        """Drain again when it is the turn of the higher ranks, once; a change before that does so by itself."""
+        if turn != self._turn:
+            self._turn = turn
+            self._kernel.call_at(turn, self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        self._drain_soon()
 
     def _drain_when_quiet(self) -> None:
         """Drain again after the client's delivery; the landing of our own writes does that by itself."""

@@ -32,6 +32,7 @@ from batchyard.live.credentials import SigningKey
 from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.folder import JOURNAL
 from batchyard.live.kernel import LiveKernel
+from batchyard.live.pace import Pace
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
 from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
@@ -84,7 +85,7 @@ class Embedded:
         self._client = LocalClient(
             self._store, self._kernel, prepare=preparations(settings), guards=guards(), claimed=claimed
         )
-        self.platform = self._wired(settings, cluster or (known[0] if known else None))
+        self.platform = self._wired(settings, cluster or (known[0] if known else None), speed)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         served = with_evictions(built_in, self._client, self._kernel.now)
         security = security_of(self._client, served, tokens)
@@ -117,7 +118,7 @@ class Embedded:
     def _failed(self) -> None:
         self.on_failure()
 
-    def _wired(self, settings: Settings, cluster: Obj | None) -> Platform:
+    def _wired(self, settings: Settings, cluster: Obj | None, speed: float) -> Platform:
         nodes = settings.with_nodes
         kubelets = Kubelets(pace_of(cluster, 0), with_nodes=nodes)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if nodes else ()))
@@ -128,6 +129,7 @@ class Embedded:
             simulated_cloud(0) if nodes else (),
             EventRecorder(self._client),
             _ignore,
+            Pace(self._kernel.clock, speed),
         )
         return build_platform(ports, settings)
 

@@ -28,3 +28,13 @@ class Kernel(Clock, Protocol):
 
     def call_soon(self, work: Work) -> None:
         """Do the work at the present instant, after all that is due now."""
+
+
+class Pace(Protocol):
+    """How much of the time controllers above the lowest rank take, so that whoever asks need not wait for them."""
+
+    def next_turn(self) -> Instant:
+        """When they may look next."""
+
+    def take(self, turn: Work) -> None:
+        """Do what one look is."""
