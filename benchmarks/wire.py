@@ -122,6 +122,7 @@ class Running(NamedTuple):
 
     process: subprocess.Popen[str]
     wire: Wire
+    kubeconfig: Path
 
     def cpu(self) -> float:
         """CPU seconds of the process so far."""
@@ -146,7 +147,7 @@ async def platform(*options: str, connections: int = 32) -> AsyncIterator[Runnin
             wire = Wire((host, int(port)), _context(Path(folder)) if url.startswith("https") else None)
             await wire.open(connections)
             try:
-                yield Running(process, wire)
+                yield Running(process, wire, Path(folder) / "kubeconfig")
             finally:
                 process.terminate()
 
