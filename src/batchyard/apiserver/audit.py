@@ -11,7 +11,7 @@ from batchyard.api.times import format_time
 from batchyard.apiserver.authorization import attributes_of
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import Request, Response
-from batchyard.apiserver.watching import WatchStream
+from batchyard.apiserver.streams import Reply
 from batchyard.base.instant import Instant
 
 
@@ -23,7 +23,7 @@ class Audited(NamedTuple):
     #: With the user as whom it was made.
     acting: Request
     path: ResourcePath | None
-    answer: Response | WatchStream
+    answer: Reply
 
 
 Auditor: TypeAlias = Callable[[Audited], None]
@@ -38,7 +38,7 @@ def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any
         "apiVersion": "audit.k8s.io/v1",
         "level": "Metadata",
         "auditID": f"{now:x}-{number}",
-        "stage": "ResponseStarted" if isinstance(answer, WatchStream) else "ResponseComplete",
+        "stage": "ResponseComplete" if isinstance(answer, Response) else "ResponseStarted",
         "requestURI": request.path + query,
         "verb": attributes_of(audited.acting, path).verb,
         "user": request.user.told(),
@@ -64,9 +64,9 @@ def _reference(path: ResourcePath) -> Mapping[str, str]:
     return {field: value for field, value in reference.items() if value}
 
 
-def _status(answer: Response | WatchStream) -> Mapping[str, Any]:
+def _status(answer: Reply) -> Mapping[str, Any]:
     """The code of an answer, and why where it is a refusal."""
-    if isinstance(answer, WatchStream):
+    if not isinstance(answer, Response):
         return {"code": 200}
     body = answer.body if answer.code >= 400 and isinstance(answer.body, Mapping) else {}
     told = {field: body[field] for field in ("status", "message", "reason") if field in body}

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batchyard.api.custom_kinds import version_priority
 from batchyard.api.scheme import ServedKind
-from batchyard.apiserver.resources import Resource, Resources
+from batchyard.apiserver.resources import Answer, Resource, Resources
 
 VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -86,8 +86,7 @@ def _list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, 
                 "name": f"{info.plural}/{part}",
                 "singularName": "",
                 "namespaced": info.namespaced,
-                "group": answer.group,
-                "version": answer.version,
+                **_other_place(answer, group, version),
                 "kind": answer.kind,
                 "verbs": answer.verbs,
             }
@@ -96,6 +95,12 @@ def _list(group: str, version: str, resources: Sequence[Resource]) -> dict[str, 
         ]
     group_version = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": found}
+
+
+def _other_place(answer: Answer, group: str, version: str) -> dict[str, str]:
+    """Where the kind of an answer is from, if not from where it is given."""
+    is_same = (answer.group, answer.version) == (group, version)
+    return {} if is_same else {"group": answer.group, "version": answer.version}
 
 
 def _aggregated(resources: Sequence[Resource], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:

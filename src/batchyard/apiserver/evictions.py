@@ -5,7 +5,7 @@ as objects, and nobody works out what they allow: they stop nobody yet. Source: 
 pkg/registry/core/pod/storage/eviction.go.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from batchyard.api import scheme
@@ -13,8 +13,9 @@ from batchyard.api.meta import Key
 from batchyard.apiserver.bodies import read_body
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.options import delete_options
+from batchyard.apiserver.pod_containers import pod_not_found
 from batchyard.apiserver.request import Refused, Request, Response, bad_request
-from batchyard.apiserver.resources import Answer, Resource, with_answer
+from batchyard.apiserver.resources import Answer
 from batchyard.base.instant import Instant
 from batchyard.core.lifecycle import pod as lifecycle
 from batchyard.ports.client import Delete, Propagation, UpdateStatus, Write
@@ -44,8 +45,7 @@ class Evictions:
         options = delete_options(request, sent.get("deleteOptions") or {})
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
-            details = {"name": name, "kind": "pods"}
-            raise Refused(404, "NotFound", f'pods "{name}" not found', details)
+            raise pod_not_found(name)
         if options.uid not in (None, pod["metadata"]["uid"]):
             raise _conflict(name, f"the pod has uid {pod['metadata']['uid']}")
         if not lifecycle.is_terminal(pod) and not lifecycle.is_terminating(pod):
@@ -59,11 +59,6 @@ class Evictions:
         error = self._objects.attempt(write, dry_run=dry_run).error
         if error is not None:
             raise _conflict(name, str(error))
-
-
-def with_evictions(resources: Iterable[Resource], objects: Objects, now: Callable[[], Instant]) -> list[Resource]:
-    """The resources, of which pods can be evicted."""
-    return with_answer(resources, scheme.POD, "eviction", Evictions(objects, now).answer())
 
 
 def _conflict(name: str, why: str) -> Refused:

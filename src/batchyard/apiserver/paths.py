@@ -54,7 +54,10 @@ def _within(resources: Resources, of: tuple[str, str], parts: Sequence[str]) -> 
     if parts[0] == "namespaces" and len(parts) > 2 and (group or parts[2] not in {"status", "finalize"}):
         namespace, parts = parts[1], parts[2:]
     found = resources.find(group, version, parts[0])
-    if found is None or len(parts) > 3 or (namespace and not found.info.namespaced):
+    if found is None or (namespace and not found.info.namespaced):
         return None
     name, subresource = [*parts[1:], "", ""][:2]
+    answer = found.answers.get(subresource)
+    if len(parts) > 3 and (answer is None or not answer.takes_path):
+        return None
     return ResourcePath(found, version, namespace, name, subresource)

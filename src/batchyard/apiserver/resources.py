@@ -13,8 +13,9 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind
 from batchyard.api.tables import Column
 from batchyard.apiserver.authentication import User
-from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.request import Request
 from batchyard.apiserver.shapes import FREE, Shape
+from batchyard.apiserver.streams import Reply
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Propagation
 
@@ -60,7 +61,9 @@ class Answer(NamedTuple):
     version: str
     kind: str
     #: What each HTTP method calls: with the request, and the namespace and name in its path.
-    methods: Mapping[str, Callable[[Request, str, str], Response]]
+    methods: Mapping[str, Callable[[Request, str, str], Reply]]
+    #: Whether more of a path may follow.
+    takes_path: bool = False
 
     @property
     def verbs(self) -> list[str]:
@@ -140,9 +143,9 @@ def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Res
     return found
 
 
-def with_answer(resources: Iterable[Resource], kind: str, part: str, answer: Answer) -> list[Resource]:
-    """The resources, of which one kind's objects have a part that is answered so."""
+def with_answers(resources: Iterable[Resource], kind: str, answers: Mapping[str, Answer]) -> list[Resource]:
+    """The resources, of which one kind's objects have parts that are answered so."""
     return [
-        resource._replace(answers={**resource.answers, part: answer}) if resource.info.constant == kind else resource
+        resource._replace(answers={**resource.answers, **answers}) if resource.info.constant == kind else resource
         for resource in resources
     ]

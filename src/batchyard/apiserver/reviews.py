@@ -5,21 +5,18 @@ SelfSubjectReview. Sources: Kubernetes's pkg/registry/{authorization,authenticat
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from batchyard.api.errors import FieldError
-from batchyard.api.scheme import ServedKind
 from batchyard.api.validation import faults
 from batchyard.apiserver.authentication import User
 from batchyard.apiserver.authorization import Attributes
 from batchyard.apiserver.bodies import read_body
-from batchyard.apiserver.built_in import BuiltIn
-from batchyard.apiserver.openapi.schemas import schema_name
 from batchyard.apiserver.rbac import Rbac
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of, method_not_allowed
 from batchyard.apiserver.resources import Answer, Resource
 from batchyard.apiserver.tokens import ISSUER, Tokens
+from batchyard.apiserver.unstored import unstored, unstored_kind
 
 AUTHORIZATION: Final = "authorization.k8s.io"
 AUTHENTICATION: Final = "authentication.k8s.io"
@@ -128,23 +125,8 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
         return Response(201, {**told, "status": status})
 
     singular = kind.lower()
-    info = ServedKind(f"{kind}.{group}", kind, group, (_VERSION,), _VERSION, f"{singular}s", singular)
-    info = replace(info, namespaced=namespaced)
-    return Resource(info, _Asked(info), answers={"": Answer(group, _VERSION, kind, {"POST": create})})
-
-
-class _Asked(BuiltIn):
-    """The strategy of a kind that has no objects: all there is to it is its schema."""
-
-    def __init__(self, info: ServedKind) -> None:
-        super().__init__(info.constant)
-        self._info = info
-
-    def schemas(self, version: str) -> Mapping[str, Any]:
-        """Its schema in a version, as OpenAPI has it: fields are looked at when it is answered."""
-        kind = {"group": self._info.group, "version": version, "kind": self._info.kind}
-        schema = {"type": "object", "x-kubernetes-group-version-kind": [kind]}
-        return {schema_name(self._info, version): schema}
+    info = unstored_kind(group, _VERSION, kind, f"{singular}s", singular, namespaced=namespaced)
+    return unstored(info, {"": Answer(group, _VERSION, kind, {"POST": create})})
 
 
 def _check_kind(sent: Mapping[str, Any], api_version: str, kind: str) -> None:

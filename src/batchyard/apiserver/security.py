@@ -8,7 +8,7 @@ from batchyard.apiserver.access import Access
 from batchyard.apiserver.escalation import Escalation
 from batchyard.apiserver.objects import Found
 from batchyard.apiserver.rbac import Rbac
-from batchyard.apiserver.resources import Resource, with_answer
+from batchyard.apiserver.resources import Resource, with_answers
 from batchyard.apiserver.reviews import Reviews
 from batchyard.apiserver.token_requests import TokenRequests
 from batchyard.apiserver.tokens import Tokens
@@ -27,5 +27,5 @@ def security_of(objects: Found, resources: Sequence[Resource], tokens: Tokens) -
     rbac = Rbac(objects)
     guards = Escalation(rbac).guards()
     served = [resource._replace(guard=guards.get(resource.info.constant)) for resource in resources]
-    served = with_answer(served, scheme.SERVICE_ACCOUNT, "token", TokenRequests(objects, tokens).answer())
+    served = with_answers(served, scheme.SERVICE_ACCOUNT, {"token": TokenRequests(objects, tokens).answer()})
     return Security(Access(rbac, tokens), rbac, [*served, *Reviews(rbac, tokens).resources()])

@@ -19,7 +19,7 @@ from batchyard.apiserver.request import (
     path_not_found,
 )
 from batchyard.apiserver.resources import Resources
-from batchyard.apiserver.watching import WatchStream
+from batchyard.apiserver.streams import Reply
 from batchyard.base.instant import Instant
 
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -58,7 +58,7 @@ class ApiServer:
         """The request with the user who makes it; Refused where nobody is known. So it is known before its body."""
         return self._access.authenticated(request)
 
-    def handle(self, request: Request) -> Response | WatchStream:
+    def handle(self, request: Request) -> Reply:
         """Answer a request."""
         known = acting = request
         path = resource_at(self._resources, request.path)
@@ -71,7 +71,7 @@ class ApiServer:
         self._audit(Audited(known, acting, path, answer))
         return answer
 
-    def _answer(self, request: Request, path: ResourcePath | None) -> Response | WatchStream:
+    def _answer(self, request: Request, path: ResourcePath | None) -> Reply:
         self._access.check(request, path)
         if path is None:
             return self._about_the_server(request)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from batchyard.api.meta import Obj
 from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.request import JSON
 from batchyard.apiserver.selection import Selection
 from batchyard.ports.client import EventType, WatchEvent
 
@@ -31,6 +32,9 @@ _EXPIRED: Final = {
 
 class WatchStream:
     """The events of one watch that its client has not taken yet."""
+
+    content_type: Final = JSON
+    times_out: Final = True
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
+from batchyard.api.admission.namespaces import FINALIZER, SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.custom_kinds import DEFINITION, is_served, kind_of
 from batchyard.api.meta import (
     Key,
@@ -27,8 +27,6 @@ from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import Outcome
-
-FINALIZER: Final = "kubernetes"
 
 _MODIFIED: Final = EventType.MODIFIED  # a member is slow to look up by name
 _NAMESPACED: Final = tuple(info for info in scheme.KINDS if info.namespaced)

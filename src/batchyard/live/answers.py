@@ -9,13 +9,13 @@ import msgspec
 
 from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.server import ApiServer
-from batchyard.apiserver.watching import WatchStream
+from batchyard.apiserver.streams import Ongoing, Reply
 from batchyard.live.durability import GroupCommit
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.overload import Load
 from batchyard.store.mark import JournalError
 
-Answered: TypeAlias = Callable[[Response | WatchStream], None]
+Answered: TypeAlias = Callable[[Reply], None]
 """Takes an answer; the body of a response is bytes by then."""
 
 _UNKEPT: Final = Refused(
@@ -50,25 +50,24 @@ class Answers:
         else:
             self._kernel.post(partial(self._work, request, partial(self._settle, user, answered)))
 
-    def leave(self, watch: WatchStream) -> None:
-        """A watch has nobody any more who listens."""
-        self._commit.leave(watch)
+    def leave(self, ongoing: Ongoing) -> None:
+        """An answer has nobody any more who listens."""
+        self._commit.leave(ongoing)
+        ongoing.end()
 
-    def _work(self, request: Request, settle: Callable[[Response | WatchStream, JournalError | None], None]) -> None:
+    def _work(self, request: Request, settle: Callable[[Reply, JournalError | None], None]) -> None:
         answer = self._answer(request)
         self._commit.when_durable(self._revision(), partial(settle, answer))
 
-    def _settle(
-        self, user: str, answered: Answered, answer: Response | WatchStream, failure: JournalError | None
-    ) -> None:
+    def _settle(self, user: str, answered: Answered, answer: Reply, failure: JournalError | None) -> None:
         self._load.leave(user)
         answered(answer if failure is None else encoded(_UNKEPT.response()))
 
-    def _answer(self, request: Request) -> Response | WatchStream:
+    def _answer(self, request: Request) -> Reply:
         """The answer; a defect of ours stops nobody else, and what it was is for the log alone."""
         try:
             answer = self._server.handle(request)
-            return answer if isinstance(answer, WatchStream) else encoded(answer)
+            return encoded(answer) if isinstance(answer, Response) else answer
         except Exception:  # noqa: BLE001 - whatever it is
             self._defects += 1
             name = f"{self._kernel.clock():x}-{self._defects}"

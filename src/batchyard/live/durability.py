@@ -7,10 +7,9 @@ in memory is ahead of it for good: whoever waits is told that nothing was kept, 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, TypeAlias
 
-from batchyard.apiserver.watching import WatchStream
 from batchyard.ports.client import WatchEvent
 from batchyard.store.journal import Journal
 from batchyard.store.mark import JournalError
@@ -20,6 +19,16 @@ from batchyard.store.memory import Store
 HISTORY: Final = 10_000
 Told: TypeAlias = Callable[[JournalError | None], None]
 """Is told that a revision is durable, or why it never will be."""
+
+
+class Follower(Protocol):
+    """A watch, or whoever else is fed with what became durable."""
+
+    def feed(self, changes: Iterable[WatchEvent]) -> None:
+        """Take in what happened."""
+
+    def end(self) -> None:
+        """Nothing will come any more."""
 
 
 class GroupCommit:
@@ -34,7 +43,7 @@ class GroupCommit:
         self._on_failure = on_failure
         self._gathered: list[WatchEvent] = []
         self._waiting: deque[tuple[int, Told]] = deque()
-        self._watches: dict[WatchStream, None] = {}
+        self._watches: dict[Follower, None] = {}
         self._writing: asyncio.Task[None] | None = None
         self._is_ending = False
         #: Why nothing is kept any more; None as long as all is.
@@ -47,15 +56,15 @@ class GroupCommit:
         """The durable changes after a revision; Expired where they are no longer known."""
         return [change for change in self._store.changes_since(revision) if change.revision <= self.durable]
 
-    def join(self, watch: WatchStream) -> None:
+    def join(self, watch: Follower) -> None:
         """Feed a watch with all that becomes durable."""
         self._watches[watch] = None
         if self._is_ending:
             watch.end()
 
-    def leave(self, watch: WatchStream) -> None:
+    def leave(self, watch: object) -> None:
         """Feed a watch no more."""
-        self._watches.pop(watch, None)
+        self._watches.pop(watch, None)  # type: ignore[call-overload]
 
     def when_durable(self, revision: int, done: Told) -> None:
         """Call back once a revision is durable, or once it is known that it never will be."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User, of_certificate
 from batchyard.apiserver.request import Refused, Request, Response
-from batchyard.apiserver.watching import WatchStream
+from batchyard.apiserver.streams import Ongoing, Reply
 from batchyard.live.answers import Answers, encoded
 from batchyard.live.connections import Connections
 from batchyard.live.deadline import Deadline
@@ -73,7 +73,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiting.clear()
         if self._stream is not None:
             self._stream.stop()
-            self._answers.leave(self._stream.watch)
+            self._answers.leave(self._stream.ongoing)
 
     def data_received(self, data: bytes) -> None:
         """Something came."""
@@ -132,7 +132,7 @@ class HttpConnection(asyncio.Protocol):
         """That was the last part."""
         assert self._answering is not None, "a part is one of an answer"
         if self._stream is not None:
-            self._answers.leave(self._stream.watch)
+            self._answers.leave(self._stream.ongoing)
             self._stream = None
         if self._answering.is_chunked:
             self._transport.write(b"0\r\n\r\n")
@@ -163,15 +163,15 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._answered(encoded(whole.refused.response()))
 
-    def _answered(self, answer: Response | WatchStream) -> None:
+    def _answered(self, answer: Reply) -> None:
         """Write an answer, or begin a stream."""
         if self._is_lost:
-            if isinstance(answer, WatchStream):
+            if not isinstance(answer, Response):
                 self._answers.leave(answer)
             return
         whole = self._answering
         assert whole is not None, "an answer is one to a request"
-        if isinstance(answer, WatchStream):
+        if not isinstance(answer, Response):
             self._begin(answer, whole)
             return
         framing, is_last = b"\r\ncontent-length: %d" % len(answer.body), self._is_last(whole)
@@ -179,13 +179,15 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(head if whole.request.method == "HEAD" else head + answer.body)
         self._end_answer()
 
-    def _begin(self, watch: WatchStream, whole: Whole) -> None:
+    def _begin(self, ongoing: Ongoing, whole: Whole) -> None:
         """Begin a stream; where it cannot be framed the end of the connection is its end."""
         framing = b"\r\ntransfer-encoding: chunked" if whole.is_chunked else b""
         self._answering = whole._replace(is_last=self._is_last(whole) or not whole.is_chunked)
         date, is_last = self._connections.date(), self._answering.is_last
-        self._transport.write(_head(Response(200, None), date, framing, is_last=is_last))
-        self._stream = Stream(watch, whole.request, self, self._loop)
+        self._transport.write(
+            _head(Response(200, None, content_type=ongoing.content_type), date, framing, is_last=is_last)
+        )
+        self._stream = Stream(ongoing, whole.request, self, self._loop)
         self._stream.tell()
 
     def _is_last(self, whole: Whole) -> bool:

@@ -15,11 +15,11 @@ from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
-from batchyard.apiserver.evictions import with_evictions
 from batchyard.apiserver.managed.in_process import InProcess
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.security import security_of
 from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.subresources import with_subresources
 from batchyard.apiserver.tokens import Tokens
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
@@ -37,6 +37,7 @@ from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
 from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
 from batchyard.runtime.bare_workloads import BareWorkloads
+from batchyard.runtime.containers import SimulatedContainers
 from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
 from batchyard.runtime.pace import pace_of
@@ -87,7 +88,9 @@ class Embedded:
         )
         self.platform = self._wired(settings, cluster or (known[0] if known else None), speed)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
-        served = with_evictions(built_in, self._client, self._kernel.now)
+        containers = SimulatedContainers(self._client, self._kernel)
+        self._commit.join(containers)
+        served = with_subresources(built_in, self._client, containers, self.platform.index, self._kernel.now)
         security = security_of(self._client, served, tokens)
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)

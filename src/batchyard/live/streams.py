@@ -1,12 +1,12 @@
-"""A watch on a connection: its events are written as they become known, until its client goes or its time is over."""
+"""An answer that goes on, on a connection: it is written as it comes, until its client goes or its time is over."""
 
 import asyncio
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from batchyard.apiserver.request import Request
-from batchyard.apiserver.watching import WatchStream
+from batchyard.apiserver.streams import Ongoing
 
 BOOKMARKS_EVERY: Final = 60.0  # seconds
 _LASTS: Final = 1800.0  # seconds, where a request says nothing
@@ -30,34 +30,39 @@ class Sink(Protocol):
 class Stream:
     """See the module."""
 
-    def __init__(self, watch: WatchStream, request: Request, sink: Sink, loop: asyncio.AbstractEventLoop) -> None:
-        self.watch = watch
+    def __init__(self, ongoing: Ongoing, request: Request, sink: Sink, loop: asyncio.AbstractEventLoop) -> None:
+        self.ongoing = ongoing
         self._sink = sink
         self._loop = loop
-        self._end = loop.call_later(_timeout(request), watch.end)
+        self._end = loop.call_later(_timeout(request), ongoing.end) if ongoing.times_out else None
         self._mark = loop.call_later(BOOKMARKS_EVERY, self._bookmark)
-        watch.on_news = self.tell
+        ongoing.on_news = self.tell
 
     def tell(self) -> None:
         """Write what waits, if it is taken."""
         if not self._sink.takes:
             return
-        waiting = self.watch.take()
+        waiting = self.ongoing.take()
         if waiting:
-            self._sink.write_part(b"".join([_encode(event) + b"\n" for event in waiting]))
-        if self.watch.is_over:
+            self._sink.write_part(b"".join(map(_line, waiting)))
+        if self.ongoing.is_over:
             self.stop()
             self._sink.end_parts()
 
     def stop(self) -> None:
         """Write nothing any more."""
-        self.watch.on_news = _nobody
-        self._end.cancel()
+        self.ongoing.on_news = _nobody
+        if self._end is not None:
+            self._end.cancel()
         self._mark.cancel()
 
     def _bookmark(self) -> None:
         self._mark = self._loop.call_later(BOOKMARKS_EVERY, self._bookmark)
-        self.watch.mark()
+        self.ongoing.mark()
+
+
+def _line(part: Any) -> bytes:
+    return part if isinstance(part, bytes) else _encode(part) + b"\n"
 
 
 def _timeout(request: Request) -> float:

@@ -14,17 +14,20 @@ from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
-from batchyard.apiserver.evictions import with_evictions
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.security import security_of
 from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.streams import Ongoing, Reply
+from batchyard.apiserver.subresources import with_subresources
 from batchyard.apiserver.tokens import Tokens
 from batchyard.apiserver.watching import WatchStream
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
+from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import WatchEvent, Write, WriteResult
+from batchyard.runtime.containers import SimulatedContainers
 from batchyard.store.memory import Store
 from batchyard.wiring import Settings, guards, preparations
 
@@ -43,7 +46,7 @@ class Stored:
         self.client = LocalClient(self.store, self.kernel, prepare=prepared, guards=guards())
         for name in NAMESPACES:
             self.store.put(Key(scheme.NAMESPACE, "", name), make.namespace(name))
-        self._watches: list[WatchStream] = []
+        self._watches: list[WatchStream | SimulatedContainers] = []
         self.store.listen(self._tell)
 
     @property
@@ -64,7 +67,7 @@ class Stored:
     def since(self, revision: int) -> Sequence[WatchEvent]:
         return self.store.changes_since(revision)
 
-    def join(self, watch: WatchStream) -> None:
+    def join(self, watch: WatchStream | SimulatedContainers) -> None:
         self._watches.append(watch)
 
     def _tell(self, change: WatchEvent) -> None:
@@ -94,7 +97,10 @@ class Api:
         self.stored = Stored(window)
         self.tokens = Tokens(self.stored, Sealed(), self.stored.kernel.now)
         built_in = [*built_in_resources(), definition_resource()]
-        served = with_evictions(built_in, self.stored, self.stored.kernel.now)
+        containers = SimulatedContainers(self.stored.client, self.stored.kernel)
+        self.stored.join(containers)
+        self.index = AdmissionIndex()
+        served = with_subresources(built_in, self.stored, containers, self.index, self.stored.kernel.now)
         security = security_of(self.stored, served, self.tokens)
         self.stored.store.listen(security.rbac.observe)
         self.audited: list[Audited] = []
@@ -128,15 +134,19 @@ class Api:
         assert isinstance(answer, WatchStream), answer
         return answer
 
+    def stream(self, path: str) -> Ongoing:
+        """The answer that goes on at a path."""
+        answer = self._answer("GET", path, None, {}, OWNER)
+        assert not isinstance(answer, Response), answer
+        return answer
+
     def pass_time(self, seconds: int) -> None:
         """Let time pass."""
         kernel = self.stored.kernel
         kernel.call_at(kernel.now() + seconds * SECOND, lambda: None)
         kernel.run(until=kernel.now() + seconds * SECOND)
 
-    def _answer(
-        self, method: str, path: str, body: Any, headers: Mapping[str, str], user: User
-    ) -> Response | WatchStream:
+    def _answer(self, method: str, path: str, body: Any, headers: Mapping[str, str], user: User) -> Reply:
         place, _, text = path.partition("?")
         query = dict(part.partition("=")[::2] for part in text.split("&") if part)
         sent = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)

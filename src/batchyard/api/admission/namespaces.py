@@ -14,6 +14,8 @@ from batchyard.api.meta import Key, Obj
 
 #: The Namespaces that every cluster has; all but the last may not be deleted, and that comes back.
 SYSTEM_NAMESPACES: Final = ("default", "kube-public", "kube-system", "kube-node-lease")
+#: Keeps a Namespace until all that is in it is gone.
+FINALIZER: Final = "kubernetes"
 _IMMORTAL: Final = SYSTEM_NAMESPACES[:-1]
 
 

@@ -9,6 +9,7 @@ from batchyard.apiserver.resources import Resource, Resources
 
 _ABOUT: Final = {"title": "Kubernetes", "version": "v1.32.0"}
 _READS: Final = ("labelSelector", "fieldSelector", "limit", "continue", "resourceVersion", "resourceVersionMatch")
+_ACTIONS: Final = {"GET": "get", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
 _WRITES: Final = ("dryRun", "fieldManager", "fieldValidation")
 
 
@@ -69,9 +70,10 @@ def _paths(place: str, resource: Resource) -> dict[str, Any]:
     kind = {"group": info.group, "version": version, "kind": info.kind}
     body = {"schema": {"$ref": REFERENCE + schema_name(info, version)}}
     where = f"/{place}/namespaces/{{namespace}}/{info.plural}" if info.namespaced else f"/{place}/{info.plural}"
-    created = _operation("post", kind, _WRITES, {"application/json": body})
+    parts = _answered(where, resource)
     if "" in resource.answers:
-        return {where: {"parameters": [_in_path("namespace")] if info.namespaced else [], "post": created}}
+        return parts
+    created = _operation("post", kind, _WRITES, {"application/json": body})
     in_all = {f"/{place}/{info.plural}": {"get": _operation("list", kind, _READS)}} if info.namespaced else {}
     within = [_in_path("namespace")] if info.namespaced else []
     many = {
@@ -88,7 +90,25 @@ def _paths(place: str, resource: Resource) -> dict[str, Any]:
         "patch": _operation("patch", kind, _WRITES, patches),
         "delete": _operation("delete", kind, ("gracePeriodSeconds", "propagationPolicy")),
     }
-    return {**in_all, where: many, f"{where}/{{name}}": one}
+    return {**in_all, where: many, f"{where}/{{name}}": one, **parts}
+
+
+def _answered(where: str, resource: Resource) -> dict[str, Any]:
+    """The paths at which functions answer: parts of objects, and resources of which nothing is stored."""
+    within = [_in_path("namespace")] if resource.info.namespaced else []
+    paths: dict[str, Any] = {}
+    for part, answer in resource.answers.items():
+        kind = {"group": answer.group, "version": answer.version, "kind": answer.kind}
+        operations = {method.lower(): _operation(_ACTIONS[method], kind, ()) for method in answer.methods}
+        if part:
+            paths[f"{where}/{{name}}/{part}"] = {"parameters": [_in_path("name"), *within], **operations}
+            continue
+        if "get" in operations:
+            paths[f"{where}/{{name}}"] = {"parameters": [_in_path("name"), *within], "get": operations["get"]}
+            operations["get"] = _operation("list", kind, _READS)
+        if operations:
+            paths[where] = {"parameters": within, **operations}
+    return paths
 
 
 def _operation(

@@ -84,6 +84,16 @@ class AdmissionIndex:
             checks=self._checks,
         )
 
+    def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:
+        """All that wait in a ClusterQueue, in the order of their turn; None if there is no such queue."""
+        waiting = self.line_up.pending.get(cluster_queue)
+        return None if waiting is None else waiting.views()
+
+    def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
+        """The ClusterQueue of a LocalQueue; None if there is no such queue."""
+        found = self.book.local_queues.get(f"{namespace}/{local_queue}")
+        return None if found is None else found.cluster_queue
+
     def _on_local_queue(self, event: WatchEvent) -> None:
         view = local_queue_view(event.obj)
         before = self.book.local_queues.get(view.key)

@@ -1,0 +1,35 @@
+"""What is served besides stored kinds: parts of objects, and resources, that functions answer for."""
+
+from collections.abc import Callable, Iterable
+
+from batchyard.api import scheme
+from batchyard.apiserver.bindings import Bindings
+from batchyard.apiserver.evictions import Evictions
+from batchyard.apiserver.namespaces import with_finalize
+from batchyard.apiserver.objects import Objects
+from batchyard.apiserver.pod_containers import PodContainers
+from batchyard.apiserver.pod_logs import PodLogs
+from batchyard.apiserver.processes import Processes
+from batchyard.apiserver.resources import Resource, with_answers
+from batchyard.apiserver.visibility import Pending, Visibility
+from batchyard.base.instant import Instant
+from batchyard.ports.containers import Containers
+
+
+def with_subresources(
+    resources: Iterable[Resource],
+    objects: Objects,
+    containers: Containers,
+    pending: Pending,
+    now: Callable[[], Instant],
+) -> list[Resource]:
+    """The resources, with all such parts, and those that are nothing but such."""
+    pods, bindings = PodContainers(objects, containers), Bindings(objects, now)
+    answers = {
+        "binding": bindings.of_a_pod(),
+        "eviction": Evictions(objects, now).answer(),
+        "log": PodLogs(pods, now).answer(),
+        **Processes(pods).answers(),
+    }
+    served = with_finalize(with_answers(resources, scheme.POD, answers), objects)
+    return [*served, bindings.resource(), *Visibility(pending, objects).resources()]

@@ -1,0 +1,148 @@
+"""The containers of simulated pods, for those who look at them: logs that grow, and nothing that could be executed.
+
+It hears of the changes of pods as clients do, once they are durable.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.base.instant import Instant
+from batchyard.ports.client import EventType, Reader, WatchEvent
+from batchyard.ports.containers import LogLine
+from batchyard.ports.kernel import Kernel, Ticket
+from batchyard.runtime.durations import Plan, plan_of
+from batchyard.runtime.pod_log import Run, first_lines, last_line, lost_line, run_in, run_since, saves
+
+_SIMULATED: Final = "is simulated: it has no process"
+
+
+class SimulatedContainers:
+    """See the module."""
+
+    def __init__(self, reader: Reader, kernel: Kernel) -> None:
+        self._reader = reader
+        self._kernel = kernel
+        #: Logs of containers that run, by pod.
+        self._open: dict[Key, dict[SimulatedLog, None]] = {}
+        self._is_ending = False
+
+    def log(self, pod: Obj, container: str, *, previous: bool) -> "SimulatedLog":
+        """The log of the container's last run, or of the one before."""
+        run = run_in(pod, container, previous=previous)
+        assert run is not None, "whoever asks for the log of a run has seen that there is one"
+        log = SimulatedLog(pod, container, run, plan_of(pod, self._reader), self._kernel, previous=previous)
+        if not log.is_over:
+            self._follow(key_of(pod), log)
+        return log
+
+    def why_no_process(self, pod: Obj) -> str:
+        """Why nobody can get at a process of the pod."""
+        return f"pod {pod['metadata']['name']} {_SIMULATED}"
+
+    def feed(self, changes: Iterable[WatchEvent]) -> None:
+        """Take in what happened."""
+        for change in changes:
+            if change.key.kind == scheme.POD:
+                for log in list(self._open.get(change.key, ())):
+                    log.observe(change)
+
+    def end(self) -> None:
+        """Let all logs end, those that are yet to be opened too."""
+        self._is_ending = True
+        for logs in list(self._open.values()):
+            for log in list(logs):
+                log.close()
+
+    def _follow(self, key: Key, log: "SimulatedLog") -> None:
+        def forget() -> None:
+            logs = self._open.get(key, {})
+            logs.pop(log, None)
+            if not logs:
+                self._open.pop(key, None)
+
+        self._open.setdefault(key, {})[log] = None
+        log.on_close = forget
+        if self._is_ending:
+            log.close()
+
+
+class SimulatedLog:
+    """The log of one run of a simulated container."""
+
+    def __init__(self, pod: Obj, container: str, run: Run, plan: Plan, kernel: Kernel, *, previous: bool) -> None:
+        self._pod = pod
+        self._container = container
+        self._started = run.started
+        self._plan = plan
+        self._kernel = kernel
+        self._previous = previous
+        self._told_until: Instant = run.started
+        self._waiting: list[LogLine] = list(first_lines(pod, run.started, plan, previous=previous))
+        self._ticket: Ticket | None = None
+        self._is_over = False
+        self.on_news: Callable[[], None] = _nobody
+        #: Called once when it is over, or nobody reads it any more.
+        self.on_close: Callable[[], None] = _nobody
+        self._take_in(run)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will come any more."""
+        return self._is_over
+
+    def read(self) -> Sequence[LogLine]:
+        """The lines that came since they were read last."""
+        if not self._is_over:
+            self._save(self._kernel.now())
+            self._wake_at_next_save()
+        lines, self._waiting = self._waiting, []
+        return lines
+
+    def close(self) -> None:
+        """Tell nothing any more."""
+        self._is_over = True
+        if self._ticket is not None:
+            self._kernel.cancel(self._ticket)
+        self.on_close()
+        self.on_news()
+
+    def observe(self, change: WatchEvent) -> None:
+        """Take note of a change of the pod."""
+        self._pod = change.obj
+        run = run_since(change.obj, self._container, self._started)
+        if run is None or (change.type is EventType.DELETED and run.ended is None):
+            self._waiting.append(lost_line(self._kernel.now()))
+            self.close()
+        else:
+            self._take_in(run)
+
+    def _take_in(self, run: Run) -> None:
+        """Tell of the end of the run, if it has come."""
+        if run.ended is None:
+            return
+        end = last_line(self._pod, run.ended, self._plan, previous=self._previous)
+        self._save(end.at)
+        self._waiting.append(end)
+        self.close()
+
+    def _save(self, until: Instant) -> None:
+        """Tell when work was saved since that was told last."""
+        if until > self._told_until:
+            self._waiting += saves(self._started, self._plan.checkpoint_every, self._told_until, until)
+            self._told_until = until
+
+    def _wake_at_next_save(self) -> None:
+        every = self._plan.checkpoint_every
+        if every is not None and self._ticket is None:
+            done = (self._told_until - self._started) // every
+            self._ticket = self._kernel.call_at(self._started + (done + 1) * every, self._wake)
+
+    def _wake(self) -> None:
+        self._ticket = None
+        self.on_news()
+
+
+def _nobody() -> None:
+    pass

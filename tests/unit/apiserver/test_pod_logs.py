@@ -1,0 +1,140 @@
+"""Logs of pods: what of them is told, to whom that asks, and why there is nothing to tell."""
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.api.times import format_time
+from batchyard.base.instant import SECOND
+from unit.apiserver.api import Api
+
+POD = Key(scheme.POD, "team", "pod")
+LOG = "/api/v1/namespaces/team/pods/pod/log"
+STARTED = "1970-01-01T00:00:00Z"
+ENDED = {"exitCode": 3, "reason": "Error", "startedAt": STARTED, "finishedAt": format_time(90 * SECOND)}
+
+
+def pod(state: Obj | None = None, last: Obj | None = None, *, containers: tuple[str, ...] = ("main",)) -> Obj:
+    """A pod that saves its work every 30 seconds, whose containers all do the same."""
+    annotations = {"batchyard.dev/checkpoint-every": "30s", "batchyard.dev/runtime": "90s"}
+    annotations["batchyard.dev/exit-code"] = "3"
+    metadata = {"name": "pod", "namespace": "team", "uid": "u", "annotations": annotations}
+    metadata["creationTimestamp"] = STARTED
+    spec = {"nodeName": "node", "containers": [{"name": name, "image": "image"} for name in containers]}
+    status = [{"name": name, "state": state, "lastState": last or {}} for name in containers] if state else []
+    told = {"phase": "Running", "containerStatuses": status}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": told}
+
+
+def api_with(obj: Obj, seconds: int = 0) -> Api:
+    api = Api()
+    api.stored.store.put(POD, obj)
+    api.pass_time(seconds)
+    return api
+
+
+RUNNING = {"running": {"startedAt": STARTED}}
+
+
+def words(text: str) -> list[str]:
+    """When each line was written, in seconds, and its first word."""
+    return [f"{line[17:19].lstrip('0') or 0} {line.split()[1]}" for line in text.splitlines()]
+
+
+def test_a_run_that_goes_on_tells_of_its_start_and_what_it_saved() -> None:
+    api = api_with(pod(RUNNING), 70)
+    assert words(api.get(LOG)) == ["0 started:", "30 saved:", "0 saved:"]
+    assert "works for 90s in all and runs no process" in api.get(LOG)
+
+
+def test_a_run_that_ended_tells_how() -> None:
+    text = api_with(pod({"terminated": ENDED}), 200).get(LOG)
+    assert text.splitlines()[-1] == "1970-01-01T00:01:30Z failed: exit code 3"
+    assert len(text.splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("tailLines=1", ["0 saved:"]),
+        ("tailLines=0", []),
+        ("sinceSeconds=45", ["30 saved:", "0 saved:"]),
+        ("sinceTime=1970-01-01T00:00:31Z", ["0 saved:"]),
+        ("limitBytes=29", ["0 started:"]),
+    ],
+)
+def test_less_is_told_to_whom_that_asks_for_less(asked: str, told: list[str]) -> None:
+    assert words(api_with(pod(RUNNING), 70).get(f"{LOG}?{asked}")) == told
+
+
+def test_timestamps_have_nine_digits() -> None:
+    assert api_with(pod(RUNNING)).get(f"{LOG}?timestamps=true").startswith("1970-01-01T00:00:00.000000000Z ")
+
+
+@pytest.mark.parametrize(
+    ("obj", "asked", "told"),
+    [
+        (pod(), "", 'container "main" in pod "pod" is not available'),
+        (
+            pod({"waiting": {"reason": "ContainerCreating"}}),
+            "",
+            'container "main" in pod "pod" is waiting to start: ContainerCreating',
+        ),
+        (pod(RUNNING), "?previous=true", 'previous terminated container "main" in pod "pod" not found'),
+        (pod({"terminated": {"exitCode": 137}}), "", 'container "main" in pod "pod" is terminated'),
+        (pod(RUNNING), "?container=no", "container no is not valid for pod pod"),
+        (
+            pod(RUNNING, containers=("a", "b")),
+            "",
+            "a container name must be specified for pod pod, choose one of: [a b]",
+        ),
+    ],
+)
+def test_where_there_is_no_log_it_is_said_why(obj: Obj, asked: str, told: str) -> None:
+    answer = api_with(obj).ask("GET", LOG + asked)
+    assert (answer.code, answer.body["message"]) == (400, told)
+
+
+def test_the_run_before_has_a_log_of_its_own() -> None:
+    text = api_with(pod({"waiting": {"reason": "CrashLoopBackOff"}}, {"terminated": ENDED}), 200).get(LOG)
+    assert text.splitlines()[-1].endswith("failed: exit code 3")
+
+
+def test_options_that_are_none_are_refused_together() -> None:
+    answer = api_with(pod(RUNNING)).ask("GET", f"{LOG}?tailLines=-1&limitBytes=0")
+    assert answer.code == 422
+    assert answer.body["message"].startswith('PodLogOptions "pod" is invalid: ')
+    assert [cause["field"] for cause in answer.body["details"]["causes"]] == ["tailLines", "limitBytes"]
+
+
+def test_a_pod_on_no_node_has_nothing_to_tell() -> None:
+    obj = {**pod(), "spec": {"containers": [{"name": "main"}]}}
+    assert api_with(obj).ask("GET", LOG).code == 204
+
+
+def test_who_follows_is_told_as_it_happens() -> None:
+    api = api_with(pod(RUNNING), 10)
+    stream = api.stream(f"{LOG}?follow=true")
+    heard: list[bytes] = []
+    stream.on_news = lambda: heard.extend(stream.take())
+    assert words(b"".join(stream.take()).decode()) == ["0 started:"]
+    api.pass_time(60)
+    assert words(b"".join(heard).decode()) == ["30 saved:", "0 saved:"]
+    api.stored.store.put(POD, pod({"terminated": ENDED}))
+    assert words(b"".join(heard).decode())[2:] == ["30 saved:", "30 failed:"]
+    assert stream.is_over
+
+
+def test_who_follows_a_pod_that_vanishes_is_told_so() -> None:
+    api = api_with(pod(RUNNING), 10)
+    stream = api.stream(f"{LOG}?follow=true")
+    stream.take()
+    api.stored.store.delete(POD)
+    assert words(b"".join(stream.take()).decode()) == ["10 lost:"]
+    assert stream.is_over
+
+
+@pytest.mark.parametrize("part", ["exec", "attach", "portforward", "proxy/metrics"])
+def test_what_needs_a_process_is_refused(part: str) -> None:
+    answer = api_with(pod(RUNNING)).ask("GET", f"/api/v1/namespaces/team/pods/pod/{part}")
+    assert (answer.code, answer.body["message"]) == (400, "pod pod is simulated: it has no process")
