@@ -61,6 +61,7 @@ _RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         Rule(_WRITE, ("policy",), ("poddisruptionbudgets",)),
         Rule((*_WRITE, *_READ), ("coordination.k8s.io",), ("leases",)),
     ),
+    "system:aggregated-metrics-reader": (Rule(_READ, ("metrics.k8s.io",), ("pods", "nodes")),),
     "system:aggregate-to-view": (
         Rule(
             _READ,
@@ -97,6 +98,7 @@ _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "system:aggregate-to-admin": ("admin",),
     "system:aggregate-to-edit": ("edit",),
     "system:aggregate-to-view": ("view",),
+    "system:aggregated-metrics-reader": ("view", "edit", "admin"),
 }
 _BOUND: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster-admin": (MASTERS,),

@@ -150,7 +150,9 @@ def _told(resource: Resource, version: str) -> dict[str, Any]:
 def _verbs(resource: Resource) -> list[str]:
     """What can be done to the objects of a resource; where there are none, to the resource itself."""
     answer = resource.answers.get("")
-    return VERBS if answer is None else answer.verbs
+    if answer is None:
+        return VERBS
+    return [*answer.verbs, *(["list"] if "get" in answer.verbs else [])]
 
 
 def _other_names(info: ServedKind) -> dict[str, list[str]]:

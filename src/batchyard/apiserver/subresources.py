@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from batchyard.api import scheme
 from batchyard.apiserver.bindings import Bindings
 from batchyard.apiserver.evictions import Evictions
+from batchyard.apiserver.metrics import metrics_resources
 from batchyard.apiserver.namespaces import with_finalize
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.pod_containers import PodContainers
@@ -32,4 +33,5 @@ def with_subresources(
         **Processes(pods).answers(),
     }
     served = with_finalize(with_answers(resources, scheme.POD, answers), objects)
-    return [*served, bindings.resource(), *Visibility(pending, objects).resources()]
+    metrics = metrics_resources(objects, containers, now)
+    return [*served, bindings.resource(), *Visibility(pending, objects).resources(), *metrics]

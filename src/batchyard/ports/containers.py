@@ -1,10 +1,13 @@
 """What a runtime offers of the containers that it runs, to those who look at them through the API."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from batchyard.api.meta import Obj
 from batchyard.base.instant import Instant
+
+Usage: TypeAlias = Mapping[str, int]
+"""How much of cpu (in thousandths) and memory (in bytes) somebody uses."""
 
 
 class LogLine(NamedTuple):
@@ -39,6 +42,9 @@ class Containers(Protocol):
 
         Whoever asks has seen in the pod's status that there is such a run.
         """
+
+    def usage(self, pod: Obj) -> Mapping[str, Usage]:
+        """What each container of a pod that runs uses, by its name."""
 
     def why_no_process(self, pod: Obj) -> str:
         """Why nobody can get at a process of the pod: to execute something beside it, to attach to it, to reach it."""

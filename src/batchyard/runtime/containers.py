@@ -3,14 +3,15 @@
 It hears of the changes of pods as clients do, once they are durable.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.quantity import amount
 from batchyard.base.instant import Instant
 from batchyard.ports.client import EventType, Reader, WatchEvent
-from batchyard.ports.containers import LogLine
+from batchyard.ports.containers import LogLine, Usage
 from batchyard.ports.kernel import Kernel, Ticket
 from batchyard.runtime.durations import Plan, plan_of
 from batchyard.runtime.pod_log import Run, first_lines, last_line, lost_line, run_in, run_since, saves
@@ -36,6 +37,12 @@ class SimulatedContainers:
         if not log.is_over:
             self._follow(key_of(pod), log)
         return log
+
+    def usage(self, pod: Obj) -> Mapping[str, Usage]:
+        """What each container uses: what it requests, for it is simulated."""
+        spec = pod["spec"]
+        sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+        return {each["name"]: _requested(each) for each in (*spec["containers"], *sidecars)}
 
     def why_no_process(self, pod: Obj) -> str:
         """Why nobody can get at a process of the pod."""
@@ -142,6 +149,11 @@ class SimulatedLog:
     def _wake(self) -> None:
         self._ticket = None
         self.on_news()
+
+
+def _requested(container: Mapping[str, Any]) -> Usage:
+    requests = (container.get("resources") or {}).get("requests") or {}
+    return {name: amount(name, requests[name]) for name in ("cpu", "memory") if name in requests}
 
 
 def _nobody() -> None:

@@ -1,0 +1,67 @@
+"""Resources whose objects are worked out of others when somebody asks: read, listed, never written or watched."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import ServedKind
+from batchyard.api.tables.cells import Cell, Column
+from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.refusals import not_found
+from batchyard.apiserver.representation import Representation
+from batchyard.apiserver.request import Request, Response, method_not_allowed
+from batchyard.apiserver.resources import Answer, Resource
+from batchyard.apiserver.selection import selection_of
+from batchyard.apiserver.unstored import Unstored, unstored
+from batchyard.base.instant import Instant
+
+
+class Source(Protocol):
+    """Where such objects come from."""
+
+    def found(self, namespace: str) -> Sequence[Obj]:
+        """All of them, in a namespace or, for '', in all; sorted by namespace and name."""
+
+    def one(self, namespace: str, name: str) -> Obj | None:
+        """The one of that name, or None; Refused where more is to say than that it is not there."""
+
+
+class Derived(Unstored):
+    """The strategy of such a kind, with the columns of its table."""
+
+    def __init__(self, info: ServedKind, table: Sequence[tuple[Column, Cell]]) -> None:
+        super().__init__(info)
+        self._table = table
+
+    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """An object as it was worked out."""
+        return dict(stored)
+
+    def columns(self) -> Sequence[Column]:
+        """The columns of its table."""
+        return [column for column, _ in self._table]
+
+    def cells(self, stored: Obj, now: Instant) -> list[str]:
+        """The cells of an object, one for each column."""
+        return [cell(stored, now) for _, cell in self._table]
+
+
+def derived(strategy: Derived, info: ServedKind, source: Source, now: Callable[[], Instant]) -> Resource:
+    """A resource of such objects."""
+
+    def get(request: Request, namespace: str, name: str) -> Response:
+        if request.flag("watch"):
+            raise method_not_allowed()
+        path = ResourcePath(resource, info.storage_version, namespace, name, "")
+        shown = Representation(request, path, now())
+        if name:
+            found = source.one(namespace, name)
+            if found is None:
+                raise not_found(path)
+            return Response(200, shown.one(found))
+        selection = selection_of(request, info)
+        return Response(200, shown.many([o for o in source.found(namespace) if selection.accepts(o)], {}))
+
+    answer = Answer(info.group, info.storage_version, info.kind, {"GET": get})
+    resource = unstored(info, {"": answer})._replace(strategy=strategy)
+    return resource
