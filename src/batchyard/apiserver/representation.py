@@ -3,7 +3,7 @@
 Sources: k8s.io/apiserver, pkg/endpoints/handlers/{response,negotiation}.go; k8s.io/apimachinery, pkg/apis/meta/v1.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -61,7 +61,8 @@ class Representation:
 
     def _table(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
         strategy = self._path.resource.strategy
-        rows = [{"cells": strategy.cells(obj, self._now), **self._with(obj)} for obj in stored]
+        types = [column.type for column in strategy.columns()]
+        rows = [{"cells": _cells(strategy.cells(obj, self._now), types), **self._with(obj)} for obj in stored]
         about = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
         return {**about, "columnDefinitions": _definitions(strategy), "rows": rows}
 
@@ -112,6 +113,29 @@ def _definitions(strategy: Strategy) -> list[dict[str, Any]]:
         }
         for column in strategy.columns()
     ]
+
+
+def _cells(texts: Sequence[str], types: Sequence[str]) -> list[Any]:
+    """Cells as values of the types of their columns, where they have one."""
+    return [_READ[type_](text) if type_ in _READ else text for text, type_ in zip(texts, types, strict=True)]
+
+
+def _whole(text: str) -> Any:
+    return int(text) if text.removeprefix("-").isdecimal() else text
+
+
+def _number(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _truth(text: str) -> Any:
+    return {"true": True, "false": False}.get(text, text)
+
+
+_READ: Final[Mapping[str, Callable[[str], Any]]] = {"integer": _whole, "number": _number, "boolean": _truth}
 
 
 def _metadata_of(obj: Obj) -> dict[str, Any]:

@@ -63,12 +63,12 @@ def true(*types: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", CRD_KINDS)
 def test_the_columns_of_a_crd_are_those_it_declares(kind: str) -> None:
     crd = yaml.safe_load(next(CRDS.glob(f"*_{scheme.kind_info(kind).plural}.yaml")).read_text("utf-8"))
-    stored = next(version for version in crd["spec"]["versions"] if version["storage"])
-    declared = [
-        tables.Column(column["name"], column.get("priority", 0))
-        for column in stored.get("additionalPrinterColumns", [{"name": "Age", "type": "date"}])
-    ]
-    assert tables.columns(kind, wide=True) == [tables.Column("Name"), *declared]
+    for version in crd["spec"]["versions"]:
+        declared = [
+            tables.Column(column["name"], column.get("priority", 0), column["type"], column.get("format", ""))
+            for column in version.get("additionalPrinterColumns", [{"name": "Age", "type": "date"}])
+        ]
+        assert tables.columns(kind, wide=True) == [tables.Column("Name"), *declared]
 
 
 def test_columns_of_priority_1_show_only_when_wide() -> None:

@@ -46,7 +46,7 @@ def _containers(*path: str) -> tuple[tuple[Column, Cell], ...]:
     )
 
 
-_SELECTOR: Final = (Column("Selector", priority=1), cells.selector)
+_SELECTOR: Final = (Column("Selector", priority=1), cells.selector())
 
 DEPLOYMENTS: Final = (
     NAME,
@@ -59,9 +59,9 @@ DEPLOYMENTS: Final = (
 )
 REPLICA_SETS: Final = (
     NAME,
-    (Column("Desired"), at("spec", "replicas", default=1)),
-    (Column("Current"), _in_status("replicas")),
-    (Column("Ready"), _in_status("readyReplicas")),
+    (Column("Desired", type="integer"), at("spec", "replicas", default=1)),
+    (Column("Current", type="integer"), _in_status("replicas")),
+    (Column("Ready", type="integer"), _in_status("readyReplicas")),
     AGE,
     *_containers(*_TEMPLATE),
     _SELECTOR,
@@ -69,11 +69,11 @@ REPLICA_SETS: Final = (
 STATEFUL_SETS: Final = (NAME, (Column("Ready"), _ready_of_wanted), AGE, *_containers(*_TEMPLATE))
 DAEMON_SETS: Final = (
     NAME,
-    (Column("Desired"), _in_status("desiredNumberScheduled")),
-    (Column("Current"), _in_status("currentNumberScheduled")),
-    (Column("Ready"), _in_status("numberReady")),
-    (Column("Up-to-date"), _in_status("updatedNumberScheduled")),
-    (Column("Available"), _in_status("numberAvailable")),
+    (Column("Desired", type="integer"), _in_status("desiredNumberScheduled")),
+    (Column("Current", type="integer"), _in_status("currentNumberScheduled")),
+    (Column("Ready", type="integer"), _in_status("numberReady")),
+    (Column("Up-to-date", type="integer"), _in_status("updatedNumberScheduled")),
+    (Column("Available", type="integer"), _in_status("numberAvailable")),
     (Column("Node Selector"), cells.labels(*_TEMPLATE, "nodeSelector")),
     AGE,
     *_containers(*_TEMPLATE),
@@ -83,18 +83,18 @@ CRON_JOBS: Final = (
     NAME,
     (Column("Schedule"), at("spec", "schedule")),
     (Column("Timezone"), at("spec", "timeZone", default=NONE)),
-    (Column("Suspend"), lambda obj, _now: str(bool(value(obj, "spec", "suspend")))),
-    (Column("Active"), cells.count_at("status", "active")),
+    (Column("Suspend", type="boolean"), lambda obj, _now: str(bool(value(obj, "spec", "suspend")))),
+    (Column("Active", type="integer"), cells.count_at("status", "active")),
     (Column("Last Schedule"), _last_schedule),
     AGE,
     *_containers("spec", "jobTemplate", *_TEMPLATE),
-    (Column("Selector", priority=1), cells.labels("spec", "jobTemplate", "spec", "selector", "matchLabels")),
+    (Column("Selector", priority=1), cells.selector("spec", "jobTemplate", "spec", "selector")),
 )
 DISRUPTION_BUDGETS: Final = (
     NAME,
     (Column("Min Available"), _or_not_available("minAvailable")),
     (Column("Max Unavailable"), _or_not_available("maxUnavailable")),
-    (Column("Allowed Disruptions"), _in_status("disruptionsAllowed")),
+    (Column("Allowed Disruptions", type="integer"), _in_status("disruptionsAllowed")),
     AGE,
 )
 RESOURCE_QUOTAS: Final = (
@@ -103,5 +103,5 @@ RESOURCE_QUOTAS: Final = (
     (Column("Limit"), lambda obj, _now: _used(obj, is_limit=True)),
     AGE,
 )
-LIMIT_RANGES: Final = (NAME, (Column("Created At"), at("metadata", "creationTimestamp")))
-NETWORK_POLICIES: Final = (NAME, (Column("Pod-Selector"), cells.labels("spec", "podSelector", "matchLabels")), AGE)
+LIMIT_RANGES: Final = (NAME, (Column("Created At", type="date"), at("metadata", "creationTimestamp")))
+NETWORK_POLICIES: Final = (NAME, (Column("Pod-Selector"), cells.selector("spec", "podSelector")), AGE)

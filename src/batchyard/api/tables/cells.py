@@ -89,12 +89,16 @@ def format_labels(found: Mapping[str, str]) -> str:
     return ",".join(f"{key}={each}" for key, each in sorted(found.items())) or NONE
 
 
-def selector(obj: Obj, _now: Instant) -> str:
-    """A label selector in the words of kubectl's `--selector`, by key."""
-    found = value(obj, "spec", "selector") or {}
-    parts = [(key, f"{key}={each}") for key, each in (found.get("matchLabels") or {}).items()]
-    parts += [(wanted["key"], _expression(wanted)) for wanted in found.get("matchExpressions") or ()]
-    return ",".join(part for _, part in sorted(parts)) or NONE
+def selector(*path: str) -> Cell:
+    """The cell of a label selector in the words of kubectl's `--selector`, by key; at a path, or the spec's own."""
+
+    def cell(obj: Obj, _now: Instant) -> str:
+        found = value(obj, *(path or ("spec", "selector"))) or {}
+        parts = [(key, f"{key}={each}") for key, each in (found.get("matchLabels") or {}).items()]
+        parts += [(wanted["key"], _expression(wanted)) for wanted in found.get("matchExpressions") or ()]
+        return ",".join(part for _, part in sorted(parts)) or NONE
+
+    return cell
 
 
 def value(obj: Obj, *path: str) -> Any:

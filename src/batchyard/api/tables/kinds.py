@@ -9,12 +9,14 @@ from batchyard.api.tables.cells import UNKNOWN, Cell, Column, at, chosen
 
 _NAME: Final = (Column("Name"), cells.name)
 _AGE: Final = (Column("Age"), cells.age)
-NAME_AND_AGE: Final = (_NAME, _AGE)
-_PENDING: Final = (Column("Pending Workloads"), at("status", "pendingWorkloads"))
+#: The age as columns of CRDs have it.
+_AGE_OF_CUSTOM: Final = (Column("Age", type="date"), cells.age)
+NAME_AND_AGE: Final = (_NAME, _AGE_OF_CUSTOM)
+_PENDING: Final = (Column("Pending Workloads", type="integer"), at("status", "pendingWorkloads"))
 _ADMITTED: Final = at("status", "admittedWorkloads")
 _TEMPLATE: Final = ("spec", "template", "spec")
 _SYSTEM: Final = ("status", "nodeInfo")
-_ROLE: Final = (_NAME, (Column("Created At"), rbac.created))
+_ROLE: Final = (_NAME, (Column("Created At", type="date"), rbac.created))
 _BINDING: Final = (
     _NAME,
     (Column("Role"), rbac.role),
@@ -41,13 +43,13 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Cohort"), at("spec", "cohortName")),
         (Column("Strategy", priority=1), at("spec", "queueingStrategy")),
         _PENDING,
-        (Column("Admitted Workloads", priority=1), _ADMITTED),
+        (Column("Admitted Workloads", priority=1, type="integer"), _ADMITTED),
     ),
     scheme.LOCAL_QUEUE: (
         _NAME,
         (Column("ClusterQueue"), at("spec", "clusterQueue")),
         _PENDING,
-        (Column("Admitted Workloads"), _ADMITTED),
+        (Column("Admitted Workloads", type="integer"), _ADMITTED),
     ),
     scheme.WORKLOAD: (
         _NAME,
@@ -55,17 +57,17 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Reserved in"), at("status", "admission", "clusterQueue")),
         (Column("Admitted"), cells.condition("Admitted")),
         (Column("Finished"), cells.condition("Finished")),
-        _AGE,
+        _AGE_OF_CUSTOM,
     ),
-    scheme.WORKLOAD_PRIORITY_CLASS: (_NAME, (Column("Value"), at("value"))),
-    scheme.MULTI_KUEUE_CLUSTER: (_NAME, (Column("Connected"), cells.condition("Active")), _AGE),
+    scheme.WORKLOAD_PRIORITY_CLASS: (_NAME, (Column("Value", type="integer"), at("value"))),
+    scheme.MULTI_KUEUE_CLUSTER: (_NAME, (Column("Connected"), cells.condition("Active")), _AGE_OF_CUSTOM),
     scheme.JOB_SET: (
         _NAME,
         (Column("TerminalState"), at("status", "terminalState")),
         (Column("Restarts"), at("status", "restarts")),
         (Column("Completed"), cells.condition("Completed")),
         (Column("Suspended"), at("spec", "suspend")),
-        _AGE,
+        _AGE_OF_CUSTOM,
     ),
     scheme.JOB: (
         _NAME,
@@ -75,13 +77,13 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         _AGE,
         (Column("Containers", priority=1), cells.containers("name", *_TEMPLATE)),
         (Column("Images", priority=1), cells.containers("image", *_TEMPLATE)),
-        (Column("Selector", priority=1), cells.selector),
+        (Column("Selector", priority=1), cells.selector()),
     ),
     scheme.NAMESPACE: (_NAME, (Column("Status"), at("status", "phase")), _AGE),
     scheme.PRIORITY_CLASS: (
         _NAME,
-        (Column("Value"), at("value", default=0)),
-        (Column("Global-Default"), at("globalDefault", default=False)),
+        (Column("Value", type="integer"), at("value", default=0)),
+        (Column("Global-Default", type="boolean"), at("globalDefault", default=False)),
         _AGE,
         (Column("PreemptionPolicy"), at("preemptionPolicy", default="PreemptLowerPriority")),
     ),
@@ -125,15 +127,15 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Container-Runtime", priority=1), at(*_SYSTEM, "containerRuntimeVersion", default=UNKNOWN)),
     ),
     scheme.LEASE: (_NAME, (Column("Holder"), at("spec", "holderIdentity")), _AGE),
-    scheme.CLUSTER: (_NAME, (Column("Region"), at("spec", "region")), (Column("Zones"), cloud.zones), _AGE),
+    scheme.CLUSTER: (_NAME, (Column("Region"), at("spec", "region")), (Column("Zones"), cloud.zones), _AGE_OF_CUSTOM),
     scheme.NODE_POOL: (
         _NAME,
         (Column("Machine-Type"), at("spec", "machineType")),
         (Column("Provisioning"), _PROVISIONING),
         (Column("Size"), cloud.size),
-        (Column("Instances"), at("status", "instances", default=0)),
-        (Column("Ready"), at("status", "ready", default=0)),
-        _AGE,
+        (Column("Instances", type="integer"), at("status", "instances", default=0)),
+        (Column("Ready", type="integer"), at("status", "ready", default=0)),
+        _AGE_OF_CUSTOM,
         (Column("Zones", priority=1), cloud.zones),
         (Column("Reservation", priority=1), chosen("spec", "reservation")),
     ),
@@ -142,7 +144,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Pool"), at("spec", "pool")),
         (Column("Zone"), at("spec", "zone")),
         (Column("Phase"), cloud.phase),
-        _AGE,
+        _AGE_OF_CUSTOM,
         (Column("Machine-Type", priority=1), at("spec", "machineType")),
         (Column("Provisioning", priority=1), _PROVISIONING),
         (Column("Error", priority=1), chosen("status", "error", "code")),
@@ -151,9 +153,9 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         _NAME,
         (Column("Pool"), at("spec", "pool")),
         (Column("Zone"), at("spec", "zone")),
-        (Column("Count"), at("spec", "count")),
+        (Column("Count", type="integer"), at("spec", "count")),
         (Column("State"), at("status", "state")),
-        _AGE,
+        _AGE_OF_CUSTOM,
         (Column("Error", priority=1), chosen("status", "error", "code")),
     ),
     scheme.POD_TEMPLATE: (

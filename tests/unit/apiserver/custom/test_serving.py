@@ -46,7 +46,7 @@ def test_columns_are_those_of_the_definition() -> None:
     api.post(ROCKETS, sent)
     told, row = cells(api)
     assert told[:3] == [("Name", "string", 0), ("Engines", "integer", 0), ("Crewed", "boolean", 1)]
-    assert row == ["ariane", "2", "true", "0s", "Yes", "Up", "d", ""]
+    assert row == ["ariane", 2, True, "0s", "Yes", "Up", "d", ""]
 
 
 def test_without_columns_there_is_the_age() -> None:
