@@ -12,8 +12,9 @@ from batchyard.api.schema.tables import NATIVE, scope_for
 from batchyard.api.scheme import KINDS, SCENARIO, ServedKind, kind_info
 from batchyard.api.tables import Column, columns, row
 from batchyard.apiserver.openapi.schemas import schemas_of
-from batchyard.apiserver.resources import Resource
+from batchyard.apiserver.resources import Resource, no_misfit
 from batchyard.apiserver.shapes import shape_of_kind
+from batchyard.apiserver.unmarshal import misfit
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Propagation
 
@@ -70,13 +71,15 @@ def built_in_resources() -> list[Resource]:
 
 
 def _resource(info: ServedKind) -> Resource:
-    orphans = info.constant == scheme.JOB
+    orphans, fields = info.constant == scheme.JOB, scope_for(info, info.storage_version)
+    is_native = fields.name == NATIVE
     return Resource(
         info,
         BuiltIn(info.constant),
         ("status",) if info.has_status else (),
         shape=partial(shape_of_kind, info),
-        is_native=scope_for(info, info.storage_version).name == NATIVE,
+        is_native=is_native,
+        misfit=partial(misfit, of=fields, type_name=info.kind) if is_native else no_misfit,
         # A kubelet registers its Node with a status.
         is_born_with_status=info.constant == scheme.NODE,
         propagation=Propagation.ORPHAN if orphans else Propagation.BACKGROUND,

@@ -29,9 +29,12 @@ def decoded(body: Body, path: ResourcePath, options: WriteOptions, *, is_patched
     """The object of a body; Refused where it is none of the kind at that path."""
     sent = with_kind(body.value, path)
     found, unknown = _decoded(sent, path)
+    told = None if found.obj is not None else path.resource.misfit(sent)
+    if told is not None:
+        raise _unreadable(sent, told, is_patched=is_patched)
     faults = [] if options.validation == IGNORE else [*body.faults, *unknown]
     if faults and options.validation == STRICT:
-        raise _not_strict(sent, faults, is_patched=is_patched)
+        raise _unreadable(sent, f"strict decoding error: {', '.join(faults)}", is_patched=is_patched)
     if found.obj is None:
         raise invalid(InvalidObject(found.faults), path, name_of(sent))
     _check_place(found.obj["metadata"], path)
@@ -70,9 +73,8 @@ def _decoded(sent: Mapping[str, Any], path: ResourcePath) -> tuple[Decoded, Sequ
     return resource.strategy.decode(known.value, namespace), known.faults
 
 
-def _not_strict(sent: Mapping[str, Any], faults: Sequence[str], *, is_patched: bool) -> Refused:
-    """What is told whoever wants no other fields than there are."""
-    told = f"strict decoding error: {', '.join(faults)}"
+def _unreadable(sent: Mapping[str, Any], told: str, *, is_patched: bool) -> Refused:
+    """What is told whoever sends a value of a wrong type, or wants no other fields than there are."""
     if not is_patched:
         kind, version = sent["kind"], sent["apiVersion"].rpartition("/")[2]
         return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {told}')

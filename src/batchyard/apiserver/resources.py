@@ -75,6 +75,11 @@ def _free(_version: str) -> Shape:
     return FREE
 
 
+def no_misfit(_sent: Mapping[str, Any]) -> str | None:
+    """Nothing is said."""
+    return None
+
+
 class Resource(NamedTuple):
     """A resource that is served."""
 
@@ -89,6 +94,8 @@ class Resource(NamedTuple):
     shape: Callable[[str], Shape] = _free
     #: Whether it is of Kubernetes itself: it takes strategic patches, and updates that name no resourceVersion.
     is_native: bool = False
+    #: What is said of an object with a value of a wrong type before anything else is looked at; None if nothing is.
+    misfit: Callable[[Mapping[str, Any]], str | None] = no_misfit
     #: Whether its strategy drops unknown fields without a word, so that they are looked for before.
     drops_unknown: bool = False
     #: Whether a new object keeps the status that it is sent with.
