@@ -15,6 +15,7 @@ from batchyard.apiserver.openapi.schemas import schemas_of
 from batchyard.apiserver.resources import Resource, no_misfit
 from batchyard.apiserver.shapes import shape_of_kind
 from batchyard.apiserver.unmarshal import misfit
+from batchyard.apiserver.whole_seconds import in_whole_seconds, times_of
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Propagation
 
@@ -31,7 +32,8 @@ class BuiltIn:
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A stored object in a version that is served."""
-        return conversion.from_storage(stored, api_version)
+        shown = conversion.from_storage(stored, api_version)
+        return in_whole_seconds(shown, times_of(kind_info(self._constant), api_version.rpartition("/")[2]))
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """What may not come to be, beyond what decoding says: nothing."""

@@ -23,6 +23,7 @@ from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.refusals import conflict, details, invalid, not_found, refusal
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
 from batchyard.apiserver.selection import selection_of
+from batchyard.apiserver.whole_seconds import as_stored
 from batchyard.base.instant import SECOND, Instant
 from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write
 
@@ -151,8 +152,9 @@ class Registry:
         entries: Sequence[Entry] | None = None,
     ) -> Response:
         """Put what was sent in the place of what is stored, or its status."""
-        _check_same(sent.obj, stored, path)
         strategy, has_part = path.resource.strategy, _STATUS in path.resource.subresources
+        sent = sent._replace(obj=as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored))
+        _check_same(sent.obj, stored, path)
         if path.subresource == _STATUS:
             new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}
             faults = strategy.check_status(new, stored)

@@ -11,6 +11,7 @@ from batchyard.api.meta import Obj
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import JSON, Refused, Request, bad_request
 from batchyard.apiserver.resources import Strategy
+from batchyard.apiserver.whole_seconds import in_whole_seconds, times_of_metadata
 from batchyard.base.instant import Instant
 
 _META: Final = "meta.k8s.io/v1"
@@ -139,4 +140,4 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {"integer": _whole, "number":
 
 
 def _metadata_of(obj: Obj) -> dict[str, Any]:
-    return {**_PARTIAL, "metadata": obj["metadata"]}
+    return {**_PARTIAL, **in_whole_seconds({"metadata": obj["metadata"]}, times_of_metadata())}

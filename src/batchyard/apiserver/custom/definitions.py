@@ -18,6 +18,7 @@ from batchyard.apiserver.custom.definition_faults import (
 from batchyard.apiserver.custom.definition_schema import DEFINITION_SCHEMA
 from batchyard.apiserver.custom.strategy import CustomStrategy
 from batchyard.apiserver.resources import Resource
+from batchyard.apiserver.whole_seconds import Places, times_of_metadata
 from batchyard.base.instant import SECOND, Instant
 
 _INFO: Final = ServedKind(
@@ -58,6 +59,9 @@ class DefinitionStrategy(CustomStrategy):
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
         """Any status may come of another."""
         return []
+
+    def _times(self) -> Places:
+        return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
     def columns(self) -> Sequence[Column]:
         """The columns of its table."""

@@ -25,6 +25,7 @@ from batchyard.apiserver.custom.values import value_faults
 from batchyard.apiserver.openapi.schemas import REFERENCE, metadata_schemas, schema_name
 from batchyard.apiserver.request import Refused
 from batchyard.apiserver.shapes import Shape, metadata_shape, shape_of_schema
+from batchyard.apiserver.whole_seconds import Places, in_whole_seconds, times_of_metadata
 from batchyard.base.instant import Instant
 
 _METADATA: Final = "ObjectMeta"
@@ -84,7 +85,11 @@ class CustomStrategy:
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A stored object in a version that is served."""
-        return self._in_version(self._current(stored), api_version)
+        return in_whole_seconds(self._in_version(self._current(stored), api_version), self._times())
+
+    def _times(self) -> Places:
+        """Where times are; what else of a custom object is one, its definition alone knows."""
+        return times_of_metadata()
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """What may not come to be."""

@@ -1,0 +1,110 @@
+"""Times as clients see them: in whole seconds, as Kubernetes writes them, though the platform counts finer.
+
+Only the few that are MicroTime in Kubernetes keep their fraction. What a client sends back as it was shown is taken for
+what is stored, so that nothing becomes coarser by being read and written. Source: apimachinery's metav1.Time.
+"""
+
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from operator import is_
+from typing import Any, Final, TypeAlias
+
+from batchyard.api.schema.tables import NATIVE, Field, Scope, scope, scope_for
+from batchyard.api.scheme import ServedKind
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.instant import SECOND
+
+Places: TypeAlias = "Mapping[str, Places]"
+"""By field, where in it times are; a time itself has no fields."""
+
+#: What is finer, and what is whole as it is written.
+_KEPT: Final = frozenset(
+    {
+        *("Event.eventTime", "EventSeries.lastObservedTime", "LeaseSpec.acquireTime", "LeaseSpec.renewTime"),
+        "ManagedFieldsEntry.time",
+    }
+)
+_TIME: Final[Places] = {}
+#: No object has a field of no name.
+_NOWHERE: Final[Places] = {"": {}}
+
+
+def in_whole_seconds(obj: dict[str, Any], places: Places) -> dict[str, Any]:
+    """An object with the times at these places in whole seconds; itself where they are."""
+    shown: dict[str, Any] = _cut(obj, places)
+    return shown
+
+
+@cache
+def times_of(info: ServedKind, version: str) -> Places:
+    """Where times are in a version of a kind that has field tables."""
+    return _in_type(scope_for(info, version), info.kind, ())
+
+
+@cache
+def times_of_metadata() -> Places:
+    """Where times are in objects of which only the metadata is known."""
+    return {"metadata": _in_type(scope(NATIVE), "ObjectMeta", ())}
+
+
+def as_stored(sent: Any, shown: Any, stored: Any) -> Any:
+    """What was sent, with the texts in it that are as they were shown as they are stored."""
+    if shown is stored:
+        return sent
+    if isinstance(stored, str):
+        return stored if sent == shown else sent
+    if isinstance(sent, Mapping) and isinstance(shown, Mapping) and isinstance(stored, Mapping):
+        known = shown.keys() & stored.keys()
+        return {k: as_stored(v, shown[k], stored[k]) if k in known else v for k, v in sent.items()}
+    if isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(shown) == len(stored):
+        return [as_stored(*values) for values in zip(sent, shown, stored, strict=True)]
+    return sent
+
+
+def _cut(value: Any, places: Places) -> Any:
+    if not places:
+        return _whole(value) if isinstance(value, str) else value
+    if isinstance(value, dict):
+        changed = None
+        for field in places:
+            old = value.get(field)
+            if old and (new := _cut(old, places[field])) is not old:
+                changed = dict(value) if changed is None else changed
+                changed[field] = new
+        return value if changed is None else changed
+    if not isinstance(value, list):
+        return value
+    items = [_cut(item, places) for item in value]
+    return value if all(map(is_, items, value)) else items
+
+
+@lru_cache(maxsize=65536)
+def _whole(text: str) -> str:
+    if "." not in text:
+        return text
+    try:
+        return format_time(parse_time(text) // SECOND * SECOND)
+    except ValueError:
+        return text
+
+
+def _in_type(of: Scope, type_name: str, above: tuple[str, ...]) -> Places:
+    """Where in a type times are; a type within itself is not looked at again."""
+    if type_name in above:
+        return _NOWHERE
+    found = {}
+    for name, field in of.fields(type_name).items():
+        places = _in_field(of, field, (*above, type_name))
+        if places is not _NOWHERE and f"{type_name}.{name}" not in _KEPT:
+            found[name] = places
+    return found or _NOWHERE
+
+
+def _in_field(of: Scope, field: Field, above: tuple[str, ...]) -> Places:
+    held = field.element if field.is_list else field
+    if held.expression == "time":
+        return _TIME
+    if not held.is_object:
+        return _NOWHERE
+    within, type_name = of.scope_of(held.expression)
+    return _in_type(within, type_name, above)
