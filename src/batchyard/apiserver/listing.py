@@ -7,14 +7,16 @@ k8s.io/apimachinery, pkg/apis/meta/internalversion/validation.
 
 import base64
 import binascii
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
+from operator import itemgetter, lt
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Obj
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import Refused, Request, bad_request, causes_of
@@ -87,7 +89,7 @@ class Lists:
                 told = f"The resourceVersion for the provided list is too old: {wanted} ({revision})."
                 raise Refused(410, "Expired", told)
             return wanted, held, ""
-        return revision, self._objects.list(path.info.constant, path.namespace or None), ""
+        return revision, in_order_of_keys(self._objects.list(path.info.constant, path.namespace or None)), ""
 
     def _goes_on(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
         """The list that a token goes on with."""
@@ -157,26 +159,42 @@ def _first_after(objs: Sequence[Obj], after: str) -> int:
     """The position of the first object beyond a place."""
     if not after:
         return 0
-    namespace, _, name = after.partition("/")
-    wanted = Key("", namespace, name)
-    low, high = 0, len(objs)
-    while low < high:
-        middle = (low + high) // 2
-        if _place(objs[middle]) <= wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return bisect_right(objs, after, key=_place)
 
 
-def _place(obj: Obj) -> Key:
-    metadata = obj["metadata"]
-    return Key("", metadata.get("namespace", ""), metadata["name"])
+def in_order_of_keys(objs: Sequence[Obj]) -> Sequence[Obj]:
+    """Objects sorted by namespace and name in the order of their keys, which are one text of both, as in etcd.
+
+    There `team-a/x` comes before `team/x`. Most lists are in that order as they are.
+    """
+    parts = _by_namespace(objs)
+    places = [f"{_namespace(part[0])}/" for part in parts]
+    if all(map(lt, places, places[1:])):
+        return objs
+    return [obj for _, part in sorted(zip(places, parts, strict=True), key=itemgetter(0)) for obj in part]
+
+
+def _by_namespace(objs: Sequence[Obj]) -> list[Sequence[Obj]]:
+    """Objects that are sorted by namespace, each namespace by itself."""
+    parts, start = [], 0
+    while start < len(objs):
+        end = bisect_right(objs, _namespace(objs[start]), lo=start, key=_namespace)
+        parts.append(objs[start:end])
+        start = end
+    return parts
+
+
+def _namespace(obj: Obj) -> str:
+    namespace: str = obj["metadata"].get("namespace", "")
+    return namespace
+
+
+def _place(obj: Obj) -> str:
+    return f"{_namespace(obj)}/{obj['metadata']['name']}"
 
 
 def _token(revision: int, last: Obj) -> str:
-    place = _place(last)
-    token = _Token(_FORMAT, revision, f"{place.namespace}/{place.name}")
+    token = _Token(_FORMAT, revision, _place(last))
     return base64.urlsafe_b64encode(_encode(token)).decode().rstrip("=")
 
 

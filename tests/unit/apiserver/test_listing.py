@@ -89,3 +89,19 @@ def test_nobody_is_sent_what_he_cannot_read(api: Api) -> None:
     assert (refused.code, refused.body["reason"]) == (406, "NotAcceptable")
     both = "application/vnd.kubernetes.protobuf,application/json"
     assert api.ask("GET", MAPS, headers={"accept": both}).code == 200
+
+
+def test_namespaces_come_in_the_order_of_keys() -> None:
+    api = Api()
+    for namespace in ("team", "team-a", "other", "team-b"):
+        for name in ("a", "a-b"):
+            api.post(f"/api/v1/namespaces/{namespace}/configmaps", config_map(name))
+    wanted = [f"{namespace}/{name}" for namespace in ("other", "team-a", "team-b", "team") for name in ("a", "a-b")]
+    assert places(api.get("/api/v1/configmaps")) == wanted
+    first = api.get("/api/v1/configmaps?limit=5")
+    second = api.get(f"/api/v1/configmaps?limit=5&continue={first['metadata']['continue']}")
+    assert places(first) + places(second) == wanted
+
+
+def places(found: Any) -> list[str]:
+    return [f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in found["items"]]
