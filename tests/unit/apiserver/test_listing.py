@@ -1,5 +1,7 @@
 """Lists: pages, revisions, selectors, and how they are shown."""
 
+from typing import Any
+
 import pytest
 
 from unit.apiserver.api import Api, config_map
