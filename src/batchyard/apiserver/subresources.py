@@ -12,6 +12,7 @@ from batchyard.apiserver.pod_containers import PodContainers
 from batchyard.apiserver.pod_logs import PodLogs
 from batchyard.apiserver.processes import Processes
 from batchyard.apiserver.resources import Resource, with_answers
+from batchyard.apiserver.scale import with_scales
 from batchyard.apiserver.visibility import Pending, Visibility
 from batchyard.base.instant import Instant
 from batchyard.ports.containers import Containers
@@ -32,6 +33,6 @@ def with_subresources(
         "log": PodLogs(pods, now).answer(),
         **Processes(pods).answers(),
     }
-    served = with_finalize(with_answers(resources, scheme.POD, answers), objects)
+    served = with_scales(with_finalize(with_answers(resources, scheme.POD, answers), objects), objects)
     metrics = metrics_resources(objects, containers, now)
     return [*served, bindings.resource(), *Visibility(pending, objects).resources(), *metrics]

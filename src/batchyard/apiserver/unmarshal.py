@@ -19,7 +19,7 @@ _LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
 _GO_TYPES: Final[Mapping[str, str]] = {
     "string": "string",
     "bool": "bool",
-    "int": "int64",
+    "int": "int32",
     "int32": "int32",
     "int64": "int64",
     "bytes": "[]uint8",

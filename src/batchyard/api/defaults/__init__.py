@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.defaults import cloud, job, jobset, node, pod, queues, rbac
+from batchyard.api.defaults import apps, cloud, job, jobset, node, pod, queues, rbac
 from batchyard.api.meta import Obj, group_kind
 
 Default: TypeAlias = Callable[[Obj], Obj]
@@ -24,6 +24,11 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
     scheme.POD: pod.pod_defaults,
     scheme.ROLE_BINDING: rbac.binding_defaults,
     scheme.CLUSTER_ROLE_BINDING: rbac.binding_defaults,
+    scheme.DEPLOYMENT: apps.deployment_defaults,
+    scheme.REPLICA_SET: apps.replica_set_defaults,
+    scheme.STATEFUL_SET: apps.stateful_set_defaults,
+    scheme.DAEMON_SET: apps.daemon_set_defaults,
+    scheme.CRON_JOB: apps.cron_job_defaults,
     scheme.JOB: job.job_defaults,
     scheme.JOB_SET: jobset.jobset_defaults,
 }

@@ -93,12 +93,16 @@ def selector(*path: str) -> Cell:
     """The cell of a label selector in the words of kubectl's `--selector`, by key; at a path, or the spec's own."""
 
     def cell(obj: Obj, _now: Instant) -> str:
-        found = value(obj, *(path or ("spec", "selector"))) or {}
-        parts = [(key, f"{key}={each}") for key, each in (found.get("matchLabels") or {}).items()]
-        parts += [(wanted["key"], _expression(wanted)) for wanted in found.get("matchExpressions") or ()]
-        return ",".join(part for _, part in sorted(parts)) or NONE
+        return format_selector(value(obj, *(path or ("spec", "selector"))) or {}) or NONE
 
     return cell
+
+
+def format_selector(found: Mapping[str, Any]) -> str:
+    """A label selector in the words of kubectl's `--selector`, by key."""
+    parts = [(key, f"{key}={each}") for key, each in (found.get("matchLabels") or {}).items()]
+    parts += [(wanted["key"], _expression(wanted)) for wanted in found.get("matchExpressions") or ()]
+    return ",".join(part for _, part in sorted(parts))
 
 
 def value(obj: Obj, *path: str) -> Any:

@@ -5,10 +5,10 @@ from typing import Any, Protocol
 
 from batchyard.api.custom_kinds import DEFINITION, is_leaving, is_served, kind_of
 from batchyard.api.meta import Obj
-from batchyard.apiserver.custom.scale import Scale
 from batchyard.apiserver.custom.strategy import CustomStrategy
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.resources import Answer, Resource, Resources
+from batchyard.apiserver.scale import Scale
 from batchyard.ports.client import WatchEvent
 
 

@@ -1,35 +1,42 @@
-"""The subresource `scale` of a kind that a user defined: how many replicas are wanted, and how many there are.
+"""The subresource `scale`: how many replicas of something are wanted, and how many there are.
 
-Source: k8s.io/apiextensions-apiserver, pkg/registry/customresource/etcd.go.
+Sources: k8s.io/apiextensions-apiserver, pkg/registry/customresource/etcd.go; Kubernetes's pkg/registry/apps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from batchyard.api import scheme
 from batchyard.api.errors import ApiError, FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.scheme import ServedKind
+from batchyard.api.tables.cells import format_selector
 from batchyard.apiserver.bodies import content_type_of, read_body, read_json
 from batchyard.apiserver.custom.json_path import found_at, path_of
-from batchyard.apiserver.custom.strategy import CustomStrategy
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.options import WriteOptions, write_options
 from batchyard.apiserver.patch import check_media_type, patched
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
-from batchyard.apiserver.resources import Answer
+from batchyard.apiserver.resources import Answer, Resource, Strategy
 from batchyard.apiserver.shapes import FREE
+from batchyard.apiserver.whole_seconds import in_whole_seconds, times_of_metadata
 from batchyard.ports.client import Update
 
 _GROUP: Final = "autoscaling"
 _REPLICAS: Final = "spec.replicas"
+_SCALED: Final = (scheme.DEPLOYMENT, scheme.REPLICA_SET, scheme.STATEFUL_SET)
+#: Where those have what a Scale tells.
+_REPLICATED: Final = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".spec.selector",
+}
 
 
 class Scale:
     """See the module."""
 
-    def __init__(
-        self, objects: Objects, info: ServedKind, strategy: CustomStrategy, written: Mapping[str, str]
-    ) -> None:
+    def __init__(self, objects: Objects, info: ServedKind, strategy: Strategy, written: Mapping[str, str]) -> None:
         self._objects = objects
         self._info = info
         self._strategy = strategy
@@ -90,12 +97,28 @@ class Scale:
         """The Scale of an object."""
         kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         metadata = {field: stored["metadata"][field] for field in kept if field in stored["metadata"]}
+        metadata = in_whole_seconds({"metadata": metadata}, times_of_metadata())["metadata"]
         wanted, present = found_at(stored, self._wanted), found_at(stored, self._present)
         status: dict[str, Any] = {"replicas": present[0] if present else 0}
         selector = found_at(stored, self._selector) if self._selector is not None else []
-        status |= {"selector": selector[0]} if selector else {}
+        status |= {"selector": _as_text(selector[0])} if selector else {}
         spec = {"replicas": wanted[0]} if wanted else {}
         return {"kind": "Scale", "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": spec, "status": status}
+
+
+def with_scales(resources: Iterable[Resource], objects: Objects) -> list[Resource]:
+    """The resources, of which those of Kubernetes that have replicas can be scaled."""
+    return [
+        each._replace(answers={**each.answers, "scale": Scale(objects, each.info, each.strategy, _REPLICATED).answer()})
+        if each.info.constant in _SCALED
+        else each
+        for each in resources
+    ]
+
+
+def _as_text(selector: Any) -> str:
+    """A selector in the words of kubectl's `--selector`; a custom kind says it so itself."""
+    return format_selector(selector) if isinstance(selector, Mapping) else str(selector)
 
 
 def _part(sent: Mapping[str, Any], field: str) -> Mapping[str, Any]:

@@ -1,0 +1,106 @@
+"""Rules of controllers of pods that are no Jobs: that they select their own pods, and what may change of them.
+
+Sources: Kubernetes's pkg/apis/apps/validation and pkg/apis/batch/validation (CronJobs).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
+from batchyard.api.selectors import selector as parsed_selector
+from batchyard.api.validation import faults, job, metadata, pods
+
+_LABELS: Final = "spec.template.metadata.labels"
+_COUNTS: Final = ("replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds")
+#: What of a StatefulSet may change, in the order in which Kubernetes names it.
+_CHANGEABLE: Final = (
+    *("replicas", "ordinals", "template", "updateStrategy", "persistentVolumeClaimRetentionPolicy"),
+    "minReadySeconds",
+)
+_CRON_NAME_MAX: Final = 52
+_CRON_FIELDS: Final = 5
+_CRON_WORD: Final = re.compile(r"@(yearly|annually|monthly|weekly|daily|midnight|hourly)|@every \S+")
+_POLICIES: Final = ("Allow", "Forbid", "Replace")
+
+
+def selecting_faults(obj: Obj) -> Iterator[FieldError]:
+    """All rules of a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
+    yield from metadata.metadata_faults(obj)
+    spec = obj["spec"]
+    for field in _COUNTS:
+        if (spec.get(field) or 0) < 0:
+            yield faults.invalid(f"spec.{field}", spec[field], faults.NEGATIVE, "use 0 or more")
+    template = spec.get("template") or {}
+    yield from _selector_faults(spec.get("selector"), (template.get("metadata") or {}).get("labels") or {}, obj["kind"])
+    claims = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
+    yield from pods.pod_template_faults(template, "spec.template", claims)
+    policy = (template.get("spec") or {}).get("restartPolicy", "Always")
+    if policy != "Always":
+        problem = f'Unsupported value: "{policy}": supported values: "Always"'
+        yield FieldError("spec.template.spec.restartPolicy", problem, "drop it, or use a Job")
+
+
+def selecting_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+    """All rules of a changed one: it keeps its selector."""
+    yield from selecting_faults(new)
+    if new["spec"].get("selector") != old["spec"].get("selector"):
+        yield faults.immutable("spec.selector", new["spec"].get("selector"))
+
+
+def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+    """All rules of a changed StatefulSet: it keeps most of its spec."""
+    yield from selecting_faults(new)
+    fields = dict.fromkeys((*new["spec"], *old["spec"]))
+    if any(new["spec"].get(field) != old["spec"].get(field) for field in fields if field not in _CHANGEABLE):
+        names = ", ".join(f"'{name}'" for name in _CHANGEABLE[:-1])
+        told = f"updates to statefulset spec for fields other than {names} and '{_CHANGEABLE[-1]}' are forbidden"
+        yield faults.forbidden("spec", told, "make another StatefulSet")
+
+
+def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
+    """All rules of a CronJob."""
+    yield from metadata.metadata_faults(obj)
+    name, spec = obj["metadata"].get("name", ""), obj["spec"]
+    if len(name) > _CRON_NAME_MAX:
+        told = f"must be no more than {_CRON_NAME_MAX} characters"
+        yield faults.invalid("metadata.name", name, told, "shorten it: its Jobs are named after it")
+    yield from _schedule_faults(spec["schedule"])
+    policy = spec.get("concurrencyPolicy", "Allow")
+    if policy not in _POLICIES:
+        supported = ", ".join(f'"{each}"' for each in _POLICIES)
+        problem = f'Unsupported value: "{policy}": supported values: {supported}'
+        yield FieldError("spec.concurrencyPolicy", problem, "use one of these")
+    for field in ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
+        if (spec.get(field) or 0) < 0:
+            yield faults.invalid(f"spec.{field}", spec[field], faults.NEGATIVE, "use 0 or more")
+    yield from job.spec_faults((spec.get("jobTemplate") or {}).get("spec") or {}, "spec.jobTemplate.spec")
+
+
+def _selector_faults(selector: Mapping[str, Any] | None, labels: Mapping[str, str], kind: str) -> Iterator[FieldError]:
+    if selector is None:
+        return  # it is required, as the fields say
+    wrong = list(metadata.selector_faults(selector, "spec.selector"))
+    yield from wrong
+    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        told = f"empty selector is invalid for {kind.lower()}"
+        yield faults.invalid("spec.selector", selector, told, "select the labels of the template")
+    selected = None if wrong else parsed_selector(selector)
+    if selected is not None and not selected.matches(labels):
+        told = "`selector` does not match template `labels`"
+        yield faults.invalid(_LABELS, labels, told, "give the template the labels of the selector")
+
+
+def _schedule_faults(schedule: str) -> Iterator[FieldError]:
+    remedy = "write it as 0 3 * * 1: minute, hour, day, month, day of the week"
+    if not schedule:
+        yield faults.required("spec.schedule", "", remedy)
+        return
+    if "TZ" in schedule:
+        told = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+        yield faults.invalid("spec.schedule", schedule, told, "say it in timeZone")
+    words = schedule.split()
+    if not _CRON_WORD.fullmatch(schedule) and len(words) != _CRON_FIELDS and "TZ" not in schedule:
+        told = f"expected exactly {_CRON_FIELDS} fields, found {len(words)}: [{' '.join(words)}]"
+        yield faults.invalid("spec.schedule", schedule, told, remedy)

@@ -1,0 +1,97 @@
+"""Controllers of pods that are no Jobs: what they must be, and what they are where nothing is said."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api.decode import decode
+from batchyard.api.validation import validate_update
+
+
+def made(kind: str, **spec: Any) -> dict[str, Any]:
+    """One that selects its own pods."""
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    whole = {"selector": {"matchLabels": {"app": "a"}}, "template": template, **spec}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "a"}, "spec": whole}
+
+
+def cron_job(schedule: str, **spec: Any) -> dict[str, Any]:
+    pods = {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}
+    job = {"spec": {"template": {"spec": pods}}}
+    whole = {"schedule": schedule, "jobTemplate": job, **spec}
+    return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "a"}, "spec": whole}
+
+
+def faults(obj: dict[str, Any]) -> list[str]:
+    return [f"{fault.path}: {fault.problem}" for fault in decode(obj).faults]
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet"])
+def test_one_replica_is_wanted_where_nothing_is_said(kind: str) -> None:
+    found = decode(made(kind))
+    assert found.obj is not None
+    assert found.obj["spec"]["replicas"] == 1
+    assert found.warnings == [f"{kind} objects are kept, and nothing is done for them yet"]
+
+
+def test_pods_are_replaced_one_after_the_other_where_nothing_is_said() -> None:
+    deployment, daemon_set = decode(made("Deployment")).obj, decode(made("DaemonSet")).obj
+    assert deployment is not None
+    assert daemon_set is not None
+    rolling = {"maxSurge": "25%", "maxUnavailable": "25%"}
+    assert deployment["spec"]["strategy"] == {"type": "RollingUpdate", "rollingUpdate": rolling}
+    assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    recreated = decode(made("Deployment", strategy={"type": "Recreate"})).obj
+    assert recreated is not None
+    assert recreated["spec"]["strategy"] == {"type": "Recreate"}
+
+
+NO_MATCH = "spec.template.metadata.labels: Invalid value: {}: `selector` does not match template `labels`"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"selector": {"matchLabels": {"app": "b"}}}, [NO_MATCH.format('{"app":"a"}')]),
+        ({"selector": {}}, ["spec.selector: Invalid value: {}: empty selector is invalid for deployment"]),
+        ({"selector": None}, ["spec.selector: Required value"]),
+        ({"replicas": -1}, ["spec.replicas: Invalid value: -1: must be greater than or equal to 0"]),
+    ],
+)
+def test_a_deployment_selects_its_own_pods(spec: dict[str, Any], told: list[str]) -> None:
+    assert faults(made("Deployment", **spec)) == told
+
+
+@pytest.mark.parametrize(
+    ("obj", "told"),
+    [
+        (cron_job("often"), ['spec.schedule: Invalid value: "often": expected exactly 5 fields, found 1: [often]']),
+        (cron_job("@daily"), []),
+        (cron_job("*/5 * * * *"), []),
+        (
+            cron_job("* * * * *", concurrencyPolicy="No"),
+            ['spec.concurrencyPolicy: Unsupported value: "No": supported values: "Allow", "Forbid", "Replace"'],
+        ),
+    ],
+)
+def test_a_cron_job_has_a_schedule(obj: dict[str, Any], told: list[str]) -> None:
+    assert faults(obj) == told
+
+
+def test_they_keep_their_selectors() -> None:
+    old, new = decode(made("ReplicaSet")).obj, decode(made("ReplicaSet")).obj
+    assert old is not None
+    assert new is not None
+    assert validate_update(new, old) == []
+    new["spec"]["selector"] = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
+    assert [fault.path for fault in validate_update(new, old)] == ["spec.selector"]
+
+
+def test_most_of_a_stateful_set_stays_as_it_was() -> None:
+    old, new = decode(made("StatefulSet")).obj, decode(made("StatefulSet", replicas=3)).obj
+    other = decode(made("StatefulSet", serviceName="b")).obj
+    assert old is not None
+    assert new is not None
+    assert other is not None
+    assert validate_update(new, old) == []
+    assert "are forbidden" in validate_update(other, old)[0].problem
