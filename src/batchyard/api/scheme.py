@@ -45,6 +45,9 @@ DEPLOYMENT: Final = "Deployment.apps"
 REPLICA_SET: Final = "ReplicaSet.apps"
 STATEFUL_SET: Final = "StatefulSet.apps"
 DAEMON_SET: Final = "DaemonSet.apps"
+ENDPOINTS: Final = "Endpoints"
+ENDPOINT_SLICE: Final = "EndpointSlice.discovery.k8s.io"
+RUNTIME_CLASS: Final = "RuntimeClass.node.k8s.io"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
 
 
@@ -149,6 +152,9 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _built_in(ROLE, "roles"),
     _built_in(ROLE_BINDING, "rolebindings"),
     _built_in(SERVICE, "services", "svc", has_status=True),
+    _idle(ENDPOINTS, "endpoints", "ep", has_status=False),
+    _idle(ENDPOINT_SLICE, "endpointslices", has_status=False),
+    replace(_idle(RUNTIME_CLASS, "runtimeclasses", has_status=False), namespaced=False),
     _built_in(POD_TEMPLATE, "podtemplates"),
     _built_in(RESOURCE_QUOTA, "resourcequotas", "quota", has_status=True),
     _built_in(LIMIT_RANGE, "limitranges", "limits"),

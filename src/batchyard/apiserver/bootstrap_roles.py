@@ -86,6 +86,7 @@ _RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
             ("replicasets/status", "statefulsets", "statefulsets/scale", "statefulsets/status"),
         ),
         Rule(_READ, ("apps",), ("daemonsets", "daemonsets/status")),
+        Rule(_READ, ("discovery.k8s.io",), ("endpointslices",)),
         Rule(_READ, ("networking.k8s.io",), ("networkpolicies",)),
         Rule(_READ, ("batch",), ("cronjobs", "cronjobs/status", "jobs", "jobs/status")),
         Rule(_READ, ("policy",), ("poddisruptionbudgets", "poddisruptionbudgets/status")),

@@ -35,7 +35,7 @@ class Discovery:
 
 
 def _documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, Any]]:
-    groups = _groups(resources)
+    groups = versions_by_group(resources)
     named = [_group(name, versions) for name, versions in groups.items() if name]
     documents: dict[str, Mapping[str, Any]] = {
         "version": VERSION,
@@ -53,7 +53,7 @@ def _documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, Any]]:
     return documents
 
 
-def _groups(resources: Sequence[Resource]) -> dict[str, list[str]]:
+def versions_by_group(resources: Sequence[Resource]) -> dict[str, list[str]]:
     """The versions of each group, the preferred one first."""
     groups: dict[str, dict[str, None]] = {}
     for info in (resource.info for resource in resources):

@@ -42,7 +42,8 @@ class Representation:
         """One object."""
         match self._form:
             case Form.TABLE:
-                return self._table([stored], {"resourceVersion": stored["metadata"]["resourceVersion"]})
+                revision = stored["metadata"].get("resourceVersion")  # none where nothing is stored
+                return self._table([stored], {} if revision is None else {"resourceVersion": revision})
             case Form.WHOLE:
                 return self._path.resource.strategy.show(stored, self._path.api_version)
         return _metadata_of(stored)

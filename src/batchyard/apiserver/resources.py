@@ -133,6 +133,11 @@ class Resources:
         """All resources, the built-in ones first."""
         return self._all
 
+    def serve_always(self, resource: Resource) -> None:
+        """Serve one more built-in resource."""
+        self._built_in.append(resource)
+        self.serve_also(())
+
     def serve_also(self, further: Iterable[Resource]) -> None:
         """Serve these besides the built-in ones, instead of those that were served besides them before."""
         self._all = [*self._built_in, *further]

@@ -65,7 +65,7 @@ class ApiServer:
         try:
             known = acting = self._access.authenticated(request)
             acting = self._access.acting(known)
-            answer = self._answer(acting, path)
+            answer = _with_deprecation(self._answer(acting, path), path)
         except Refused as refused:
             answer = refused.response()
         self._audit(Audited(known, acting, path, answer))
@@ -108,3 +108,11 @@ class ApiServer:
         if found is None:
             raise path_not_found()
         return Response(200, found, content_type=AGGREGATED) if is_aggregated else Response(200, found)
+
+
+def _with_deprecation(answer: Reply, path: ResourcePath | None) -> Reply:
+    """An answer about a version that is deprecated says so."""
+    if path is None or path.version not in path.info.deprecated_versions or not isinstance(answer, Response):
+        return answer
+    told = path.info.deprecation
+    return answer if told in answer.warnings else answer._replace(warnings=(*answer.warnings, told))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from batchyard.api import scheme
 from batchyard.apiserver.bindings import Bindings
+from batchyard.apiserver.component_statuses import component_statuses
 from batchyard.apiserver.evictions import Evictions
 from batchyard.apiserver.metrics import metrics_resources
 from batchyard.apiserver.namespaces import with_finalize
@@ -35,4 +36,4 @@ def with_subresources(
     }
     served = with_scales(with_finalize(with_answers(resources, scheme.POD, answers), objects), objects)
     metrics = metrics_resources(objects, containers, now)
-    return [*served, bindings.resource(), *Visibility(pending, objects).resources(), *metrics]
+    return [*served, bindings.resource(), component_statuses(now), *Visibility(pending, objects).resources(), *metrics]

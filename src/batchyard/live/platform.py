@@ -10,12 +10,14 @@ from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
+from batchyard.apiserver.api_services import ApiServices
 from batchyard.apiserver.audit import Auditor, no_audit
 from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
 from batchyard.apiserver.managed.in_process import InProcess
+from batchyard.apiserver.own_service import own_service
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.security import security_of
 from batchyard.apiserver.server import ApiServer
@@ -35,7 +37,7 @@ from batchyard.live.kernel import LiveKernel
 from batchyard.live.pace import Pace
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
-from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
+from batchyard.ports.client import Create, EventType, Update, WatchEvent, WriteResult
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.containers import SimulatedContainers
 from batchyard.runtime.kubelet import Kubelets
@@ -94,6 +96,7 @@ class Embedded:
         security = security_of(self._client, served, tokens)
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
+        resources.serve_always(ApiServices(self._client, resources.all).resource(self._kernel.now))
         self._store.listen(CustomResources(self._client, resources).observe)
         self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, audit)
         self._server.tell_at(REPORT, lambda: report.document(wall=wall_clock(), clock=self._kernel.clock()))
@@ -144,6 +147,18 @@ class Embedded:
         wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *bootstrap_roles()]
         wanted += [] if cluster is None else initial_objects(cluster)
         self._kernel.post(lambda: self._make(wanted))
+
+    def reached_at(self, address: str, port: int, *, is_secure: bool) -> None:
+        """Say where the platform is reached from now on, in the Service `kubernetes`."""
+        wanted = own_service(address, port, is_secure=is_secure)
+        self._kernel.post(lambda: self._put(wanted))
+
+    def _put(self, wanted: Iterable[Obj]) -> None:
+        """Make objects, or let them be again as they are wanted."""
+        for obj in wanted:
+            found = self._client.get(key_of(obj))
+            write = Create(obj) if found is None else Update({**found, **obj, "metadata": found["metadata"]})
+            self._client.submit([write], _must_succeed)
 
     def _make(self, wanted: Iterable[Obj]) -> None:
         for obj in wanted:

@@ -52,7 +52,9 @@ async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable
 
 async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, ready: Callable[[str], None]) -> None:
     forget_state(place.folder)
-    url = _url(place, listener.getsockname()[1])
+    address, port = listener.getsockname()[:2]
+    url = _url(place, port)
+    embedded.reached_at(LOOPBACK if address in _EVERYWHERE else address, port, is_secure=not place.is_insecure)
     ended = asyncio.Event()
     _end_when_told(ended, embedded)
     context = None if place.is_insecure else _secured(place, url)

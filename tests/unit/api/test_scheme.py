@@ -34,7 +34,8 @@ def test_constants_are_the_group_kinds_of_objects() -> None:
 
 
 def test_names_are_unique() -> None:
-    names = [name for info in scheme.KINDS for name in (info.plural, info.singular, *info.short_names)]
+    of_kinds = [dict.fromkeys((info.plural, info.singular, *info.short_names)) for info in scheme.KINDS]
+    names = [name for found in of_kinds for name in found]
     assert len(names) == len(dict.fromkeys(names))
 
 

@@ -9,6 +9,7 @@ import msgspec
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.api_services import ApiServices
 from batchyard.apiserver.audit import Audited
 from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
 from batchyard.apiserver.built_in import built_in_resources
@@ -105,6 +106,7 @@ class Api:
         self.stored.store.listen(security.rbac.observe)
         self.audited: list[Audited] = []
         now, resources = self.stored.kernel.now, Resources(security.resources)
+        resources.serve_always(ApiServices(self.stored, resources.all).resource(now))
         self.stored.store.listen(CustomResources(self.stored, resources).observe)
         self.server = ApiServer(self.stored, self.stored, now, resources, security.access, self.audited.append)
 

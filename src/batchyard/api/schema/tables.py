@@ -36,7 +36,11 @@ from batchyard.api.scheme import ServedKind
 NATIVE: Final = "native"
 NATIVE_PREFIX: Final = "native."
 #: The groups of Kubernetes itself that have kinds here, each by the first part of its name.
-_NATIVE_GROUPS: Final = frozenset({"", "apps", "batch", "coordination", "networking", "policy", "rbac", "scheduling"})
+_NATIVE_GROUPS: Final = frozenset(
+    {
+        *("", "apps", "batch", "coordination", "discovery", "networking", "node", "policy", "rbac", "scheduling"),
+    }
+)
 _SCALARS: Final = frozenset(
     {"string", "bool", "int", "int32", "int64", "quantity", "int-or-string", "time", "duration", "bytes", "any"}
 )

@@ -1,11 +1,13 @@
 """Cells of Services. Source: Kubernetes's pkg/printers/internalversion."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from batchyard.api.meta import Obj
 from batchyard.api.tables.cells import NONE, PENDING, text, value
 from batchyard.base.instant import Instant
+
+_SHOWN: Final = 3
 
 
 def type_of(obj: Obj, _now: Instant) -> str:
@@ -33,6 +35,39 @@ def external_ip(obj: Obj, now: Instant) -> str:
 def ports(obj: Obj, _now: Instant) -> str:
     """The ports of a Service, with those of nodes."""
     return ",".join(map(_port, value(obj, "spec", "ports") or ())) or NONE
+
+
+def endpoints(obj: Obj, _now: Instant) -> str:
+    """The first addresses behind a Service, with their ports, and how many more there are."""
+    found = [
+        f"{address['ip']}:{port['port']}" if port else str(address["ip"])
+        for subset in obj.get("subsets") or ()
+        for port in subset.get("ports") or [{}]
+        for address in subset.get("addresses") or ()
+    ]
+    return _some(found)
+
+
+def slice_ports(obj: Obj, _now: Instant) -> str:
+    """The ports of an EndpointSlice."""
+    found = obj.get("ports")
+    if found is None:
+        return "<unset>"
+    return _some([str(port.get("port", "*")) for port in found])
+
+
+def slice_endpoints(obj: Obj, _now: Instant) -> str:
+    """The addresses of an EndpointSlice."""
+    found = obj.get("endpoints")
+    if found is None:
+        return "<unset>"
+    return _some([str(address) for endpoint in found for address in endpoint.get("addresses") or ()])
+
+
+def _some(found: Sequence[str]) -> str:
+    """The first three of a list, and how many more there are."""
+    more = f" + {len(found) - _SHOWN} more..." if len(found) > _SHOWN else ""
+    return ",".join(found[:_SHOWN]) + more or NONE
 
 
 def _load_balancers(obj: Obj) -> list[str]:

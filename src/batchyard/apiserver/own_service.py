@@ -1,0 +1,46 @@
+"""The Service `kubernetes`, by which clients within a cluster know of its API server, and where that is.
+
+It has no address of its own: nothing here gives Services any. Source: Kubernetes's
+pkg/controlplane/controller/kubernetesservice.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any, Final
+
+from batchyard.api.meta import Obj
+
+_NAME: Final = "kubernetes"
+_LABELS: Final = {"component": "apiserver", "provider": "kubernetes"}
+_OF_SERVICE: Final = {"kubernetes.io/service-name": _NAME}
+_PORT: Final = 443
+
+
+def own_service(address: str, port: int, *, is_secure: bool) -> Sequence[Obj]:
+    """The Service of a server that listens there, and its endpoints, yet to be created."""
+    name = "https" if is_secure else "http"
+    reached = [{"name": name, "port": port, "protocol": "TCP"}]
+    service_port = {"name": name, "port": _PORT, "protocol": "TCP", "targetPort": port}
+    family = f"IPv{ipaddress.ip_address(address).version}"
+    endpoint = {"addresses": [address], "conditions": {"ready": True}}
+    return [
+        {
+            **_made("v1", "Service", _LABELS),
+            "spec": {"type": "ClusterIP", "clusterIP": "None", "ports": [service_port], "sessionAffinity": "None"},
+        },
+        {
+            **_made("v1", "Endpoints", {"endpointslice.kubernetes.io/skip-mirror": "true"}),
+            "subsets": [{"addresses": [{"ip": address}], "ports": reached}],
+        },
+        {
+            **_made("discovery.k8s.io/v1", "EndpointSlice", _OF_SERVICE),
+            "addressType": family,
+            "endpoints": [endpoint],
+            "ports": reached,
+        },
+    ]
+
+
+def _made(api_version: str, kind: str, labels: dict[str, str]) -> dict[str, Any]:
+    metadata = {"name": _NAME, "namespace": "default", "labels": labels}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
