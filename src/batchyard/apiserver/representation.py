@@ -76,7 +76,7 @@ class Representation:
                 return {"object": self._path.resource.strategy.show(obj, self._path.api_version)}
         # Who cares for which field is more than half of it, and of rows nobody asks that: kubectl is twice as fast so.
         metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
-        return {"object": {**_PARTIAL, "metadata": metadata}}
+        return {"object": _metadata_of({"metadata": metadata})}
 
 
 def form_of(request: Request) -> Form:
