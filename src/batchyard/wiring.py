@@ -1,17 +1,10 @@
 """The one composition root: the same controllers for every world, only the ports differ."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
-from batchyard.api import scheme
-from batchyard.api.admission.namespaces import check_deletion, check_namespace
-from batchyard.api.admission.pods import admit_pod, default_class
-from batchyard.api.admission.queued_jobs import queue_job
-from batchyard.api.meta import Obj
 from batchyard.api.views.workload import view_by_creation, workload_view
-from batchyard.client.local import ANY_OTHER, Guard, Prepare
 from batchyard.controllers.admission.in_use import InUse
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.controllers.admission.pods_ready import PodsReadyGate
@@ -40,19 +33,16 @@ from batchyard.controllers.placement.controller import PlacementController
 from batchyard.controllers.placement.hotswap import Hotswap
 from batchyard.controllers.provisioning.checks import ProvisioningChecks
 from batchyard.controllers.provisioning.controller import ProvisioningController
+from batchyard.controllers.resource_quotas.controller import ResourceQuotas
 from batchyard.controllers.runner import EventSink, Runner
 from batchyard.controllers.service_accounts import ServiceAccounts
 from batchyard.controllers.ttl import TtlAfterFinished
 from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle.job.selector import with_selector
-from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod, with_priority
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 from batchyard.core.placement.profile import Profile
-from batchyard.core.scaling.request_pods import admit_queued_pod
-from batchyard.ports.client import Client, Reader
+from batchyard.ports.client import Client
 from batchyard.ports.controller import Controller
 from batchyard.ports.kernel import Kernel, Pace
-from batchyard.runtime.saved_work import held_until_saved
 
 _CREATION: Final = RequeuingTimestamp.CREATION
 
@@ -109,6 +99,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         JobSetController(),
         TtlAfterFinished(),
         Namespaces(with_custom_kinds=settings.with_api),
+        ResourceQuotas(),
         *((CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation()) if settings.with_api else ()),
         *(_nodes(settings) if settings.with_nodes else ()),
         *ports.runtime,
@@ -118,23 +109,6 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         QueueStatus(index, fair_sharing=settings.policy.fair_sharing),
     ]
     return Platform(Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace), index)
-
-
-def preparations(settings: Settings) -> Mapping[str, Prepare]:
-    """What the API does to new objects by kind: defaults, admission plugins and webhooks."""
-    further: Mapping[str, Prepare] = {
-        scheme.POD: _prepared_pod_of_nodes if settings.with_nodes else _prepared_pod_of_no_node,
-        scheme.JOB: _prepared_job,
-        scheme.JOB_SET: _prepared_job_set,
-    }
-    kinds = [info.constant for info in scheme.KINDS if info.namespaced]
-    prepared: dict[str, Prepare] = {kind: partial(_prepared_in_namespace, further.get(kind)) for kind in kinds}
-    return {**prepared, ANY_OTHER: _prepared_wherever} if settings.with_api else prepared
-
-
-def guards() -> Mapping[str, Guard]:
-    """What the API asks of objects that are to be deleted, by kind."""
-    return {scheme.NAMESPACE: check_deletion}
 
 
 def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[Controller]:
@@ -165,42 +139,3 @@ def _nodes(settings: Settings) -> Sequence[Controller]:
         Autoscaler(scaling),  # first of the two: it feeds the index
         ProvisioningRequests(scaling),
     )
-
-
-def _prepared_in_namespace(further: Prepare | None, obj: Obj, reader: Reader) -> Obj:
-    check_namespace(obj, reader.get)
-    return obj if further is None else further(obj, reader)
-
-
-def _prepared_wherever(obj: Obj, reader: Reader) -> Obj:
-    """Of a kind of which only its objects tell whether it has Namespaces."""
-    if obj["metadata"].get("namespace"):
-        check_namespace(obj, reader.get)
-    return obj
-
-
-def _prepared_pod(pod: Obj, reader: Reader) -> Obj:
-    return held_until_saved(admit_pod(pod, reader.get, default_class(reader.list(scheme.PRIORITY_CLASS))), reader)
-
-
-def _prepared_pod_of_no_node(pod: Obj, reader: Reader) -> Obj:
-    return with_priority(_prepared_pod(pod, reader))
-
-
-def _prepared_pod_of_nodes(pod: Obj, reader: Reader) -> Obj:
-    prepared = admit_queued_pod(mutate_pod(_prepared_pod(pod, reader), reader))
-    validate_pod(prepared, reader)
-    return prepared
-
-
-def _prepared_job(job: Obj, reader: Reader) -> Obj:
-    return with_selector(queue_job(_without_status(job), reader.get))
-
-
-def _prepared_job_set(job_set: Obj, reader: Reader) -> Obj:
-    return queue_job(_without_status(job_set), reader.get)
-
-
-def _without_status(obj: Obj) -> Obj:
-    """A new object as it begins, though the manifest of an old one may tell what became of that."""
-    return {field: value for field, value in obj.items() if field != "status"} if "status" in obj else obj

@@ -6,6 +6,7 @@ Conflict        somebody else wrote first, or the object is already there (an Ap
 NotFound        no such object (an ApiError)
 Forbidden       an admission plugin or webhook refuses the request (an ApiError)
 NamespaceTerminating  a new object is refused because its Namespace is to go (Forbidden)
+RefusedForNow   a new object is refused for what there is besides it: quota, limits, a missing account (Forbidden)
 """
 
 from collections.abc import Sequence
@@ -61,3 +62,7 @@ class Forbidden(ApiError):  # noqa: N818
 
 class NamespaceTerminating(Forbidden):
     """Nothing may come into a Namespace that is to go; this is Kubernetes's name for the cause."""
+
+
+class RefusedForNow(Forbidden):
+    """What was refused may be allowed later, as it is: others go, or bounds are moved."""

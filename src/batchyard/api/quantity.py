@@ -6,6 +6,7 @@ and of `UNLIMITED`: Kueue's pkg/resources.
 """
 
 import re
+from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
@@ -82,14 +83,32 @@ def format_amount(resource: str, whole: int) -> str:
     return _decimal(whole, 0)
 
 
+class Family(StrEnum):
+    """Which suffixes a quantity was written with."""
+
+    BINARY = "BinarySI"
+    DECIMAL = "DecimalSI"
+    EXPONENT = "DecimalExponent"
+
+
 def canonical(value: str | int | float) -> str:
     """A quantity in Kubernetes's canonical form, its family of suffixes kept."""
-    text, nano = str(value), parse(value)
-    if any(text.endswith(suffix) for suffix in _BINARY) and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
+    return formatted(parse(value), family_of(value))
+
+
+def family_of(value: str | int | float) -> Family:
+    """The suffixes that a quantity is written with."""
+    text = str(value)
+    if any(text.endswith(suffix) for suffix in _BINARY):
+        return Family.BINARY
+    return Family.EXPONENT if _EXPONENT.search(text) else Family.DECIMAL
+
+
+def formatted(nano: int, family: Family) -> str:
+    """Billionths in Kubernetes's canonical form, with suffixes of a family where it has some for them."""
+    if family is Family.BINARY and nano % NANO == 0 and abs(nano) >= 1024 * NANO:
         return _binary(nano // NANO)
-    if _EXPONENT.search(text):
-        return _exponential(nano, -9)
-    return _decimal(nano, -9)
+    return _exponential(nano, -9) if family is Family.EXPONENT else _decimal(nano, -9)
 
 
 def _exponential(mantissa: int, exponent: int) -> str:

@@ -7,12 +7,12 @@ batches, and a writer hears of its write only after everybody heard of the chang
 are delivered in the same way.
 
 What an object that goes leaves behind is collected (batchyard.client.collector) after its event was delivered. A new
-object is made ready as its kind demands (`prepare`), and one that is to be deleted is looked at (`guards`): there the
-defaults and the admission of the API server have their place.
+object is made ready as its kind demands (`prepare`), one that is to be changed (`checks`) or deleted (`guards`) is
+looked at: there the defaults and the admission of the API server have their place.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.api.errors import ApiError, Conflict, NotFound
 from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata
@@ -40,6 +40,17 @@ Guard: TypeAlias = Callable[[Obj], None]
 """Looks at an object of a kind that is to be deleted; raises an ApiError where that is refused."""
 Claim: TypeAlias = Callable[[Write, Callable[[Key], Obj | None]], Write]
 """Makes a write that was submitted one of somebody who cares for fields, given what is stored."""
+Check: TypeAlias = Callable[[Obj, Obj, Reader], None]
+"""Looks at an object of a kind as it is to be and as it was; raises an ApiError where that change is refused."""
+
+
+class Admission(NamedTuple):
+    """What the API asks and makes of objects before it stores them, by kind."""
+
+    prepare: Mapping[str, Prepare] = {}
+    guards: Mapping[str, Guard] = {}
+    checks: Mapping[str, Check] = {}
+
 
 #: For which a client makes ready what is of no kind that is named.
 ANY_OTHER: Final = ""
@@ -79,16 +90,15 @@ class LocalClient:
     """Reader and Writer over a store in this process."""
 
     __slots__ = (
+        "_admission",
         "_claimed",
         "_collector",
         "_delivering_soon",
         "_events",
-        "_guards",
         "_kernel",
         "_listeners",
         "_minted",
         "_minted_at",
-        "_prepare",
         "_results",
         "_seed",
         "_store",
@@ -99,8 +109,7 @@ class LocalClient:
         store: Records,
         kernel: Kernel,
         seed: int = 0,
-        prepare: Mapping[str, Prepare] | None = None,
-        guards: Mapping[str, Guard] | None = None,
+        admission: Admission | None = None,
         claimed: Claim | None = None,
     ) -> None:
         self._store = store
@@ -110,8 +119,7 @@ class LocalClient:
         self._events: list[WatchEvent] = []
         self._results: list[tuple[Callable[[WriteResult], None], WriteResult]] = []
         self._delivering_soon = False
-        self._prepare = prepare or {}
-        self._guards = guards or {}
+        self._admission = admission or Admission()
         self._claimed = claimed
         self._collector = Collector(store.get, lambda write: self._apply(write, store))
         self._minted: dict[Key, int] = {}  # how many uids each key was given at the instant below
@@ -185,6 +193,9 @@ class LocalClient:
             new = revise.updated(stored, write.obj, write.managed_fields, is_whole=write.is_whole)
             if revise.is_released(new):
                 return records.delete(key)
+            check = self._admission.checks.get(key.kind)
+            if check is not None and new is not stored:
+                check(new, stored, self)
         return stored if new is stored else records.put(key, new)
 
     def _create(self, obj: Obj, records: Writable) -> Obj:
@@ -205,14 +216,14 @@ class LocalClient:
     def _put_new(self, key: Key, obj: Obj, uid: str, records: Writable) -> Obj:
         """Store a new object, made ready as its kind demands."""
         new = revise.created(obj, uid, self._kernel.now())
-        prepare = self._prepare.get(key.kind) or self._prepare.get(ANY_OTHER)
+        prepare = self._admission.prepare.get(key.kind) or self._admission.prepare.get(ANY_OTHER)
         return records.put(key, new if prepare is None else prepare(new, self), 0)
 
     def _delete(self, write: Delete, records: Writable) -> Obj:
         """Remove an object; or mark it as deleted, if it has finalizers, time to stop, or dependents to go first."""
         key = write.key
         stored = self._found(key)
-        guard = self._guards.get(key.kind)
+        guard = self._admission.guards.get(key.kind)
         if guard is not None:
             guard(stored)
         if write.uid is not None:

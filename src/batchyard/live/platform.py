@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from batchyard.admission_chain import AdmissionChain
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.scheme import CLUSTER, LEASE
@@ -46,7 +47,7 @@ from batchyard.runtime.pace import pace_of
 from batchyard.store.journal import Journal, Sync
 from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
-from batchyard.wiring import Platform, Ports, Settings, build_platform, guards, preparations
+from batchyard.wiring import Platform, Ports, Settings, build_platform
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -85,9 +86,9 @@ class Embedded:
         settings = Settings(with_nodes=nodes, with_api=True)
         built_in = [*built_in_resources(), definition_resource()]
         claimed = InProcess(built_in, self._kernel.now).claimed
-        self._client = LocalClient(
-            self._store, self._kernel, prepare=preparations(settings), guards=guards(), claimed=claimed
-        )
+        chain = AdmissionChain(with_nodes=nodes, with_api=True)
+        self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), claimed=claimed)
+        self._store.listen(chain.observe)
         self.platform = self._wired(settings, cluster or (known[0] if known else None), speed)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         containers = SimulatedContainers(self._client, self._kernel)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from batchyard.admission_chain import AdmissionChain
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.errors import ApiError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of
@@ -34,7 +35,7 @@ from batchyard.sim.merge import merged
 from batchyard.sim.scenario import Scenario, Step
 from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store
-from batchyard.wiring import Platform, Ports, Settings, build_platform, guards, preparations
+from batchyard.wiring import Platform, Ports, Settings, build_platform
 
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 """When every simulated world begins."""
@@ -69,7 +70,9 @@ class World:
         self.store = Store()
         self._seed = seed
         self._settings = _settings_of(scenario)
-        self.client = LocalClient(self.store, self.kernel, seed, preparations(self._settings), guards())
+        chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False)
+        self.store.listen(chain.observe)
+        self.client = LocalClient(self.store, self.kernel, seed, chain.rules())
         self.loops: list[PreemptionLoop] = []
         #: Steps that the API refused, each with the reason.
         self.refused: list[tuple[Write, ApiError]] = []

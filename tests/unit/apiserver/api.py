@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 import make
+from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.api_services import ApiServices
@@ -30,7 +31,6 @@ from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import WatchEvent, Write, WriteResult
 from batchyard.runtime.containers import SimulatedContainers
 from batchyard.store.memory import Store
-from batchyard.wiring import Settings, guards, preparations
 
 #: Namespaces that are there without being made.
 NAMESPACES = ("default", "team", "team-a", "team-b", "other")
@@ -43,10 +43,16 @@ class Stored:
     def __init__(self, window: int) -> None:
         self.kernel = VirtualKernel()
         self.store = Store(window=window)
-        prepared = preparations(Settings(with_api=True))
-        self.client = LocalClient(self.store, self.kernel, prepare=prepared, guards=guards())
+        chain = AdmissionChain(with_nodes=False, with_api=True)
+        self.client = LocalClient(self.store, self.kernel, admission=chain.rules())
+        self.store.listen(chain.observe)
         for name in NAMESPACES:
             self.store.put(Key(scheme.NAMESPACE, "", name), make.namespace(name))
+            account = make.metadata("default", name)
+            self.store.put(
+                Key(scheme.SERVICE_ACCOUNT, name, "default"),
+                {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+            )
         self._watches: list[WatchStream | SimulatedContainers] = []
         self.store.listen(self._tell)
 

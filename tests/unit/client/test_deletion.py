@@ -6,7 +6,7 @@ from batchyard.api.errors import Conflict, NotFound
 from batchyard.api.meta import Key, Obj, with_metadata, with_path
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
-from batchyard.client.local import LocalClient
+from batchyard.client.local import Admission, LocalClient
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
 from batchyard.store.memory import Store
@@ -161,7 +161,7 @@ def test_an_object_is_made_ready_as_its_kind_demands() -> None:
         prepared.append(obj["metadata"]["uid"])
         return with_path(obj, ("spec", "priority"), 7)
 
-    client = LocalClient(Store(), kernel, prepare={"Pod": prepare})
+    client = LocalClient(Store(), kernel, admission=Admission({"Pod": prepare}))
     results: list[WriteResult] = []
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "team"}, "spec": {}}
     client.submit([Create(pod)], results.append)

@@ -6,7 +6,7 @@ from typing import Any
 import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation, key_of, with_path
-from batchyard.client.local import LocalClient
+from batchyard.client.local import Admission, LocalClient
 from batchyard.controllers.job_pods.controller import JobPods
 from batchyard.controllers.runner import Runner
 from batchyard.ports.client import Delete, Listener, Reader, Update, UpdateStatus
@@ -98,7 +98,7 @@ class JobStage(Stage):
             admit(pod)
             return pod
 
-        self.client = LocalClient(Store(), self.kernel, prepare={scheme.POD: prepare})
+        self.client = LocalClient(Store(), self.kernel, admission=Admission({scheme.POD: prepare}))
         self.runner = Runner(self.kernel, self.client, [JobPods()], self._record)
 
     def pass_time(self, seconds: float) -> None:

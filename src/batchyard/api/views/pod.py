@@ -4,7 +4,7 @@ Workloads whose whole lists of pod sets are equal share these views (batchyard.a
 Sources: k8s.io/component-helpers resource.PodRequests; kube-scheduler's NodeAffinity and TaintToleration.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -100,11 +100,16 @@ def _whole(resource: str, nano: int) -> int:
     return -(-nano // (1_000_000 if resource == "cpu" else quantity.NANO))
 
 
-def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
+def container_requests(container: Mapping[str, Any]) -> dict[str, int]:
     """Requests of one container in billionths; a limit stands in for a missing request."""
     resources = container.get("resources") or {}
     merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return {name: quantity.parse(value) for name, value in merged.items()}
+
+
+def container_limits(container: Mapping[str, Any]) -> dict[str, int]:
+    """Limits of one container in billionths."""
+    return {n: quantity.parse(value) for n, value in ((container.get("resources") or {}).get("limits") or {}).items()}
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
@@ -113,14 +118,22 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
 
 
 def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """What one pod requests, in billionths: containers with sidecars, or the largest init step; overhead on top."""
+    """What one pod requests, in billionths, its overhead on top."""
+    total = pod_total(spec, container_requests)
+    for name, value in (spec.get("overhead") or {}).items():
+        total[name] = total.get(name, 0) + quantity.parse(value)
+    return total
+
+
+def pod_total(spec: Mapping[str, Any], of_container: Callable[[Mapping[str, Any]], dict[str, int]]) -> dict[str, int]:
+    """What one pod has of requests or limits, in billionths: containers with sidecars, or the largest init step."""
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        _add(total, _container_requests(container))
+        _add(total, of_container(container))
     sidecars: dict[str, int] = {}
     largest: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
-        step = _container_requests(container)
+        step = of_container(container)
         if container.get("restartPolicy") == "Always":
             _add(total, step)
             _add(sidecars, step)
@@ -131,10 +144,8 @@ def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
             largest[name] = max(nano, largest.get(name, nano))
     for name, nano in largest.items():
         total[name] = max(nano, total.get(name, nano))
-    whole_pod = _container_requests(spec)
+    whole_pod = of_container(spec)
     total.update({n: v for n, v in whole_pod.items() if n in _PODS_HAVE_THEIR_OWN or n.startswith("hugepages-")})
-    for name, value in (spec.get("overhead") or {}).items():
-        total[name] = total.get(name, 0) + quantity.parse(value)
     return total
 
 

@@ -1,0 +1,110 @@
+"""What the API asks and makes of objects before it stores them: defaults, admission plugins and webhooks, in order.
+
+The order is that of Kubernetes: what changes an object comes first, then what only looks at it, and quota last of all.
+Source: pkg/kubeapiserver/options/plugins.go; docs/admission.md says which of them there are.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.admission.limit_ranges import check_limits, with_limit_defaults
+from batchyard.api.admission.namespaces import check_deletion, check_namespace
+from batchyard.api.admission.pods import admit_pod, default_class
+from batchyard.api.admission.priority_classes import check_default
+from batchyard.api.admission.queued_jobs import queue_job
+from batchyard.api.admission.service_accounts import VOLUME_PREFIX, with_service_account
+from batchyard.api.defaults.pod import pod_defaults
+from batchyard.api.meta import Obj
+from batchyard.base.ids import uid_for
+from batchyard.client.local import ANY_OTHER, Admission, Check, Prepare
+from batchyard.client.revise import generated_name
+from batchyard.controllers.resource_quotas.admission import QuotaAdmission
+from batchyard.core.lifecycle.job.selector import with_selector
+from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod, with_priority
+from batchyard.core.scaling.request_pods import admit_queued_pod
+from batchyard.ports.client import Reader, WatchEvent
+from batchyard.runtime.saved_work import held_until_saved
+
+_NAMESPACED: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
+
+
+class AdmissionChain:
+    """See the module. It is to hear of every change as it happens."""
+
+    def __init__(self, *, with_nodes: bool, with_api: bool) -> None:
+        self._with_nodes = with_nodes
+        self._with_api = with_api
+        self._quotas = QuotaAdmission()
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a change."""
+        self._quotas.observe(event)
+
+    def rules(self) -> Admission:
+        """What is made of new objects, and asked of those that are changed or deleted."""
+        return Admission(self._preparations(), {scheme.NAMESPACE: check_deletion}, self._checks())
+
+    def _preparations(self) -> Mapping[str, Prepare]:
+        further: Mapping[str, Prepare] = {
+            scheme.POD: self._prepared_pod,
+            scheme.JOB: _prepared_job,
+            scheme.JOB_SET: _prepared_job_set,
+        }
+        prepared: dict[str, Prepare] = {kind: partial(self._prepared, further.get(kind)) for kind in _NAMESPACED}
+        if self._with_api:
+            prepared |= {ANY_OTHER: self._prepared_wherever, scheme.PRIORITY_CLASS: _prepared_class}
+        return prepared
+
+    def _checks(self) -> Mapping[str, Check]:
+        checks: dict[str, Check] = dict.fromkeys((scheme.POD, scheme.SERVICE), self._quotas.check_changed)
+        return {**checks, scheme.PRIORITY_CLASS: _check_class} if self._with_api else checks
+
+    def _prepared(self, further: Prepare | None, obj: Obj, reader: Reader) -> Obj:
+        """Of a kind in Namespaces."""
+        check_namespace(obj, reader.get)
+        done = obj if further is None else further(obj, reader)
+        self._quotas.check_new(done, reader)
+        return done
+
+    def _prepared_wherever(self, obj: Obj, reader: Reader) -> Obj:
+        """Of a kind of which only its objects tell whether it has Namespaces."""
+        return self._prepared(None, obj, reader) if obj["metadata"].get("namespace") else obj
+
+    def _prepared_pod(self, pod: Obj, reader: Reader) -> Obj:
+        ranges: Sequence[Obj] = reader.list(scheme.LIMIT_RANGE, pod["metadata"].get("namespace", ""))
+        done = with_limit_defaults(pod_defaults(pod), ranges) if ranges else pod
+        if self._with_api:
+            volume = generated_name(VOLUME_PREFIX, uid_for(0, VOLUME_PREFIX, pod["metadata"]["uid"]))
+            done = with_service_account(done, reader.get, volume)
+        classes = reader.list(scheme.PRIORITY_CLASS)
+        done = held_until_saved(admit_pod(done, reader.get, default_class(classes)), reader)
+        done = admit_queued_pod(mutate_pod(done, reader)) if self._with_nodes else with_priority(done)
+        if ranges:
+            check_limits(done, ranges)
+        if self._with_nodes:
+            validate_pod(done, reader)
+        return done
+
+
+def _prepared_job(job: Obj, reader: Reader) -> Obj:
+    return with_selector(queue_job(_without_status(job), reader.get))
+
+
+def _prepared_job_set(job_set: Obj, reader: Reader) -> Obj:
+    return queue_job(_without_status(job_set), reader.get)
+
+
+def _prepared_class(priority_class: Obj, reader: Reader) -> Obj:
+    check_default(priority_class, default_class(reader.list(scheme.PRIORITY_CLASS)))
+    return priority_class
+
+
+def _check_class(new: Obj, _old: Obj, reader: Reader) -> None:
+    check_default(new, default_class(reader.list(scheme.PRIORITY_CLASS)))
+
+
+def _without_status(obj: Obj) -> Obj:
+    """A new object as it begins, though the manifest of an old one may tell what became of that."""
+    return {field: value for field, value in obj.items() if field != "status"} if "status" in obj else obj
