@@ -34,6 +34,7 @@ from batchyard.controllers.placement.hotswap import Hotswap
 from batchyard.controllers.provisioning.checks import ProvisioningChecks
 from batchyard.controllers.provisioning.controller import ProvisioningController
 from batchyard.controllers.resource_quotas.controller import ResourceQuotas
+from batchyard.controllers.root_certificates import RootCertificates
 from batchyard.controllers.runner import EventSink, Runner
 from batchyard.controllers.service_accounts import ServiceAccounts
 from batchyard.controllers.ttl import TtlAfterFinished
@@ -79,6 +80,8 @@ class Settings:
     #: Whether others come to it through the API: Events are objects, which go after an hour; Namespaces have
     #: ServiceAccounts, ClusterRoles are aggregated, and users may define kinds of their own.
     with_api: bool = False
+    #: What that API's certificate is signed by, as PEM, for containers to find; empty where it has none.
+    root_certificate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         Namespaces(with_custom_kinds=settings.with_api),
         ResourceQuotas(),
         *((CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation()) if settings.with_api else ()),
+        *((RootCertificates(settings.root_certificate),) if settings.root_certificate else ()),
         *(_nodes(settings) if settings.with_nodes else ()),
         *ports.runtime,
         *ports.cloud,

@@ -18,18 +18,18 @@ The writes of an outcome end with the first that is refused, unless they are ind
 when all its writes have; only then are its events recorded. After a Conflict or NotFound the
 key is looked at again at once, a bounded number of times in a row; after that, and after any other error, later and
 later, from 1 ms to 30 s. What is forbidden stays so until something changes: its key is looked at again when it is
-wanted again, not after a time. An exception of a controller is a defect: it passes through, with a note of who and
-what.
+wanted again, not after a time; but for what is refused for now, which is tried again after 1 s to 1 min. An exception
+of a controller is a defect: it passes through, with a note of who and what.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
-from batchyard.api.errors import ApiError, Conflict, Forbidden, NotFound
+from batchyard.api.errors import ApiError, Conflict, Forbidden, NotFound, RefusedForNow
 from batchyard.api.meta import Key
 from batchyard.base.check import invariant
-from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant
 from batchyard.controllers.workqueue import Lane, WakeUp, WorkQueue
 from batchyard.ports.client import Client, EventType, WatchEvent, WriteResult
 from batchyard.ports.controller import Controller, EventRecord, Outcome
@@ -42,6 +42,9 @@ EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
 RETRIES_AT_ONCE_MAX: Final = 10
 BACKOFF_MIN: Final = MILLISECOND
 BACKOFF_MAX: Final = 30 * SECOND
+#: As the Job controller where the API refuses a pod. Source: Kubernetes's pkg/controller/job.
+REFUSED_BACKOFF_MIN: Final = SECOND
+REFUSED_BACKOFF_MAX: Final = MINUTE
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
@@ -226,7 +229,10 @@ class Runner:
             lane.depart(key)
             self._flights += 1
             flight = _Flight(self, lane, key, outcome)
-            if outcome.independent:
+            if outcome.of_writes:
+                for place, write in enumerate(outcome.writes):
+                    self._client.submit([write], partial(flight.land_one, place))
+            elif outcome.independent:
                 for write in outcome.writes:
                     self._client.submit([write], flight.land)
             else:
@@ -242,21 +248,27 @@ class Runner:
         if self._stopped:
             return
         self._flights -= 1
-        lane, key, events = flight.lane, flight.key, flight.outcome.events
+        lane, key, error = flight.lane, flight.key, flight.error
         wanted = lane.land(key)
-        if flight.error is not None and not isinstance(flight.error, Forbidden):
-            self._retry(lane, key, flight.error)
-        else:
-            if flight.error is None and (events or lane.failures):
+        events = flight.told()
+        if error is None:
+            if events or lane.failures:
                 self._succeed(lane, key, events)
-            if wanted:
-                lane.add(key)
+        else:
+            self._record(lane, events)
+        if error is not None and not _is_for_good(error):
+            self._retry(lane, key, error)
+        elif wanted:
+            lane.add(key)
         if not self._draining_soon:
             self._drain_soon()
 
     def _succeed(self, lane: Lane, key: Key, events: Sequence[EventRecord]) -> None:
         """Record the events and forget earlier failures."""
         lane.failures.pop(key, None)
+        self._record(lane, events)
+
+    def _record(self, lane: Lane, events: Sequence[EventRecord]) -> None:
         for record in events:
             self._sink(self._kernel.now(), lane.controller.name, record)
 
@@ -268,6 +280,8 @@ class Runner:
         failures = lane.failures[key] = lane.failures.get(key, 0) + 1
         if isinstance(error, Conflict | NotFound) and failures <= RETRIES_AT_ONCE_MAX:
             lane.add(key)
+        elif isinstance(error, RefusedForNow):
+            self._wake_by(lane, key, self._kernel.now() + refused_backoff(failures))
         else:
             self._wake_by(lane, key, self._kernel.now() + backoff(failures))
 
@@ -297,7 +311,7 @@ class Runner:
 class _Flight:
     """The writes of one outcome, under way."""
 
-    __slots__ = ("error", "key", "lane", "left", "outcome", "runner")
+    __slots__ = ("error", "key", "lane", "left", "outcome", "runner", "succeeded")
 
     def __init__(self, runner: Runner, lane: Lane, key: Key, outcome: Outcome) -> None:
         self.runner = runner
@@ -306,6 +320,23 @@ class _Flight:
         self.outcome = outcome
         self.left = len(outcome.writes) if outcome.independent else 1
         self.error: ApiError | None = None  # the first
+        self.succeeded: list[EventRecord] = []
+
+    def told(self) -> Sequence[EventRecord]:
+        """What is recorded of all this: all of it if all succeeded."""
+        if self.error is None:
+            return [*self.succeeded, *self.outcome.events] if self.succeeded else self.outcome.events
+        if isinstance(self.error, Forbidden) and self.outcome.if_forbidden is not None:
+            refusal = self.outcome.if_forbidden(self.error)
+            return self.succeeded if refusal is None else [*self.succeeded, refusal]
+        return self.succeeded
+
+    def land_one(self, place: int, result: WriteResult) -> None:
+        """One of several independent writes has its answer."""
+        record = self.outcome.of_writes.get(place)
+        if record is not None and result.error is None:
+            self.succeeded.append(record)
+        self.land(result)
 
     def land(self, result: WriteResult) -> None:
         """What was submitted together has its answer."""
@@ -314,6 +345,16 @@ class _Flight:
             self.error = result.error
         if self.left == 0:
             self.runner._landed(self)
+
+
+def _is_for_good(error: ApiError) -> bool:
+    """Whether an error stays what it is until something changes."""
+    return isinstance(error, Forbidden) and not isinstance(error, RefusedForNow)
+
+
+def refused_backoff(failures: int) -> Duration:
+    """How long to wait after so many refusals for now: doubling from 1 s up to 1 min."""
+    return min(REFUSED_BACKOFF_MIN << min(failures - 1, 32), REFUSED_BACKOFF_MAX)
 
 
 def backoff(failures: int) -> Duration:

@@ -1,15 +1,13 @@
 """Every Namespace has a ServiceAccount `default`. Source: Kubernetes's pkg/controller/serviceaccount."""
 
 from collections.abc import Iterable
-from typing import Final
 
 from batchyard.api import scheme
+from batchyard.api.admission.service_accounts import DEFAULT
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Create, EventType, Reader, WatchEvent
 from batchyard.ports.controller import Outcome
-
-DEFAULT: Final = "default"
 
 
 class ServiceAccounts:

@@ -31,7 +31,7 @@ from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.events import EventRecorder
 from batchyard.live.answers import Answers
 from batchyard.live.clock import wall_clock
-from batchyard.live.credentials import SigningKey
+from batchyard.live.credentials import Authority, SigningKey
 from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.folder import JOURNAL
 from batchyard.live.kernel import LiveKernel
@@ -83,7 +83,7 @@ class Embedded:
         report = Report(self._store, place.folder / JOURNAL, wall_clock(), speed, place.sync)
         known = self._store.list(CLUSTER)
         nodes = bool(known) or cluster is not None
-        settings = Settings(with_nodes=nodes, with_api=True)
+        settings = Settings(with_nodes=nodes, with_api=True, root_certificate=_root_certificate(place))
         built_in = [*built_in_resources(), definition_resource()]
         claimed = InProcess(built_in, self._kernel.now).claimed
         chain = AdmissionChain(with_nodes=nodes, with_api=True)
@@ -165,6 +165,11 @@ class Embedded:
         for obj in wanted:
             if self._client.get(key_of(obj)) is None:
                 self._client.submit([Create(obj)], _must_succeed)
+
+
+def _root_certificate(place: Place) -> str:
+    """What the server's certificate is signed by; empty where it has none."""
+    return "" if place.is_insecure else Authority(place.folder, wall_clock()).certificate_file.read_text("ascii")
 
 
 def _last_instant(store: Store) -> Instant:

@@ -1,9 +1,10 @@
 """What a controller is: it names the objects to look at, and says what it wants written. The runner does the rest."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Reader, WatchEvent, Write
@@ -32,6 +33,10 @@ class Outcome:
     events: list[EventRecord] = field(default_factory=list)
     requeue_at: Instant | None = None
     independent: bool = False
+    #: Of independent writes, what is recorded of each that succeeds, by its place.
+    of_writes: dict[int, EventRecord] = field(default_factory=dict)
+    #: What is recorded if one is forbidden: once, of the first.
+    if_forbidden: Callable[[Forbidden], EventRecord | None] | None = None
 
 
 class Controller(Protocol):

@@ -18,7 +18,7 @@ def resources_faults(resources: Mapping[str, Any], path: str) -> Iterator[FieldE
     for field, listed in (("limits", limits), ("requests", requests)):
         for name, value in listed.items():
             at = f"{path}.{field}[{name}]"
-            yield from _name_faults(name, at)
+            yield from resource_name_faults(name, at)
             yield from _value_faults(name, value, at)
     for name, value in requests.items():
         yield from _limit_faults(name, value, limits, path)
@@ -55,7 +55,7 @@ def _has_hugepages(*listed: Mapping[str, Any]) -> bool:
     return any(name.startswith("hugepages-") for each in listed for name in each)
 
 
-def _name_faults(name: str, path: str) -> Iterator[FieldError]:
+def resource_name_faults(name: str, path: str) -> Iterator[FieldError]:
     """A resource is a standard one, hugepages, or an extended one."""
     if names.qualified_name(name):
         yield from metadata.label_key_faults(name, path)

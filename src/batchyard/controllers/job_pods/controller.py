@@ -4,9 +4,11 @@ All is decided in batchyard.core.lifecycle.job; whose a pod is, in `claims`. Sou
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from batchyard.api import scheme
+from batchyard.api.errors import Forbidden, NamespaceTerminating
 from batchyard.api.meta import Key, Obj, controller_of, key_of
 from batchyard.base.instant import Instant
 from batchyard.controllers.job_pods.claims import Claims, given_up, is_selected, may_be_strayed
@@ -122,20 +124,29 @@ def _outcome(key: Key, job: Obj, todo: Plan, new: Sequence[Obj]) -> Outcome:
     """
     release = [Update(untracked(pod.obj)) for pod in todo.release]
     outcome = Outcome([*release], requeue_at=todo.wake_at, independent=True)
-    change = todo.change
+    change, writes, told = todo.change, outcome.writes, outcome.of_writes
     for pod in change.dismiss:
         if pod.tracked:
-            outcome.writes.append(Update(untracked(pod.obj)))
+            writes.append(Update(untracked(pod.obj)))
     for pod in (*change.dismiss, *change.delete):
-        outcome.writes.append(Delete(key_of(pod.obj), uid=pod.uid))
-        outcome.events.append(_told_of(key, "SuccessfulDelete", "Deleted", pod.obj))
+        told[len(writes)] = _told_of(key, "SuccessfulDelete", "Deleted", pod.obj)
+        writes.append(Delete(key_of(pod.obj), uid=pod.uid))
     for born in new:
-        outcome.writes.append(Create(born))
-        outcome.events.append(_told_of(key, "SuccessfulCreate", "Created", born))
+        told[len(writes)] = _told_of(key, "SuccessfulCreate", "Created", born)
+        writes.append(Create(born))
+    if new:
+        outcome.if_forbidden = partial(_told_of_refusal, key)
     if todo.status is not None and todo.status != job.get("status"):
-        outcome.writes.append(UpdateStatus({**job, "status": todo.status}))
-    outcome.events += [EventRecord(key, *told) for told in todo.told]
+        writes.append(UpdateStatus({**job, "status": todo.status}))
+    outcome.events += [EventRecord(key, *each) for each in todo.told]
     return outcome
+
+
+def _told_of_refusal(key: Key, error: Forbidden) -> EventRecord | None:
+    """A pod is refused; that its Namespace is to go is no news."""
+    if isinstance(error, NamespaceTerminating):
+        return None
+    return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")
 
 
 def _told_of(key: Key, reason: str, done: str, pod: Obj) -> EventRecord:
