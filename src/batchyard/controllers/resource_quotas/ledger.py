@@ -64,12 +64,13 @@ class Tally:
         return {name: amount for name, amount in usage(obj, kind, self.kinds[kind]).items() if name in self.used}
 
     def count(self, key: Key, obj: Obj | None) -> bool:
-        """Count an object as it is now, None if it is gone; whether that changes what is used."""
-        self._late_after.pop(key, None)
+        """Count an object as it is now, None if it is gone; whether that changes what is used, or will."""
+        was_late_after = self._late_after.pop(key, None)
         if obj is not None and "deletionTimestamp" in obj["metadata"] and key.kind == scheme.POD:
             grace = obj["metadata"].get("deletionGracePeriodSeconds") or 0
             self._late_after[key] = parse_time(obj["metadata"]["deletionTimestamp"]) + grace * SECOND
-        return self._replace(key, {} if obj is None else self.charge(obj, key.kind), obj)
+        is_changed = self._replace(key, {} if obj is None else self.charge(obj, key.kind), obj)
+        return is_changed or self._late_after.get(key) != was_late_after
 
     def release_late(self, now: Instant) -> Instant | None:
         """Count Pods no more that should be gone; when the next one should."""

@@ -1,0 +1,97 @@
+"""The ServiceAccounts of Pods and their tokens; and that one PriorityClass at most is everybody's."""
+
+from typing import Any
+
+import pytest
+
+import make
+from unit.apiserver.api import Api
+
+PODS = "/api/v1/namespaces/team/pods"
+ACCOUNTS = "/api/v1/namespaces/team/serviceaccounts"
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+def pod(container: Any = None, metadata: Any = None, **spec: Any) -> dict[str, Any]:
+    containers = [{"name": "c", "image": "i", **(container or {})}]
+    about = metadata or {"name": "pod"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": {"containers": containers, **spec}}
+
+
+def account(name: str = "own", **fields: Any) -> dict[str, Any]:
+    metadata = {"name": name, "annotations": fields.pop("annotations", {})}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, **fields}
+
+
+def test_a_pod_has_the_account_of_its_namespace_and_its_token(api: Api) -> None:
+    spec = api.post(PODS, pod())["spec"]
+    assert spec["serviceAccountName"] == spec["serviceAccount"] == "default"
+    (volume,) = spec["volumes"]
+    assert volume["name"].startswith("kube-api-access-")
+    assert [next(iter(source)) for source in volume["projected"]["sources"]] == [
+        *("serviceAccountToken", "configMap", "downwardAPI")
+    ]
+    mount = {"name": volume["name"], "readOnly": True, "mountPath": PATH}
+    assert spec["containers"][0]["volumeMounts"] == [mount]
+
+
+def test_it_has_no_token_where_it_or_its_account_wants_none(api: Api) -> None:
+    api.post(ACCOUNTS, account(automountServiceAccountToken=False, imagePullSecrets=[{"name": "s"}]))
+    spec = api.post(PODS, pod(serviceAccountName="own"))["spec"]
+    assert "volumes" not in spec
+    assert spec["imagePullSecrets"] == [{"name": "s"}]
+    other = pod(metadata={"name": "b"}, automountServiceAccountToken=False)
+    assert "volumes" not in api.post(PODS, other)["spec"]
+
+
+def test_what_a_container_mounts_itself_stays(api: Api) -> None:
+    mount = {"name": "v", "mountPath": PATH}
+    spec = api.post(PODS, pod({"volumeMounts": [mount]}, volumes=[{"name": "v", "emptyDir": {}}]))["spec"]
+    assert spec["containers"][0]["volumeMounts"] == [mount]
+    assert len(spec["volumes"]) == 1
+
+
+def test_an_account_must_be_there(api: Api) -> None:
+    sent = pod(metadata={"generateName": "pod-"}, serviceAccountName="nobody")
+    response = api.ask("POST", PODS, sent)
+    told = 'error looking up service account team/nobody: serviceaccount "nobody" not found'
+    assert (response.code, response.body["message"]) == (403, f'pods "pod-" is forbidden: {told}')
+
+
+def test_an_account_may_bound_the_secrets_that_are_used(api: Api) -> None:
+    enforced = {"kubernetes.io/enforce-mountable-secrets": "true"}
+    api.post(ACCOUNTS, account(annotations=enforced, secrets=[{"name": "known"}]))
+    other = {"valueFrom": {"secretKeyRef": {"name": "other", "key": "k"}}, "name": "E"}
+    response = api.ask("POST", PODS, pod({"env": [other]}, serviceAccountName="own"))
+    why = "is not allowed because service account own does not reference that secret"
+    told = f'container c with envVar E referencing secret.secretName="other" {why}'
+    assert response.body["message"] == f'pods "pod" is forbidden: {told}'
+
+
+def test_a_mirror_pod_has_no_account(api: Api) -> None:
+    metadata = {"name": "pod", "annotations": {"kubernetes.io/config.mirror": "x"}}
+    assert "serviceAccountName" not in api.post(PODS, pod(metadata=metadata))["spec"]
+    metadata["name"] = "second"
+    response = api.ask("POST", PODS, pod(metadata=metadata, serviceAccountName="default"))
+    assert response.body["message"].endswith("a mirror pod may not reference service accounts")
+
+
+def test_one_class_at_most_is_that_of_all_who_name_none(api: Api) -> None:
+    def priority_class(name: str, *, is_default: bool) -> dict[str, Any]:
+        made = make.priority_class(name, 5, is_default=is_default)
+        return {**made, "metadata": {"name": name}}
+
+    api.post(CLASSES, priority_class("one", is_default=True))
+    told = "PriorityClass one is already marked as default. Only one default can exist"
+    response = api.ask("POST", CLASSES, priority_class("two", is_default=True))
+    assert response.body["message"] == f'priorityclasses.scheduling.k8s.io "two" is forbidden: {told}'
+    api.post(CLASSES, priority_class("two", is_default=False))
+    merge = {"content-type": "application/merge-patch+json"}
+    assert api.ask("PATCH", f"{CLASSES}/two", {"globalDefault": True}, headers=merge).code == 403
+    assert api.ask("PATCH", f"{CLASSES}/one", {"description": "d"}, headers=merge).code == 200

@@ -1,0 +1,182 @@
+"""ResourceQuotas: who is refused because of one, and in which words."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from unit.apiserver.api import Api, config_map
+
+PODS = "/api/v1/namespaces/team/pods"
+OVER = 'pods "second" is forbidden: exceeded quota: q, requested: '
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+def bound(api: Api, hard: Any, *, name: str = "q", scopes: Any = None) -> None:
+    """Bound what the Namespace may use."""
+    spec: dict[str, Any] = {"hard": hard}
+    spec |= {"scopes": scopes} if isinstance(scopes, list) else {"scopeSelector": scopes} if scopes else {}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": spec}
+    api.post("/api/v1/namespaces/team/resourcequotas", quota)
+
+
+def pod(name: str, requests: Any = None, limits: Any = None, **spec: Any) -> dict[str, Any]:
+    resources = {"requests": requests or {}, "limits": limits or {}}
+    container = {"name": "c", "image": "i", "resources": {field: each for field, each in resources.items() if each}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container], **spec}}
+
+
+def refusal(api: Api, obj: Any, path: str = PODS) -> str:
+    response = api.ask("POST", path, obj)
+    assert response.code == 403, response
+    return str(response.body["message"])
+
+
+def test_the_last_of_it_is_had_once_and_again_when_it_is_given_back(api: Api) -> None:
+    bound(api, {"requests.cpu": "2", "pods": 5})
+    api.post(PODS, pod("first", {"cpu": "1500m"}))
+    told = f"{OVER}requests.cpu=1, used: requests.cpu=1500m, limited: requests.cpu=2"
+    assert refusal(api, pod("second", {"cpu": "1"})) == told
+    api.ask("DELETE", f"{PODS}/first")
+    api.post(PODS, pod("second", {"cpu": "1"}))
+
+
+def test_a_dry_run_uses_nothing_and_is_refused_as_any(api: Api) -> None:
+    bound(api, {"pods": 1})
+    assert api.ask("POST", f"{PODS}?dryRun=All", pod("first")).code == 201
+    api.post(PODS, pod("first"))
+    assert api.ask("POST", f"{PODS}?dryRun=All", pod("second")).code == 403
+
+
+def test_what_has_ended_uses_its_count_alone(api: Api) -> None:
+    api.post(PODS, pod("first", {"cpu": "2"}))
+    bound(api, {"cpu": "2", "count/pods": 2})
+    ended = {**api.get(f"{PODS}/first"), "status": {"phase": "Succeeded"}}
+    assert api.ask("PUT", f"{PODS}/first/status", ended).code == 200
+    api.post(PODS, pod("second", {"cpu": "2"}))
+    told = "exceeded quota: q, requested: count/pods=1,cpu=1, used: count/pods=2,cpu=2, limited: count/pods=2,cpu=2"
+    assert refusal(api, pod("third", {"cpu": "1"})).endswith(told)
+
+
+def test_containers_must_say_what_is_bounded_of_cpu_and_memory(api: Api) -> None:
+    bound(api, {"cpu": "2", "limits.memory": "1Gi", "requests.storage": 1, "requests.nvidia.com/gpu": 1})
+    told = "failed quota: q: must specify cpu for: c; limits.memory for: c"
+    assert refusal(api, pod("first")) == f'pods "first" is forbidden: {told}'
+
+
+def test_devices_are_bounded_by_what_is_requested(api: Api) -> None:
+    bound(api, {"requests.nvidia.com/gpu": 4})
+    gpus = {"nvidia.com/gpu": "3"}
+    api.post(PODS, pod("first", gpus, gpus))
+    told = "requests.nvidia.com/gpu=3, used: requests.nvidia.com/gpu=3, limited: requests.nvidia.com/gpu=4"
+    assert refusal(api, pod("second", gpus, gpus)) == OVER + told
+
+
+def test_memory_is_told_as_it_was_written(api: Api) -> None:
+    bound(api, {"requests.memory": "1Gi"})
+    api.post(PODS, pod("first", {"memory": "512Mi"}))
+    told = "requests.memory=768Mi, used: requests.memory=512Mi, limited: requests.memory=1Gi"
+    assert refusal(api, pod("second", {"memory": "768Mi"})) == OVER + told
+
+
+@pytest.mark.parametrize(
+    ("scopes", "within", "without"),
+    [
+        (["BestEffort"], {}, {"requests": {"cpu": "1"}}),
+        (["NotBestEffort"], {"requests": {"cpu": "1"}}, {}),
+        (["Terminating"], {"activeDeadlineSeconds": 5}, {}),
+        (["NotTerminating"], {}, {"activeDeadlineSeconds": 5}),
+        (["PriorityClass"], {"priorityClassName": "system-node-critical"}, {}),
+    ],
+)
+def test_a_quota_is_about_what_its_scopes_say(api: Api, scopes: Any, within: Any, without: Any) -> None:
+    bound(api, {"pods": 0}, scopes=scopes)
+    api.post(PODS, pod("first", **without))
+    assert "exceeded quota: q" in refusal(api, pod("second", **within))
+
+
+def test_a_quota_may_be_of_some_priority_classes(api: Api) -> None:
+    name = "system-cluster-critical"
+    expression = {"scopeName": "PriorityClass", "operator": "NotIn", "values": [name]}
+    bound(api, {"pods": 0}, scopes={"matchExpressions": [expression]})
+    api.post(PODS, pod("first", priorityClassName=name))
+    assert "exceeded quota: q" in refusal(api, pod("second"))
+
+
+def test_a_deadline_that_comes_later_may_exceed_a_quota(api: Api) -> None:
+    bound(api, {"pods": 0}, scopes=["Terminating"])
+    api.post(PODS, pod("first"))
+    response = api.ask("PATCH", f"{PODS}/first", {"spec": {"activeDeadlineSeconds": 5}}, headers=MERGE)
+    assert response.code == 403
+    assert response.body["message"].endswith("exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0")
+
+
+MERGE = {"content-type": "application/merge-patch+json"}
+
+
+def test_a_service_that_becomes_another_may_exceed_a_quota(api: Api) -> None:
+    path = "/api/v1/namespaces/team/services"
+    bound(api, {"services": 1, "services.loadbalancers": 0})
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
+    api.post(path, service)
+    response = api.ask("PATCH", f"{path}/s", {"spec": {"type": "LoadBalancer"}}, headers=MERGE)
+    assert response.code == 403
+    assert "requested: services.loadbalancers=1, used: services.loadbalancers=0" in response.body["message"]
+
+
+def test_objects_of_any_kind_are_counted(api: Api) -> None:
+    path = "/api/v1/namespaces/team/configmaps"
+    bound(api, {"configmaps": 1, "count/jobs.batch": 0})
+    api.post(path, config_map("first"))
+    told = "exceeded quota: q, requested: configmaps=1, used: configmaps=1, limited: configmaps=1"
+    assert refusal(api, config_map("second"), path) == f'configmaps "second" is forbidden: {told}'
+    container = {"name": "c", "image": "i"}
+    spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": spec}
+    told = "exceeded quota: q, requested: count/jobs.batch=1, used: count/jobs.batch=0, limited: count/jobs.batch=0"
+    assert refusal(api, job, "/apis/batch/v1/namespaces/team/jobs") == f'jobs.batch "j" is forbidden: {told}'
+
+
+def test_all_quotas_hold_and_the_first_that_does_not_is_told(api: Api) -> None:
+    bound(api, {"pods": 5}, name="a")
+    bound(api, {"pods": 0}, name="b")
+    bound(api, {"pods": 0}, name="c")
+    assert "exceeded quota: b" in refusal(api, pod("first"))
+    api.ask("DELETE", "/api/v1/namespaces/team/resourcequotas/b")
+    assert "exceeded quota: c" in refusal(api, pod("first"))
+
+
+def test_a_pod_that_should_be_gone_uses_nothing(api: Api) -> None:
+    bound(api, {"pods": 1})
+    api.post(PODS, pod("first", nodeName="lost"))
+    api.ask("DELETE", f"{PODS}/first")
+    assert api.stored.get(Key(scheme.POD, "team", "first")) is not None
+    assert "exceeded quota" in refusal(api, pod("second"))
+    api.pass_time(61)
+    api.post(PODS, pod("second"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault"),
+    [
+        ({"hard": {"foo": 1}}, "must be a standard resource for quota"),
+        ({"hard": {"pods": "500m"}}, "must be an integer"),
+        ({"hard": {"cpu": "-1"}}, "must be greater than or equal to 0"),
+        ({"hard": {"services": 1}, "scopes": ["BestEffort"]}, "unsupported scope applied to resource"),
+        ({"hard": {"pods": 1}, "scopes": ["Terminating", "NotTerminating"]}, "conflicting scopes"),
+        (
+            {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}},
+            "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_no_quota(api: Api, spec: Any, fault: str) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": spec}
+    response = api.ask("POST", "/api/v1/namespaces/team/resourcequotas", quota)
+    assert response.code == 422
+    assert fault in response.body["message"]
