@@ -18,6 +18,7 @@ from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.controllers.cluster_roles import ClusterRoleAggregation
 from batchyard.controllers.custom_resources import CustomResourceDefinitions
+from batchyard.controllers.disruption_budgets import DisruptionBudgets
 from batchyard.controllers.event_expiry import EventExpiry
 from batchyard.controllers.job_pods.controller import JobPods
 from batchyard.controllers.job_sets.controller import JobSetController
@@ -103,6 +104,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         TtlAfterFinished(),
         Namespaces(with_custom_kinds=settings.with_api),
         ResourceQuotas(),
+        DisruptionBudgets(),
         *((CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation()) if settings.with_api else ()),
         *((RootCertificates(settings.root_certificate),) if settings.root_certificate else ()),
         *(_nodes(settings) if settings.with_nodes else ()),

@@ -1,23 +1,23 @@
-"""`pods/NAME/eviction`: a pod is asked to go, as `kubectl drain` asks.
+"""`pods/NAME/eviction`: a pod is asked to go, as `kubectl drain` asks; its disruption budget may say no.
 
-What is running is first marked as disrupted, so that its Job need not count it as failed. Disruption budgets are kept
-as objects, and nobody works out what they allow: they stop nobody yet. Source: Kubernetes's
+What is running is first marked as disrupted, so that its Job need not count it as failed. Source: Kubernetes's
 pkg/registry/core/pod/storage/eviction.go.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key
+from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.bodies import read_body
 from batchyard.apiserver.objects import Objects
-from batchyard.apiserver.options import delete_options
+from batchyard.apiserver.options import DeleteOptions, delete_options
 from batchyard.apiserver.pod_containers import pod_not_found
 from batchyard.apiserver.request import Refused, Request, Response, bad_request
 from batchyard.apiserver.resources import Answer
 from batchyard.base.instant import Instant
 from batchyard.core.lifecycle import pod as lifecycle
+from batchyard.core.lifecycle.budgets import Refusal, verdict
 from batchyard.ports.client import Delete, Propagation, UpdateStatus, Write
 
 _GROUP: Final = "policy"
@@ -46,19 +46,48 @@ class Evictions:
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
-        if options.uid not in (None, pod["metadata"]["uid"]):
-            raise _conflict(name, f"the pod has uid {pod['metadata']['uid']}")
+        _check_preconditions(options, pod)
+        self._evict(pod, options)
+        return Response(201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+
+    def _evict(self, pod: Obj, options: DeleteOptions) -> None:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        judged = verdict(pod, self._objects.list(scheme.POD_DISRUPTION_BUDGET, namespace), self._now())
+        if judged.refusal is not None:
+            raise _refused(judged.refusal)
+        if judged.spent is not None:
+            self._done(UpdateStatus(judged.spent), name, dry_run=options.dry_run)
         if not lifecycle.is_terminal(pod) and not lifecycle.is_terminating(pod):
             disrupted = lifecycle.disrupted(pod, lifecycle.BY_EVICTION, self._now())
             self._done(UpdateStatus(disrupted), name, dry_run=options.dry_run)
         gone = Delete(Key(scheme.POD, namespace, name), options.grace, Propagation.BACKGROUND, options.uid)
         self._done(gone, name, dry_run=options.dry_run)
-        return Response(201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
 
     def _done(self, write: Write, name: str, *, dry_run: bool) -> None:
         error = self._objects.attempt(write, dry_run=dry_run).error
         if error is not None:
             raise _conflict(name, str(error))
+
+
+def _check_preconditions(options: DeleteOptions, pod: Obj) -> None:
+    metadata = pod["metadata"]
+    wanted = (
+        ("UID", options.uid, metadata["uid"], "deleted and then recreated"),
+        ("ResourceVersion", options.resource_version, metadata["resourceVersion"], "modified"),
+    )
+    for what, asked, there, happened in wanted:
+        if asked and asked != there:
+            told = f"the {what} in the precondition ({asked}) does not match the {what} in record ({there})"
+            raise _conflict(metadata["name"], f"{told}. The object might have been {happened}")
+
+
+def _refused(refusal: Refusal) -> Refused:
+    details: dict[str, Any] = {}
+    if refusal.cause:
+        details["causes"] = [{"reason": "DisruptionBudget", "message": refusal.cause}]
+    if refusal.retry_after:
+        details["retryAfterSeconds"] = refusal.retry_after
+    return Refused(refusal.code, refusal.reason, refusal.message, details)
 
 
 def _conflict(name: str, why: str) -> Refused:

@@ -26,6 +26,7 @@ _COMBINED: Final = "(combined from similar events): "
 #: What each controller is called where it does the part of a component that people know.
 _COMPONENTS: Final = {
     "autoscaler": "cluster-autoscaler",
+    "disruption-budgets": "controllermanager",
     "job": "batch/job-kueue-controller",
     "job-pods": "job-controller",
     "jobset": "jobset.x-k8s.io/jobset-kueue-controller",

@@ -53,8 +53,8 @@ class World:
         scale_down.find_unneeded(candidates, more.get("awaited", {}), more.get("upcoming", ()))
         return scale_down.remove(added, more.get("draining", 0))
 
-    def _drain_of(self, pod: PodView) -> Drain:
-        return self.drains[pod.uid]
+    def _drain_of(self, pod: PodView, is_guarded: bool) -> Drain:
+        return Drain.BLOCKS if is_guarded else self.drains[pod.uid]
 
 
 def going(removals: Removals) -> Sequence[str]:

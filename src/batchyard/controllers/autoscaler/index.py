@@ -36,9 +36,17 @@ KINDS: Final = (
     scheme.NAMESPACE,
     scheme.CONFIG_MAP,
     scheme.PROVISIONING_REQUEST,
+    scheme.POD_DISRUPTION_BUDGET,
 )
 _ALWAYS_NOTED: Final = (scheme.CLUSTER, scheme.NODE_POOL, scheme.PROVISIONING_REQUEST)
-_READ_ONCE: Final = (scheme.NAMESPACE, scheme.INSTANCE, scheme.NODE, scheme.POD, scheme.RESIZE_REQUEST)
+_READ_ONCE: Final = (
+    scheme.NAMESPACE,
+    scheme.INSTANCE,
+    scheme.NODE,
+    scheme.POD,
+    scheme.RESIZE_REQUEST,
+    scheme.POD_DISRUPTION_BUDGET,
+)
 _DELETED: Final = EventType.DELETED
 
 
@@ -89,6 +97,7 @@ class ScalingIndex:
             scheme.NAMESPACE: self._on_namespace,
             scheme.CONFIG_MAP: self._on_config_map,
             scheme.PROVISIONING_REQUEST: self._on_request,
+            scheme.POD_DISRUPTION_BUDGET: self._on_budget,
         }
 
     @property
@@ -133,6 +142,13 @@ class ScalingIndex:
         for obj in found:
             key = key_of(obj)
             self._handlers[key.kind](WatchEvent(EventType.ADDED, key, obj, None, 0))
+
+    def _on_budget(self, event: WatchEvent) -> bool:
+        if event.type is _DELETED:
+            self.nodes.budgets.remove(event.key)
+        else:
+            self.nodes.budgets.set(event.obj)
+        return True
 
     def _on_cluster(self, event: WatchEvent) -> bool:
         self.cluster = None if event.type is _DELETED else event.obj

@@ -4,13 +4,15 @@ All of it follows from what the objects say, so it goes on after a restart. A no
 that got a pod that must stay, stays. Source: kubernetes-sigs/cluster-autoscaler, pkg/core/scaledown/actuation.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj
-from batchyard.base.instant import Instant
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.marks import marked_staying
+from batchyard.core.lifecycle.budgets import verdict
 from batchyard.core.lifecycle.pod import BY_EVICTION, disrupted, is_terminating
 from batchyard.core.scaling.drain import Drain, drain_of
 from batchyard.core.scaling.settings import DRAIN_TIME, GRACE_MAX
@@ -19,6 +21,8 @@ from batchyard.ports.controller import EventRecord, Outcome
 
 #: How many seconds a pod has to stop that does not say.
 _GRACE: Final = 30
+#: After how long a pod is asked again that its disruption budget did not let go.
+RETRY_TIME: Final = 10 * SECOND
 
 
 def empty_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> Outcome:
@@ -39,9 +43,8 @@ def _empty(name: str, node: Obj, index: ScalingIndex, reader: Reader, now: Insta
     if Drain.BLOCKS in drains or Drain.WAITS in drains or (moving and ends <= now):
         outcome.writes.append(Update(marked_staying(node)))
     elif moving:
-        for pod in moving:
-            _evict(pod, now, outcome)
-        outcome.requeue_at = ends if outcome.requeue_at is None else min(ends, outcome.requeue_at)
+        look_at = min(ends, now + RETRY_TIME) if _evict_all(moving, reader, now, outcome) else ends
+        outcome.requeue_at = look_at if outcome.requeue_at is None else min(look_at, outcome.requeue_at)
     else:
         outcome.writes.append(Delete(Key(scheme.INSTANCE, "", name)))
 
@@ -53,9 +56,28 @@ def _pods_on(name: str, index: ScalingIndex, reader: Reader) -> list[Obj]:
     return [pod for pod in found if pod is not None]
 
 
+def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Outcome) -> bool:
+    """Evict those that their disruption budgets let go; whether some have to be asked again."""
+    budgets: dict[Key, Obj] = {}
+    evictions = Outcome()
+    is_refused = False
+    for pod in pods:
+        if is_terminating(pod):
+            continue
+        known = reader.list(scheme.POD_DISRUPTION_BUDGET, pod["metadata"].get("namespace", ""))
+        judged = verdict(pod, [budgets.get(key_of(budget), budget) for budget in known], now)
+        if judged.refusal is not None:
+            is_refused = True
+            continue
+        if judged.spent is not None:
+            budgets[key_of(judged.spent)] = judged.spent
+        _evict(pod, now, evictions)
+    outcome.writes += [*map(UpdateStatus, budgets.values()), *evictions.writes]
+    outcome.events += evictions.events
+    return is_refused
+
+
 def _evict(pod: Obj, now: Instant, outcome: Outcome) -> None:
-    if is_terminating(pod):
-        return
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
     grace = min(pod["spec"].get("terminationGracePeriodSeconds", _GRACE), GRACE_MAX)

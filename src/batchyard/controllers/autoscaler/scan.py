@@ -109,9 +109,9 @@ class Scan:
         self._look_again(until)
         return True
 
-    def _drain_of(self, pod: PodView) -> Drain:
+    def _drain_of(self, pod: PodView, is_guarded: bool) -> Drain:
         obj = self._reader.get(Key(scheme.POD, pod.namespace, pod.name))
-        return Drain.MOVES if obj is None else drain_of(obj, self._now)
+        return Drain.MOVES if obj is None else drain_of(obj, self._now, is_guarded=is_guarded)
 
     def _draining(self) -> int:
         """How many nodes are being emptied."""

@@ -20,7 +20,7 @@ from batchyard.core.placement.profile import Profile
 from batchyard.core.placement.waiting import WaitingPods
 from batchyard.ports.client import EventType, Reader, WatchEvent
 
-KINDS: Final = (scheme.POD, scheme.NODE, scheme.NAMESPACE)
+KINDS: Final = (scheme.POD, scheme.NODE, scheme.NAMESPACE, scheme.POD_DISRUPTION_BUDGET)
 #: The schedulers this one stands for, each with the profile it is known for; None: the cluster's.
 _SCHEDULERS: Final[Mapping[str, Profile | None]] = {
     "default-scheduler": None,
@@ -53,6 +53,7 @@ class PlacementIndex:
             scheme.POD: self._on_pod,
             scheme.NODE: self._on_node,
             scheme.NAMESPACE: self._on_namespace,
+            scheme.POD_DISRUPTION_BUDGET: self._on_budget,
         }
 
     def observe(self, event: WatchEvent) -> bool:
@@ -110,6 +111,12 @@ class PlacementIndex:
             self.nodes.remove_node(event.key.name)
         else:
             self.nodes.set_node(node_view(event.obj))
+
+    def _on_budget(self, event: WatchEvent) -> None:
+        if event.type is _DELETED:
+            self.nodes.budgets.remove(event.key)
+        else:
+            self.nodes.budgets.set(event.obj)
 
     def _on_namespace(self, event: WatchEvent) -> None:
         namespaces, name = self.nodes.namespaces, event.key.name

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView
+from batchyard.core.placement.budgets import Budgets
 from batchyard.core.placement.changes import Changes
 from batchyard.core.placement.neighbours import Neighbours
 from batchyard.core.placement.node import Node
@@ -36,6 +37,7 @@ class Nodes:
         self._undo: list[Callable[[], None]] | None = None
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.budgets = Budgets()
         self._is_trial = False
         #: Every change of a node or of what runs there, and those of them that are not trials.
         self.changes = Changes()

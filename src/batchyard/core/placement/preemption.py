@@ -1,8 +1,8 @@
 """Who must leave so that a pod fits: pods of lower priority on one node, as few and as unimportant as will do.
 
 Sources: kube-scheduler's framework/preemption (Preempt, DryRunPreemption, pickOneNodeForPreemption) and plugin
-defaultpreemption. There are no disruption budgets here. Where kube-scheduler starts its search at a random node, this
-one starts at the first by name.
+defaultpreemption. Whose disruption budget lets nobody go is spared if that is possible at all. Where kube-scheduler
+starts its search at a random node, this one starts at the first by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,6 +32,8 @@ class Preemption(NamedTuple):
 
     node: str
     victims: tuple[PodView, ...]
+    #: How many of them leave though their disruption budgets say no.
+    violations: int = 0
 
 
 class Futile(NamedTuple):
@@ -118,13 +120,30 @@ def _find_victims(pod: PodView, node: Node | None, nodes: Nodes) -> Preemption |
     if shortage is not None:
         return shortage
     victims = []
-    for other in sorted(lower, key=importance):
+    violating, in_turn = _in_turn(lower, nodes)
+    for other in in_turn:
         less = {resource: spare[resource] - amount for resource, amount in other.requests}
         if find_shortage(pod.shape, node, {**spare, **less}) is None:
             spare.update(less)
         else:
             victims.append(other)
-    return Preemption(node.name, tuple(victims))
+    return _preemption(node, victims, violating)
+
+
+def _in_turn(pods: Sequence[PodView], nodes: Nodes) -> tuple[Mapping[str, None], Sequence[PodView]]:
+    """Those of whom too little is left of a budget, by uid, and the order in which all are spared: they come first."""
+    ordered = sorted(pods, key=importance)
+    violating = nodes.budgets.violating(ordered) if nodes.budgets else {}
+    if violating:
+        ordered.sort(key=lambda pod: pod.uid not in violating)
+    return violating, ordered
+
+
+def _preemption(node: Node, victims: Sequence[PodView], violating: Mapping[str, None]) -> Preemption:
+    if not violating:
+        return Preemption(node.name, tuple(victims))
+    violations = sum(victim.uid in violating for victim in victims)
+    return Preemption(node.name, tuple(sorted(victims, key=importance)), violations)
 
 
 def _find_by_trial(pod: PodView, node: Node, lower: Sequence[PodView], nodes: Nodes) -> Preemption | Obstacle:
@@ -136,23 +155,24 @@ def _find_by_trial(pod: PodView, node: Node, lower: Sequence[PodView], nodes: No
         obstacle = find_obstacle(pod, node, nodes)
         if obstacle is not None:
             return obstacle
-        for other in sorted(lower, key=importance):
+        violating, in_turn = _in_turn(lower, nodes)
+        for other in in_turn:
             nodes.add_pod(other, node.name)
             if find_obstacle(pod, node, nodes) is not None:
                 nodes.remove_pod(other.uid)
                 victims.append(other)
-    return Preemption(node.name, tuple(victims))
+    return _preemption(node, victims, violating)
 
 
-def _cost(candidate: Preemption) -> tuple[int, int, int, int, str]:
-    """What is compared: the highest priority, the sum of priorities, the number, how late the highest started."""
+def _cost(candidate: Preemption) -> tuple[int, int, int, int, int, str]:
+    """What is compared: broken budgets, the highest priority, the sum of all, how many, how late the highest came."""
     victims = candidate.victims
     if not victims:
-        return -_PRIORITY_OFFSET, 0, 0, 0, candidate.node
+        return 0, -_PRIORITY_OFFSET, 0, 0, 0, candidate.node
     highest = victims[0].priority
     earliest = min(_start(victim) for victim in victims if victim.priority == highest)
     total = sum(victim.priority + _PRIORITY_OFFSET for victim in victims)
-    return highest, total, len(victims), -earliest, candidate.node
+    return candidate.violations, highest, total, len(victims), -earliest, candidate.node
 
 
 def _start(pod: PodView) -> int:

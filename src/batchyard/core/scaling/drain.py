@@ -1,7 +1,7 @@
 """What becomes of the pods of a node that is to go.
 
 Source: kubernetes-sigs/cluster-autoscaler, pkg/simulator/drainability/rules. As on GKE, volumes on the node's disk
-keep no node; PodDisruptionBudgets there are none.
+keep no node. What disruption budgets say comes last: a pod that says itself that it may go is not asked about them.
 """
 
 from enum import Enum, auto
@@ -35,8 +35,8 @@ class Drain(Enum):
 _SAFE: Final = {"true": Drain.MOVES, "on-completion": Drain.WAITS}
 
 
-def drain_of(pod: Obj, now: Instant) -> Drain:
-    """What a pod means for its node."""
+def drain_of(pod: Obj, now: Instant, *, is_guarded: bool = False) -> Drain:
+    """What a pod means for its node; one is guarded of whose disruption budget nothing is left."""
     deleted = pod["metadata"].get("deletionTimestamp")
     grace = pod["spec"].get("terminationGracePeriodSeconds", _GRACE) * SECOND
     if deleted is not None and parse_time(deleted) + grace + _LATE < now:
@@ -47,4 +47,4 @@ def drain_of(pod: Obj, now: Instant) -> Drain:
     if safe in _SAFE:
         return _SAFE[safe]
     is_kept = owner is None or safe == "false" or pod["metadata"].get("namespace") == _SYSTEM_NAMESPACE
-    return Drain.BLOCKS if is_kept else Drain.MOVES
+    return Drain.BLOCKS if is_kept or is_guarded else Drain.MOVES

@@ -24,7 +24,8 @@ from batchyard.core.scaling.limits import Limits
 from batchyard.core.scaling.scale_up import Situation
 from batchyard.core.scaling.settings import DRAIN_MAX, PARALLEL_MAX, UNREADY_TIME
 
-DrainOf: TypeAlias = Callable[[PodView], Drain]
+DrainOf: TypeAlias = Callable[[PodView, bool], Drain]
+"""What a pod means for its node, and whether nothing is left of its disruption budget."""
 
 
 class Candidate(NamedTuple):
@@ -61,6 +62,8 @@ class ScaleDown:
         self._limits = limits
         self._situation = situation
         self._drain_of = drain_of
+        #: What is left of disruption budgets once the pods of the nodes found so far have left.
+        self._budgets = nodes.budgets.rest()
         self._moving: dict[str, Sequence[PodView]] = {}
         #: Nodes with pods that are to end by themselves first.
         self._waiting: dict[str, None] = {}
@@ -78,9 +81,10 @@ class ScaleDown:
             if node is None or candidate.name in awaited or not self._is_underused(node, candidate.group):
                 continue
             pods = list(node.pods.values())
-            drains = [self._drain_of(pod) for pod in pods]
+            drains = [self._drain_of(pod, self._budgets.blocks(pod)) for pod in pods]
             moving = [pod for pod, drain in zip(pods, drains, strict=True) if drain is Drain.MOVES]
             if Drain.BLOCKS not in drains and self._move(node, moving):
+                self._budgets.take(moving)
                 self._moving[candidate.name] = moving
                 self.removals.unneeded[candidate.name] = candidate
                 if Drain.WAITS in drains:
