@@ -11,7 +11,7 @@ from batchyard.api import quantity, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj, with_status
 from batchyard.api.times import format_time
-from batchyard.base.ids import fnv1a_64
+from batchyard.base.ids import fnv1a_64, uid_for
 from batchyard.base.instant import SECOND, Instant, parse_duration
 from batchyard.core.machines.allocatable import MIB, PODS, Resources, allocatable, capacity
 from batchyard.core.machines.catalog import Catalog, MachineType, catalog_of
@@ -70,6 +70,7 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
     """The Node as the kubelet of an Instance registers it: not ready yet, and tainted so."""
     name, zone = instance["metadata"]["name"], instance["spec"]["zone"]
     node = node_template(pool, zone, cluster)
+    node["status"]["nodeInfo"] |= _identity(name, now)
     own = {well_known.HOSTNAME: name}
     if "resizeRequest" in instance["spec"]:
         own[well_known.NODE_PROVISIONING_REQUEST] = instance["spec"]["resizeRequest"]
@@ -100,6 +101,13 @@ def made_ready(node: Obj, now: Instant) -> dict[str, Any]:
     ready = _condition("Ready", True, ("KubeletReady", "kubelet is posting ready status"), now)
     conditions = [ready if old["type"] == "Ready" else old for old in status["conditions"]]
     return with_status(node, {**status, "conditions": conditions})
+
+
+def _identity(name: str, now: Instant) -> dict[str, str]:
+    """By what a machine is known, and that it has started now."""
+    machine = uid_for(0, "machine", name)
+    boot = uid_for(0, "boot", name, str(now))
+    return {"bootID": boot, "machineID": machine.replace("-", ""), "systemUUID": machine}
 
 
 def _labels(pool: Obj, zone: str, machine: MachineType, catalog: Catalog) -> dict[str, str]:
