@@ -57,3 +57,55 @@ def test_one_that_has_ended_goes_without_a_mark(api: Api) -> None:
 def test_what_is_no_eviction_of_that_pod_is_refused(api: Api, sent: object, code: int) -> None:
     assert api.ask("POST", PATH, sent).code == code
     assert api.ask("POST", PATH.replace("pods/pod", "pods/none"), eviction("none")).code == 404
+
+
+BUDGET = {
+    "apiVersion": "policy/v1",
+    "kind": "PodDisruptionBudget",
+    "metadata": {"name": "b"},
+    "spec": {"minAvailable": 1, "selector": {}},
+}
+
+
+def guard(api: Api, name: str = "b", **status: object) -> None:
+    """Guard all pods by a budget of that status."""
+    path = "/apis/policy/v1/namespaces/team/poddisruptionbudgets"
+    made = api.post(path, {**BUDGET, "metadata": {"name": name}})
+    told = {**made, "status": {"observedGeneration": 1, "expectedPods": 1, **status}}
+    for field in ("currentHealthy", "desiredHealthy", "disruptionsAllowed"):
+        told["status"].setdefault(field, 0)
+    assert api.ask("PUT", f"{path}/{name}/status", told).code == 200
+
+
+def test_a_budget_lets_pods_go_until_it_is_used_up(api: Api) -> None:
+    guard(api, disruptionsAllowed=1, currentHealthy=2, desiredHealthy=1)
+    assert api.ask("POST", PATH, eviction(dryRun=["All"])).code == 201
+    assert api.ask("POST", PATH, eviction()).code == 201
+    other = Key(scheme.POD, "team", "other")
+    api.stored.store.put(other, pod("other", status=running()))
+    response = api.ask("POST", PATH.replace("pods/pod", "pods/other"), eviction("other"))
+    assert (response.code, response.body["reason"], response.retry_after) == (429, "TooManyRequests", None)
+    told = "The disruption budget b does not allow evicting pods currently"
+    assert response.body["details"]["causes"] == [{"reason": "DisruptionBudget", "message": told}]
+    left = api.stored.store.get(other)
+    assert left is not None
+    assert find_condition(left, "DisruptionTarget") is None
+
+
+def test_who_asks_too_early_is_told_when_to_ask_again(api: Api) -> None:
+    guard(api, observedGeneration=0, disruptionsAllowed=1)
+    response = api.ask("POST", PATH, eviction())
+    assert (response.code, response.retry_after) == (429, 10)
+
+
+def test_a_pod_of_two_budgets_cannot_be_evicted(api: Api) -> None:
+    guard(api, disruptionsAllowed=1)
+    guard(api, "c", disruptionsAllowed=1)
+    response = api.ask("POST", PATH, eviction())
+    told = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+    assert (response.code, response.body["message"]) == (500, told)
+
+
+def test_a_pod_that_has_changed_is_not_the_one_that_was_meant(api: Api) -> None:
+    response = api.ask("POST", PATH, eviction(preconditions={"resourceVersion": "1"}))
+    assert "the ResourceVersion in the precondition (1) does not match" in response.body["message"]

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import make
 from batchyard.api import scheme
 from batchyard.api.conditions import is_true
 from unit.controllers.scaling_make import Scaled, cluster, pod, pool
+from unit.core.node_make import running
 
 CANDIDATE, GOING = "DeletionCandidateOfClusterAutoscaler", "ToBeDeletedByClusterAutoscaler"
 
@@ -154,3 +156,23 @@ def test_a_slice_goes_whole_when_all_of_it_is_unneeded() -> None:
     world.end("q")
     world.run(2000)
     assert world.machines() == []
+
+
+def test_a_budget_that_is_used_up_keeps_a_node_until_it_is_not() -> None:
+    guarded = pod("r", cpu="1", labels={"app": "web"})
+    world = with_pods(pod("p", cpu="2500m"), pod("q", cpu="2500m"), guarded)
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": make.metadata("b", generation=1),
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": 0, "observedGeneration": 1},
+    }
+    world.put(budget, {**world.get(scheme.POD, "r"), "status": running()})
+    world.end(next(name for name in ("p", "q") if world.place(name) == world.place("r")))
+    world.run(1500)
+    assert len(world.nodes()) == 2
+    world.put({**budget, "status": {"disruptionsAllowed": 1, "observedGeneration": 1}})
+    world.run(2800)
+    assert len(world.nodes()) == 1
+    assert world.get(scheme.POD_DISRUPTION_BUDGET, "b")["status"]["disruptionsAllowed"] == 0

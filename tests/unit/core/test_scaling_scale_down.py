@@ -178,3 +178,22 @@ def test_a_node_that_is_not_ready_is_kept_for_twenty_minutes() -> None:
 def test_a_slice_goes_whole_or_not_at_all() -> None:
     assert len(World("a", "b", group=SLICE).removals().going) == 2
     assert going(World("a", "b", group=SLICE).removals({"b": NOW})) == []
+
+
+def test_a_node_whose_pod_is_guarded_stays_and_budgets_are_used_up_one_by_one() -> None:
+    world = World("a", "b", "c")
+    world.run("a", "p", cpu="1", labels={"app": "web"})
+    world.run("b", "q", cpu="1", labels={"app": "web"})
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "b", "namespace": "team"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": 1},
+    }
+    world.nodes.budgets.set(budget)
+    assert list(world.removals({"c": None}, awaited={"c": None}).unneeded) == ["a"]
+    world = World("a", "b")
+    world.run("a", "p", cpu="1", labels={"app": "web"})
+    world.nodes.budgets.set({**budget, "status": {"disruptionsAllowed": 0}})
+    assert list(world.removals().unneeded) == ["b"]
