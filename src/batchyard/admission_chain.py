@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from batchyard.api import scheme
+from batchyard.api.admission.default_queues import check_queue_kept
 from batchyard.api.admission.limit_ranges import check_limits, with_limit_defaults
 from batchyard.api.admission.namespaces import check_deletion, check_namespace
 from batchyard.api.admission.pods import admit_pod, default_class
@@ -59,6 +60,7 @@ class AdmissionChain:
 
     def _checks(self) -> Mapping[str, Check]:
         checks: dict[str, Check] = dict.fromkeys((scheme.POD, scheme.SERVICE), self._quotas.check_changed)
+        checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), _check_queue)
         return {**checks, scheme.PRIORITY_CLASS: _check_class} if self._with_api else checks
 
     def _prepared(self, further: Prepare | None, obj: Obj, reader: Reader) -> Obj:
@@ -99,6 +101,10 @@ def _prepared_job_set(job_set: Obj, reader: Reader) -> Obj:
 def _prepared_class(priority_class: Obj, reader: Reader) -> Obj:
     check_default(priority_class, default_class(reader.list(scheme.PRIORITY_CLASS)))
     return priority_class
+
+
+def _check_queue(new: Obj, old: Obj, reader: Reader) -> None:
+    check_queue_kept(new, old, reader.get)
 
 
 def _check_class(new: Obj, _old: Obj, reader: Reader) -> None:
