@@ -52,6 +52,8 @@ NATIVE_ROOTS: Final = (
     *("apps_v1.ReplicaSet", "apps_v1.StatefulSet", "apps_v1.DaemonSet", "networking_v1.NetworkPolicy"),
     *("core_v1.Endpoints", "discovery_v1.EndpointSlice", "node_v1.RuntimeClass"),
     *("rbac_v1.Role", "rbac_v1.RoleBinding", "rbac_v1.ClusterRole", "rbac_v1.ClusterRoleBinding"),
+    *("core_v1.PersistentVolume", "core_v1.PersistentVolumeClaim", "networking_v1.Ingress"),
+    "core_v1.ReplicationController",
 )
 #: Mappings of other things than texts, by `Type.field` or by the name of the field wherever it is.
 MAPS: Final = {
@@ -107,6 +109,7 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "PodSpec.terminationGracePeriodSeconds": {"min": 0},
     "PriorityClass.preemptionPolicy": {"enum": ["PreemptLowerPriority", "Never"]},
     "RoleRef.apiGroup": {"default": "rbac.authorization.k8s.io"},
+    "Secret.type": {"default": "Opaque"},
     "ServicePort.port": {"min": 1, "max": 65535},
     "ServicePort.protocol": {"enum": ["TCP", "UDP", "SCTP"], "default": "TCP"},
     "ServiceSpec.sessionAffinity": {"enum": ["ClientIP", "None"]},

@@ -48,6 +48,10 @@ DAEMON_SET: Final = "DaemonSet.apps"
 ENDPOINTS: Final = "Endpoints"
 ENDPOINT_SLICE: Final = "EndpointSlice.discovery.k8s.io"
 RUNTIME_CLASS: Final = "RuntimeClass.node.k8s.io"
+REPLICATION_CONTROLLER: Final = "ReplicationController"
+INGRESS: Final = "Ingress.networking.k8s.io"
+PERSISTENT_VOLUME: Final = "PersistentVolume"
+PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
 
 
@@ -135,7 +139,13 @@ def _cloud(constant: str, *, has_status: bool = False) -> ServedKind:
 
 
 #: The kinds that `kubectl get all` is about.
-_OF_ALL: Final = (POD, SERVICE, JOB, CRON_JOB, DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET)
+_OF_ALL: Final = (
+    POD,
+    SERVICE,
+    JOB,
+    CRON_JOB,
+    *(DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, REPLICATION_CONTROLLER),
+)
 
 #: All kinds, in the order in which manifests that depend on each other are best applied.
 KINDS: Final[tuple[ServedKind, ...]] = (
@@ -206,6 +216,10 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _idle(REPLICA_SET, "replicasets", "rs"),
     _idle(STATEFUL_SET, "statefulsets", "sts"),
     _idle(DAEMON_SET, "daemonsets", "ds"),
+    _idle(REPLICATION_CONTROLLER, "replicationcontrollers", "rc"),
+    _idle(INGRESS, "ingresses", "ing"),
+    replace(_idle(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),
+    _idle(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),
     _built_in(POD, "pods", "po", has_status=True),
     _built_in(EVENT, "events", "ev"),
 )

@@ -4,18 +4,22 @@ Source of the words: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,pat
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from batchyard.api.decode import Decoded
 from batchyard.api.errors import InvalidObject
+from batchyard.api.meta import with_metadata
 from batchyard.apiserver.bodies import Body
 from batchyard.apiserver.options import IGNORE, STRICT, WriteOptions
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.refusals import invalid
 from batchyard.apiserver.request import Refused, bad_request
 from batchyard.apiserver.strict import pruned
+
+#: What of metadata is not kept where it is empty, as Kubernetes writes metadata.
+_OMITTED_EMPTY: Final = ("annotations", "finalizers", "labels", "ownerReferences")
 
 
 class Sent(NamedTuple):
@@ -38,7 +42,7 @@ def decoded(body: Body, path: ResourcePath, options: WriteOptions, *, is_patched
     if found.obj is None:
         raise invalid(InvalidObject(found.faults), path, name_of(sent))
     _check_place(found.obj["metadata"], path)
-    return Sent(found.obj, (*found.warnings, *faults))
+    return Sent(_without_empty(found.obj), (*found.warnings, *faults))
 
 
 def with_kind(sent: Any, path: ResourcePath) -> dict[str, Any]:
@@ -71,6 +75,12 @@ def _decoded(sent: Mapping[str, Any], path: ResourcePath) -> tuple[Decoded, Sequ
         return found, ()
     known = pruned(sent, resource.shape(path.version))
     return resource.strategy.decode(known.value, namespace), known.faults
+
+
+def _without_empty(obj: dict[str, Any]) -> dict[str, Any]:
+    metadata = obj["metadata"]
+    empty = [name for name in _OMITTED_EMPTY if name in metadata and not metadata[name]]
+    return with_metadata(obj, **dict.fromkeys(empty)) if empty else obj
 
 
 def _unreadable(sent: Mapping[str, Any], told: str, *, is_patched: bool) -> Refused:

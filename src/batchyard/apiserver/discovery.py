@@ -15,6 +15,24 @@ AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDisc
 #: The version of Kubernetes whose API this is.
 VERSION: Final = {"major": "1", "minor": "32", "gitVersion": "v1.32.0+batchyard", "platform": "linux/amd64"}
 _PART_VERBS: Final = ["get", "patch", "update"]
+#: The groups of Kubernetes itself come first, in its order, which is that of `kubectl get all`.
+_FIRST_GROUPS: Final = (
+    "",
+    "apps",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "storage.k8s.io",
+    "apiextensions.k8s.io",
+    "scheduling.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "discovery.k8s.io",
+)
 
 
 class Discovery:
@@ -58,11 +76,16 @@ def versions_by_group(resources: Sequence[Resource]) -> dict[str, list[str]]:
     groups: dict[str, dict[str, None]] = {}
     for info in (resource.info for resource in resources):
         groups.setdefault(info.group, {}).update(dict.fromkeys(info.versions))
-    return {name: sorted(versions, key=version_priority, reverse=True) for name, versions in groups.items()}
+    return {name: sorted(groups[name], key=version_priority, reverse=True) for name in sorted(groups, key=_place)}
+
+
+def _place(group: str) -> tuple[int, str]:
+    return _FIRST_GROUPS.index(group) if group in _FIRST_GROUPS else len(_FIRST_GROUPS), group
 
 
 def _within(resources: Sequence[Resource], group: str, version: str) -> list[Resource]:
-    return [each for each in resources if each.info.group == group and version in each.info.versions]
+    found = [each for each in resources if each.info.group == group and version in each.info.versions]
+    return sorted(found, key=lambda each: each.info.plural)
 
 
 def _group(name: str, of: Sequence[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from batchyard.api.errors import FieldError
 from batchyard.apiserver.authentication import ANONYMOUS, User
 
 JSON: Final = "application/json"
+TEXT: Final = "text/plain; charset=utf-8"
 #: Between the values of a header that was sent more than once; none can hold it.
 SEPARATOR: Final = "\n"
 
@@ -44,6 +45,10 @@ class Response(NamedTuple):
     retry_after: int | None = None
 
 
+#: Kubernetes answers so, and clients make a Status of it that names what they asked for.
+NO_SUCH_PATH: Final = Response(404, "404 page not found\n", content_type=TEXT)
+
+
 class Refused(Exception):  # noqa: N818 - as a person would say it
     """The request is refused, as a Status of reason and code; details as `metav1.StatusDetails` has them."""
 
@@ -66,11 +71,6 @@ class Refused(Exception):  # noqa: N818 - as a person would say it
 def bad_request(message: str) -> Refused:
     """The request cannot be understood."""
     return Refused(400, "BadRequest", message)
-
-
-def path_not_found() -> Refused:
-    """There is nothing at that path."""
-    return Refused(404, "NotFound", "the server could not find the requested resource")
 
 
 def method_not_allowed() -> Refused:

@@ -12,17 +12,17 @@ from batchyard.apiserver.paths import ResourcePath, resource_at
 from batchyard.apiserver.reading import Feed, Reading
 from batchyard.apiserver.registry import Registry
 from batchyard.apiserver.request import (
+    NO_SUCH_PATH,
+    TEXT,
     Refused,
     Request,
     Response,
     method_not_allowed,
-    path_not_found,
 )
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.streams import Reply
 from batchyard.base.instant import Instant
 
-_TEXT: Final = "text/plain; charset=utf-8"
 #: What kubectl asks for of kinds that nobody patches, such as List. No bytes are a document that knows no kind: it then
 #: leaves the judgement to the server.
 _OPENAPI_ASKED: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
@@ -80,7 +80,7 @@ class ApiServer:
                 raise method_not_allowed()
             return path.answer.methods[request.method](request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
-            raise path_not_found()
+            return NO_SUCH_PATH
         if request.method != "GET":
             if self._registry.makes_by_apply(request, path):
                 self._access.check(request, path, "create")
@@ -92,10 +92,10 @@ class ApiServer:
     def _about_the_server(self, request: Request) -> Response:
         """What is served, and how it is."""
         if request.method not in {"GET", "HEAD"}:
-            raise path_not_found()
+            return NO_SUCH_PATH
         first, _, rest = request.path.strip("/").partition("/")
         if first in HEALTH:
-            return Response(200, "ok", content_type=_TEXT)
+            return Response(200, _health(first) if "verbose" in request.query else "ok", content_type=TEXT)
         if request.path in self._documents:
             return Response(200, self._documents[request.path]())
         is_aggregated = not rest and AGGREGATED in request.headers.get("accept", "") and first in {"api", "apis"}
@@ -106,7 +106,7 @@ class ApiServer:
         else:
             found = self._discovery.document(request.path, is_aggregated=is_aggregated)
         if found is None:
-            raise path_not_found()
+            return NO_SUCH_PATH
         return Response(200, found, content_type=AGGREGATED) if is_aggregated else Response(200, found)
 
 
@@ -116,3 +116,8 @@ def _with_deprecation(answer: Reply, path: ResourcePath | None) -> Reply:
         return answer
     told = path.info.deprecation
     return answer if told in answer.warnings else answer._replace(warnings=(*answer.warnings, told))
+
+
+def _health(check: str) -> str:
+    """A health check in words: who answers it is well."""
+    return f"[+]ping ok\n{check} check passed\n"

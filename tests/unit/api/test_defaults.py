@@ -256,3 +256,10 @@ def test_defaults_leave_the_given_object_alone(obj: dict[str, Any]) -> None:
 def test_defaults_make_objects_that_are_right() -> None:
     assert validate(with_defaults(make.jobset())) == []
     assert validate(with_defaults(JOB)) == []
+
+
+def test_claims_wait_and_volumes_are_kept() -> None:
+    claim = with_defaults({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}, "spec": {}})
+    assert (claim["status"], claim["spec"]) == ({"phase": "Pending"}, {"volumeMode": "Filesystem"})
+    volume = with_defaults({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "a"}})
+    assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"

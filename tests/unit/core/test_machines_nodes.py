@@ -115,6 +115,13 @@ def test_a_kubelet_registers_a_node_that_is_not_ready() -> None:
     assert {address["type"] for address in node["status"]["addresses"]} == {"InternalIP", "Hostname"}
 
 
+def test_no_two_machines_are_the_same() -> None:
+    one, other = (registered_node(instance(name), autoscaled(), cluster(), make.NOW) for name in ("a", "b"))
+    systems = [node["status"]["nodeInfo"] for node in (one, other)]
+    for identity in ("machineID", "systemUUID", "bootID"):
+        assert systems[0][identity] != systems[1][identity]
+
+
 def test_a_node_becomes_ready_once() -> None:
     node = registered_node(instance("a"), autoscaled(), cluster(), make.NOW)
     assert awaits_drivers(node)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.defaults import apps, cloud, job, jobset, limit_range, node, pod, queues, rbac
+from batchyard.api.defaults import apps, cloud, job, jobset, limit_range, node, pod, queues, rbac, volumes
 from batchyard.api.meta import Obj, group_kind
 
 Default: TypeAlias = Callable[[Obj], Obj]
@@ -32,6 +32,8 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
     scheme.LIMIT_RANGE: limit_range.limit_range_defaults,
     scheme.JOB: job.job_defaults,
     scheme.JOB_SET: jobset.jobset_defaults,
+    scheme.PERSISTENT_VOLUME: volumes.volume_defaults,
+    scheme.PERSISTENT_VOLUME_CLAIM: volumes.claim_defaults,
 }
 
 

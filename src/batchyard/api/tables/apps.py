@@ -66,6 +66,10 @@ REPLICA_SETS: Final = (
     *_containers(*_TEMPLATE),
     _SELECTOR,
 )
+REPLICATION_CONTROLLERS: Final = (
+    *REPLICA_SETS[:-1],
+    (Column("Selector", priority=1), cells.labels("spec", "selector")),
+)
 STATEFUL_SETS: Final = (NAME, (Column("Ready"), _ready_of_wanted), AGE, *_containers(*_TEMPLATE))
 DAEMON_SETS: Final = (
     NAME,

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.tables import apps, cells, cloud, events, jobs, nodes, pods, rbac, services
-from batchyard.api.tables.cells import UNKNOWN, Cell, Column, at, chosen
+from batchyard.api.tables import apps, cells, cloud, events, jobs, nodes, pods, rbac, services, volumes
+from batchyard.api.tables.cells import NONE, UNKNOWN, Cell, Column, at, chosen, value
 
 _NAME: Final = (Column("Name"), cells.name)
 _AGE: Final = (Column("Age"), cells.age)
@@ -38,6 +38,18 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
     scheme.RESOURCE_QUOTA: apps.RESOURCE_QUOTAS,
     scheme.LIMIT_RANGE: apps.LIMIT_RANGES,
     scheme.NETWORK_POLICY: apps.NETWORK_POLICIES,
+    scheme.REPLICATION_CONTROLLER: apps.REPLICATION_CONTROLLERS,
+    scheme.ENDPOINTS: (_NAME, (Column("Endpoints"), services.endpoints), _AGE),
+    scheme.INGRESS: (
+        _NAME,
+        (Column("Class"), at("spec", "ingressClassName", default=NONE)),
+        (Column("Hosts"), services.hosts),
+        (Column("Address"), services.addresses),
+        (Column("Ports"), lambda obj, _now: "80, 443" if value(obj, "spec", "tls") else "80"),
+        _AGE,
+    ),
+    scheme.PERSISTENT_VOLUME: volumes.VOLUMES,
+    scheme.PERSISTENT_VOLUME_CLAIM: volumes.CLAIMS,
     scheme.CLUSTER_QUEUE: (
         _NAME,
         (Column("Cohort"), at("spec", "cohortName")),
@@ -96,7 +108,6 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         _AGE,
         (Column("Selector", priority=1), cells.labels("spec", "selector")),
     ),
-    scheme.ENDPOINTS: (_NAME, (Column("Endpoints"), services.endpoints), _AGE),
     scheme.ENDPOINT_SLICE: (
         _NAME,
         (Column("AddressType"), at("addressType")),

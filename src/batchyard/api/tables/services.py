@@ -1,4 +1,4 @@
-"""Cells of Services. Source: Kubernetes's pkg/printers/internalversion."""
+"""Cells of Services and of what leads to them. Source: Kubernetes's pkg/printers/internalversion."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -7,6 +7,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.tables.cells import NONE, PENDING, text, value
 from batchyard.base.instant import Instant
 
+#: How many addresses or hosts a cell names.
 _SHOWN: Final = 3
 
 
@@ -62,6 +63,23 @@ def slice_endpoints(obj: Obj, _now: Instant) -> str:
     if found is None:
         return "<unset>"
     return _some([str(address) for endpoint in found for address in endpoint.get("addresses") or ()])
+
+
+def hosts(obj: Obj, _now: Instant) -> str:
+    """The hosts of an Ingress, the first of them by name."""
+    rules = value(obj, "spec", "rules") or ()
+    return _first([rule["host"] for rule in rules[:_SHOWN] if rule.get("host")], len(rules)) or "*"
+
+
+def addresses(obj: Obj, _now: Instant) -> str:
+    """Where an Ingress is reached."""
+    return ",".join(_load_balancers(obj))
+
+
+def _first(found: Sequence[str], of: int) -> str:
+    """The first few of many."""
+    told = ",".join(found[:_SHOWN])
+    return f"{told} + {of - _SHOWN} more..." if told and of > _SHOWN else told
 
 
 def _some(found: Sequence[str]) -> str:

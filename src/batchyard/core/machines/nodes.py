@@ -70,7 +70,6 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
     """The Node as the kubelet of an Instance registers it: not ready yet, and tainted so."""
     name, zone = instance["metadata"]["name"], instance["spec"]["zone"]
     node = node_template(pool, zone, cluster)
-    node["status"]["nodeInfo"] |= _identity(name, now)
     own = {well_known.HOSTNAME: name}
     if "resizeRequest" in instance["spec"]:
         own[well_known.NODE_PROVISIONING_REQUEST] = instance["spec"]["resizeRequest"]
@@ -82,6 +81,7 @@ def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dic
     }
     status = {
         **node["status"],
+        "nodeInfo": {**node["status"]["nodeInfo"], **_identity(name, now)},
         "conditions": [_condition("Ready", False, (_NOT_READY, "container runtime network not ready"), now)]
         + [_condition(kind, False, (reason, message), now) for kind, reason, message in _PRESSURES],
         "addresses": [{"type": "InternalIP", "address": _address(name)}, {"type": "Hostname", "address": name}],
@@ -104,7 +104,7 @@ def made_ready(node: Obj, now: Instant) -> dict[str, Any]:
 
 
 def _identity(name: str, now: Instant) -> dict[str, str]:
-    """By what a machine is known, and that it has started now."""
+    """What tells one machine from all others, and that it has started now. Clients read no Node that leaves it out."""
     machine = uid_for(0, "machine", name)
     boot = uid_for(0, "boot", name, str(now))
     return {"bootID": boot, "machineID": machine.replace("-", ""), "systemUUID": machine}

@@ -110,7 +110,11 @@ def test_clients_discover_the_kind() -> None:
 
 def test_kinds_that_all_is_about_say_so() -> None:
     resources = Space().get("/api/v1")["resources"]
-    assert [each["name"] for each in resources if "all" in each.get("categories", ())] == ["services", "pods"]
+    assert [each["name"] for each in resources if "all" in each.get("categories", ())] == [
+        "pods",
+        "replicationcontrollers",
+        "services",
+    ]
 
 
 def test_schemas_are_shown_with_their_descriptions() -> None:
