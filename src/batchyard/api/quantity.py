@@ -91,6 +91,7 @@ class Family(StrEnum):
     EXPONENT = "DecimalExponent"
 
 
+@lru_cache(maxsize=65536, typed=True)
 def canonical(value: str | int | float) -> str:
     """A quantity in Kubernetes's canonical form, its family of suffixes kept."""
     return formatted(parse(value), family_of(value))

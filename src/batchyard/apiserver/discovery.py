@@ -12,8 +12,14 @@ from batchyard.apiserver.resources import Answer, Resource, Resources
 
 VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-#: The version of Kubernetes whose API this is.
-VERSION: Final = {"major": "1", "minor": "32", "gitVersion": "v1.32.0+batchyard", "platform": "linux/amd64"}
+#: The version of Kubernetes whose API this is. What is empty is not known, and clients want it said.
+VERSION: Final = {
+    "major": "1",
+    "minor": "32",
+    "gitVersion": "v1.32.0+batchyard",
+    "platform": "linux/amd64",
+    **dict.fromkeys(("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler"), ""),
+}
 _PART_VERBS: Final = ["get", "patch", "update"]
 #: The groups of Kubernetes itself come first, in its order, which is that of `kubectl get all`.
 _FIRST_GROUPS: Final = (

@@ -11,7 +11,7 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
-from batchyard.api.times import format_time
+from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
 from batchyard.apiserver.decoding import Sent, decoded, with_kind
 from batchyard.apiserver.managed.claims import Author, Entry, applied, check_config, created, updated
@@ -257,11 +257,16 @@ def _check_same(sent: Obj, stored: Obj, path: ResourcePath) -> None:
     faults = []
     if not new.get("resourceVersion") and not path.resource.is_native:
         faults.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))
-    if new.get("creationTimestamp", old["creationTimestamp"]) != old["creationTimestamp"]:
+    if _second_of(new.get("creationTimestamp") or old["creationTimestamp"]) != _second_of(old["creationTimestamp"]):
         problem = f'Invalid value: "{new["creationTimestamp"]}": field is immutable'
         faults.append(FieldError("metadata.creationTimestamp", problem))
     if faults:
         raise invalid(InvalidObject(faults), path, path.name)
+
+
+def _second_of(time: str) -> int:
+    """The second of a time: clients write no finer one, and some of them in another zone."""
+    return parse_time(time) // SECOND
 
 
 def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath) -> None:

@@ -308,3 +308,21 @@ def test_all_that_is_selected_is_deleted(api: Api) -> None:
     api.post(MAPS, config_map("b", y="2"))
     assert [item["metadata"]["name"] for item in api.ask("DELETE", f"{MAPS}?labelSelector=x").body["items"]] == ["a"]
     assert api.ask("GET", f"{MAPS}/b").code == 200
+
+
+def test_the_birth_of_an_object_may_be_told_to_the_second_and_in_another_zone() -> None:
+    api, path = Api(), "/api/v1/namespaces/team/configmaps"
+    made = api.post(path, config_map("a"))
+    born = made["metadata"]["creationTimestamp"]
+    for told in (f"{born[:19]}Z", f"{born[:19]}+00:00"):
+        assert api.ask("PUT", f"{path}/a", {**made, "metadata": {"name": "a", "creationTimestamp": told}}).code == 200
+    other = {"name": "a", "creationTimestamp": "2001-01-01T00:00:00Z"}
+    assert api.ask("PUT", f"{path}/a", {**made, "metadata": other}).code == 422
+
+
+def test_quantities_are_kept_as_kubernetes_writes_them() -> None:
+    resources = {"requests": {"cpu": 2, "memory": "1024Mi", "ephemeral-storage": "1e3"}}
+    container = {"name": "c", "image": "i", "resources": resources}
+    made = Api().post("/api/v1/namespaces/team/pods", {"metadata": {"name": "a"}, "spec": {"containers": [container]}})
+    kept = made["spec"]["containers"][0]["resources"]["requests"]
+    assert kept == {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1e3"}

@@ -1,7 +1,7 @@
 """Checks of single values: texts, numbers, quantities, times.
 
-A check is a visitor: called with a value, it returns that very value if it is sound, and Flaws if not. Where only the
-type matters, the type itself (`str`, `bool`) stands for the visitor, so that a parent can compare without a call.
+A check is a visitor: called with a value, it returns that very value if it is sound, and Flaws if not. Quantities alone
+come back in another form: the one that Kubernetes writes them in, always a text. Where only the type matters, the type itself (`str`, `bool`) stands for the visitor, so that a parent can compare without a call.
 """
 
 import binascii
@@ -150,12 +150,12 @@ def _parsed(expression: str, types: tuple[type, ...], parse: Callable[[Any], obj
         if type(value) not in types:
             return wrong_type(value, WORDS[expression])
         try:
-            parse(value)
+            found = parse(value)
         except ValueError as wrong:
             problem, separator, remedy = str(wrong).rpartition("; ")
             problem, remedy = (problem, remedy) if separator else (remedy, "")
             return flaw(f"Invalid value: {problem}", remedy or f"write {WORDS[expression]}")
-        return value
+        return found if expression == "quantity" and found != value else value
 
     return visit
 
@@ -168,7 +168,7 @@ def _parse_base64(text: str) -> bytes:
 
 
 _PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] = {
-    "quantity": ((str, int, float), quantity.parse),
+    "quantity": ((str, int, float), quantity.canonical),
     "int-or-string": ((str, int), str),
     "time": ((str,), parse_time),
     "duration": ((str,), parse_duration),
