@@ -1,7 +1,8 @@
 """Checks of single values: texts, numbers, quantities, times.
 
 A check is a visitor: called with a value, it returns that very value if it is sound, and Flaws if not. Quantities alone
-come back in another form: the one that Kubernetes writes them in, always a text. Where only the type matters, the type itself (`str`, `bool`) stands for the visitor, so that a parent can compare without a call.
+come back as Kubernetes writes them, always as texts. Where only the type matters, the type itself (`str`, `bool`) is
+the visitor, so that a parent can compare without a call.
 """
 
 import binascii
