@@ -19,6 +19,7 @@ from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
 from batchyard.apiserver.managed.in_process import InProcess
 from batchyard.apiserver.own_service import own_service
+from batchyard.apiserver.renamed_events import events_resource
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.security import security_of
 from batchyard.apiserver.server import ApiServer
@@ -84,7 +85,7 @@ class Embedded:
         known = self._store.list(CLUSTER)
         nodes = bool(known) or cluster is not None
         settings = Settings(with_nodes=nodes, with_api=True, root_certificate=_root_certificate(place))
-        built_in = [*built_in_resources(), definition_resource()]
+        built_in = [events_resource(), *built_in_resources(), definition_resource()]
         claimed = InProcess(built_in, self._kernel.now).claimed
         chain = AdmissionChain(with_nodes=nodes, with_api=True)
         self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), claimed=claimed)

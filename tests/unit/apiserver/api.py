@@ -16,6 +16,7 @@ from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
+from batchyard.apiserver.renamed_events import events_resource
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.security import security_of
@@ -103,7 +104,7 @@ class Api:
     def __init__(self, window: int = 1000) -> None:
         self.stored = Stored(window)
         self.tokens = Tokens(self.stored, Sealed(), self.stored.kernel.now)
-        built_in = [*built_in_resources(), definition_resource()]
+        built_in = [events_resource(), *built_in_resources(), definition_resource()]
         containers = SimulatedContainers(self.stored.client, self.stored.kernel)
         self.stored.join(containers)
         self.index = AdmissionIndex()

@@ -1,0 +1,64 @@
+"""Events as `events.k8s.io` has them: the objects of the core group, with other names for some of their fields.
+
+Controllers of controller-runtime write theirs there. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.decode import Decoded
+from batchyard.api.meta import Obj
+from batchyard.apiserver.built_in import BuiltIn
+from batchyard.apiserver.openapi.schemas import schema_name
+from batchyard.apiserver.resources import Resource
+from batchyard.apiserver.shapes import Inside, Shape, shape_of_kind
+
+_CORE: Final = scheme.kind_info(scheme.EVENT)
+_INFO: Final = replace(_CORE, group="events.k8s.io")
+#: The names in the core group, each with the other one.
+_RENAMED: Final = {
+    "involvedObject": "regarding",
+    "message": "note",
+    "reportingComponent": "reportingController",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+}
+_AS_IN_CORE: Final = {new: old for old, new in _RENAMED.items()}
+
+
+def events_resource() -> Resource:
+    """The events of that group."""
+    return Resource(_INFO, _RenamedEvents(scheme.EVENT), shape=_shape, is_native=True, drops_unknown=True)
+
+
+class _RenamedEvents(BuiltIn):
+    """What is true of them alone."""
+
+    def decode(self, sent: Mapping[str, Any], namespace: str) -> Decoded:
+        """An event as it was sent, as the core group has it."""
+        return super().decode({**_with_names(sent, _AS_IN_CORE), "apiVersion": _CORE.api_version}, namespace)
+
+    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """A stored event with the names of this group."""
+        return {**_with_names(stored, _RENAMED), "apiVersion": api_version}
+
+    def schemas(self, version: str) -> Mapping[str, Any]:
+        """Its schema, and all that it refers to."""
+        found = dict(super().schemas(version))
+        core = found.pop(schema_name(_CORE, version))
+        kind = {"group": _INFO.group, "version": version, "kind": _INFO.kind}
+        properties = _with_names(core["properties"], _RENAMED)
+        own = {"type": "object", "properties": properties, "x-kubernetes-group-version-kind": [kind]}
+        return {schema_name(_INFO, version): own, **found}
+
+
+def _shape(version: str) -> Shape:
+    return Shape({}, lambda: Inside(_with_names(shape_of_kind(_CORE, version).inside.fields, _RENAMED)))
+
+
+def _with_names(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(name, name): value for name, value in fields.items()}

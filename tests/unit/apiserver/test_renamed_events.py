@@ -1,0 +1,60 @@
+"""Events of `events.k8s.io` are those of the core group."""
+
+from typing import Any
+
+from unit.apiserver.api import Api
+
+CORE = "/api/v1/namespaces/team/events"
+RENAMED = "/apis/events.k8s.io/v1/namespaces/team/events"
+STRATEGIC = {"content-type": "application/strategic-merge-patch+json"}
+#: As controller-runtime's recorder sends it.
+SENT: dict[str, Any] = {
+    "metadata": {"name": "train.1", "namespace": "team"},
+    "eventTime": "2026-01-01T00:00:00.000001Z",
+    "reportingController": "jobset",
+    "reportingInstance": "jobset-0",
+    "action": "Reconciling",
+    "reason": "Started",
+    "regarding": {"kind": "Job", "namespace": "team", "name": "train", "apiVersion": "batch/v1"},
+    "note": "it began",
+    "type": "Normal",
+}
+
+
+def test_an_event_of_one_group_is_read_in_the_other() -> None:
+    api = Api()
+    made = api.post(RENAMED, SENT)
+    assert (made["apiVersion"], made["note"], made["regarding"]["name"]) == ("events.k8s.io/v1", "it began", "train")
+    core = api.get(f"{CORE}/train.1")
+    assert (core["apiVersion"], core["message"], core["involvedObject"]["name"]) == ("v1", "it began", "train")
+    assert (core["reportingComponent"], core["reportingInstance"]) == ("jobset", "jobset-0")
+    assert "note" not in core
+
+
+def test_a_series_is_patched_as_its_recorder_does() -> None:
+    api = Api()
+    api.post(RENAMED, SENT)
+    series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:09.000000Z"}}
+    assert api.ask("PATCH", f"{RENAMED}/train.1", series, headers=STRATEGIC).body["series"]["count"] == 2
+    assert api.get(f"{CORE}/train.1")["series"]["count"] == 2
+
+
+def test_both_are_told_of_every_event() -> None:
+    api = Api()
+    watch = api.watch(f"{RENAMED}?watch=1&resourceVersion={api.stored.revision}")
+    core = {"metadata": {"name": "a"}, "involvedObject": {"kind": "Pod", "namespace": "team", "name": "p"}, "count": 3}
+    api.post(CORE, core)
+    (change,) = watch.take()
+    assert (change["object"]["deprecatedCount"], change["object"]["apiVersion"]) == (3, "events.k8s.io/v1")
+    assert [event["regarding"]["name"] for event in api.get(RENAMED)["items"]] == ["p"]
+
+
+def test_unknown_fields_are_warned_of() -> None:
+    answer = Api().ask("POST", RENAMED, {**SENT, "message": "as the other group has it"})
+    assert answer.code == 201
+    assert answer.warnings == ('unknown field "message"',)
+
+
+def test_its_schema_has_its_names() -> None:
+    schemas = Api().get("/openapi/v3/apis/events.k8s.io/v1")["components"]["schemas"]
+    assert {"regarding", "note"} <= schemas["io.k8s.events.v1.Event"]["properties"].keys()
