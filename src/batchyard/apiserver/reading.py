@@ -58,7 +58,8 @@ class Reading:
         """What happens from a revision on; where none is given, what is there comes first."""
         shown = Representation(request, path, self._now())
         bookmarks = request.flag("allowWatchBookmarks")
-        watch = WatchStream(path, selection_of(request, path.info), shown.one, with_bookmarks=bookmarks)
+        selection = selection_of(request, path.info)
+        watch = WatchStream(path, selection, shown.one, shown.bookmark, with_bookmarks=bookmarks)
         version = request.query.get("resourceVersion", "")
         wants_initial = _wants_initial(request)
         check_not_ahead(revision_of(version), self._objects.revision)

@@ -48,6 +48,15 @@ class Representation:
                 return self._path.resource.strategy.show(stored, self._path.api_version)
         return _metadata_of(stored)
 
+    def bookmark(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What tells how far a watch has come: an object of nothing but metadata, or a table without rows."""
+        match self._form:
+            case Form.TABLE:
+                return self._table([], metadata)
+            case Form.WHOLE:
+                return {"kind": self._path.info.kind, "apiVersion": self._path.api_version, "metadata": metadata}
+        return _metadata_of({"metadata": metadata})
+
     def many(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         """A list of objects."""
         match self._form:

@@ -41,12 +41,15 @@ class WatchStream:
         path: ResourcePath,
         selection: Selection,
         show: Callable[[Obj], Mapping[str, Any]],
+        bookmark: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         *,
         with_bookmarks: bool = False,
     ) -> None:
         self._path = path
         self._selection = selection
         self._show = show
+        #: How its client wants to see an object that has nothing but metadata.
+        self._bookmark = bookmark
         self._with_bookmarks = with_bookmarks
         self._waiting: list[Mapping[str, Any]] = []
         #: The last revision the client knows of, or need not know.
@@ -94,10 +97,7 @@ class WatchStream:
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-        kind, version = self._path.info.kind, self._path.api_version
-        self._waiting.append(
-            {"type": "BOOKMARK", "object": {"kind": kind, "apiVersion": version, "metadata": metadata}}
-        )
+        self._waiting.append({"type": "BOOKMARK", "object": self._bookmark(metadata)})
         self.on_news()
 
     def _is_here(self, change: WatchEvent) -> bool:

@@ -137,9 +137,9 @@ class Api:
         assert response.code == 201, response
         return response.body
 
-    def watch(self, path: str) -> WatchStream:
+    def watch(self, path: str, **headers: str) -> WatchStream:
         """The watch of a path."""
-        answer = self._answer("GET", path, None, {}, OWNER)
+        answer = self._answer("GET", path, None, headers, OWNER)
         assert isinstance(answer, WatchStream), answer
         return answer
 
