@@ -1,6 +1,6 @@
 """`batchyard guide`: the reference architecture's guide, played; each table beside what the guide's authors saw."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.simulate import tell_warnings
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.sim.guide import Guide, Row, Seen, cluster_file, examples_folder, played_steps, unfinished_of
+from batchyard.sim.guide import Guide, Seen, cluster_file, examples_folder, played_steps, unfinished_of
 from batchyard.sim.result import refusal_of
 from batchyard.sim.scenario import InvalidScenario
 
@@ -75,21 +75,30 @@ def _show(seen: Sequence[Seen], guide: Played, step: str | None, form: Output) -
 
 
 def _compare(simulated: Sequence[Seen], live: Sequence[Seen]) -> None:
-    """Say where a platform that runs shows something else than the simulation."""
-    rows = []
-    for one, other in zip(simulated, live, strict=True):
-        rows += [(one.step.name, queue, row, other.rows.get(queue)) for queue, row in one.rows.items()]
-        if one.pools != other.pools:
-            output.tell(f"{one.step.name}: nodes: simulated {dict(one.pools)}, live {dict(other.pools)}")
-    for name, queue, simulated_row, live_row in rows:
-        if simulated_row != live_row:
-            output.tell(f"{name}: {queue}: simulated {_told(simulated_row)}, live {_told(live_row)}")
-    same = sum(row == other for _, _, row, other in rows)
-    output.tell(f"batchyard: {same} of {len(rows)} rows are those of the simulation")
+    """Say where a platform that runs shows something else than the simulation: rows of queues, and nodes of pools."""
+    rows = [(one.step.name, *row) for one, other in zip(simulated, live, strict=True) for row in _both(one, other)]
+    for name, is_same, simulated_row, live_row in rows:
+        if not is_same:
+            output.tell(f"{name}: simulated {simulated_row or 'nothing'}, live {live_row or 'nothing'}")
+    same = sum(is_same for _, is_same, _, _ in rows)
+    output.tell(f"batchyard: {same} of {len(rows)} rows of the tables are those of the simulation")
 
 
-def _told(row: Row | None) -> str:
-    return "nothing" if row is None else f"{row.pending} pending, {row.admitted} admitted"
+def _both(one: Seen, other: Seen) -> Iterator[tuple[bool, str, str]]:
+    """The rows of both tables of a step, each beside the other's: whether they are the same, and what they say."""
+    for mine, its in ((_queue_rows(one), _queue_rows(other)), (_pool_rows(one), _pool_rows(other))):
+        for name in dict.fromkeys((*mine, *its)):
+            yield mine.get(name) == its.get(name), " ".join(mine.get(name, ())), " ".join(its.get(name, ()))
+
+
+def _queue_rows(seen: Seen) -> Mapping[str, Sequence[str]]:
+    """The rows of `kubectl get clusterqueues -o wide`, by name."""
+    _, *rows = tables.table(scheme.CLUSTER_QUEUE, seen.cluster_queues, now=seen.now, wide=True, namespaces=False)
+    return {row[0]: [cell for cell in row if cell] for row in rows}
+
+
+def _pool_rows(seen: Seen) -> Mapping[str, Sequence[str]]:
+    return {f"pool {pool}": (f"pool {pool}", f"{count} nodes") for pool, count in seen.pools.items()}
 
 
 def _shown(seen: Sequence[Seen], guide: Played, form: Output) -> str:

@@ -1,7 +1,8 @@
 """`batchyard guide --live`: the guide's manifests, sent by kubectl to a platform in a process of its own.
 
-A step begins when the guide's does, or later if the machine is slower than the time that it plays in. What is applied
-within a step comes as fast as kubectl sends it: what Jobs need, then the Jobs, in the guide's order.
+A step begins when the guide's does, or later if the machine is slower than the time that it plays in. Its Jobs come as
+fast as kubectl sends them, in the guide's order. What they need is sent while the step before is looked at: a second of
+kubectl's is a minute of the platform's, and nothing is decided by when a ConfigMap comes.
 """
 
 import json
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -77,14 +79,17 @@ class LiveGuide:
     def play(self, steps: Sequence[GuideStep]) -> Iterator[Seen]:
         """Play each step, and look."""
         arrived = self.now()
-        self._send("apply", [document for path in self._files[BEFORE] for document in _documents(path)])
+        self._send("apply", self._documents_of(BEFORE))
+        self._prepare(steps[0])
         self._wait_until(arrived + START)
         self.initial = ready_by_pool(self.objects(scheme.NODE))
         self.began = self.now() - START
-        for step in steps:
+        for step, following in zip_longest(steps, steps[1:]):
             last = self._last_of(step)
             self._wait_until(last + parse_duration(step.looks.queues))
             now, queues = self.now(), self.objects(scheme.CLUSTER_QUEUE)
+            if following is not None:
+                self._prepare(following)
             self._wait_until(last + parse_duration(step.looks.nodes))
             yield Seen(step, now, queues, self.now(), self.objects(scheme.NODE))
 
@@ -100,17 +105,22 @@ class LiveGuide:
         items: list[Obj] = found["items"]
         return items
 
+    def _prepare(self, step: GuideStep) -> None:
+        """Send what a step's Jobs need."""
+        self._send("create", [each for each in self._documents_of(step.name) if each["kind"] not in _WORK])
+
     def _last_of(self, step: GuideStep) -> Instant:
-        """Apply what a step applies, or wait for the end; when it was done."""
+        """Send a step's Jobs, or wait for the end; when it was done."""
         self._wait_until(self.began + step.starts_at)
         if step.folder is None:
             self._wait_for_all()
         else:
-            documents = [document for path in self._files[step.name] for document in _documents(path)]
-            self._send("create", [document for document in documents if document["kind"] not in _WORK])
-            work = [document for document in documents if document["kind"] in _WORK]
+            work = [each for each in self._documents_of(step.name) if each["kind"] in _WORK]
             self._send("create", [_timed(document, step.runtime) for document in work])
         return self.now()
+
+    def _documents_of(self, step: str) -> Sequence[dict[str, Any]]:
+        return [document for path in self._files.get(step, ()) for document in _documents(path)]
 
     def _wait_for_all(self) -> None:
         """Let time pass until everything is over and the nodes are gone."""
