@@ -36,7 +36,7 @@ from batchyard.controllers.provisioning.checks import ProvisioningChecks
 from batchyard.controllers.provisioning.controller import ProvisioningController
 from batchyard.controllers.resource_quotas.controller import ResourceQuotas
 from batchyard.controllers.root_certificates import RootCertificates
-from batchyard.controllers.runner import EventSink, Runner
+from batchyard.controllers.runner import Defects, EventSink, Runner, stop_at_defect
 from batchyard.controllers.service_accounts import ServiceAccounts
 from batchyard.controllers.ttl import TtlAfterFinished
 from batchyard.core.cycle import Policy
@@ -63,6 +63,8 @@ class Ports:
     on_loop: Callable[[PreemptionLoop], None]
     #: How much of real time decisions may take; None where time is virtual.
     pace: Pace | None = None
+    #: What becomes of exceptions that no controller should have raised.
+    defects: Defects = stop_at_defect
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,8 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
         InUse(index),
         QueueStatus(index, fair_sharing=settings.policy.fair_sharing),
     ]
-    return Platform(Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace), index)
+    runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
+    return Platform(runner, index)
 
 
 def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[Controller]:

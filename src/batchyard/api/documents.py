@@ -26,8 +26,9 @@ NESTING_MAX: Final = 100
 ALIASED_VALUES_MAX: Final = 100_000
 
 _SEPARATOR: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
-_BRACKETS: Final = re.compile(r"[\[\]{}]")
-_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+#: A bracket, or a whole string; one that does not end goes to the end, so that no text is looked at twice.
+_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_STEPS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 _REMEDIES: Final = (
     ("mapping values are not allowed", "check the indentation, and put texts that hold ': ' in quotes"),
     ("found a tab character", "indent with spaces, never with tabs"),
@@ -152,8 +153,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def nesting(chunk: str) -> int:
     """How deep the brackets of a JSON text are nested."""
     depth = deepest = 0
-    for bracket in _BRACKETS.findall(_STRINGS.sub("", chunk)):
-        depth += 1 if bracket in "[{" else -1
+    for bracket in _BRACKETS.finditer(chunk):
+        depth += _STEPS.get(bracket[0], 0)
         deepest = max(deepest, depth)
     return deepest
 

@@ -4,6 +4,7 @@ Source of the words: sigs.k8s.io/json and k8s.io/apimachinery's pkg/runtime/seri
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -95,8 +96,8 @@ def _check_nesting(text: str) -> None:
 def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        fields[_TWICE] = [name for name in fields if names.count(name) > 1]
+        counts = Counter(name for name, _ in pairs)
+        fields[_TWICE] = [name for name in fields if counts[name] > 1]
     elif _TWICE in fields:
         del fields[_TWICE]
     return fields

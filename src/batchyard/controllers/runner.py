@@ -19,7 +19,8 @@ when all its writes have; only then are its events recorded. After a Conflict or
 key is looked at again at once, a bounded number of times in a row; after that, and after any other error, later and
 later, from 1 ms to 30 s. What is forbidden stays so until something changes: its key is looked at again when it is
 wanted again, not after a time; but for what is refused for now, which is tried again after 1 s to 1 min. An exception
-of a controller is a defect: it passes through, with a note of who and what.
+of a controller is a defect: it passes through, with a note of who and what; where somebody is to be told of defects it
+is told to him, and all else goes on, the key later and later.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -38,6 +39,8 @@ from batchyard.ports.kernel import Kernel, Pace
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
 EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
 """Records an event: when, by which controller, what."""
+Defects: TypeAlias = Callable[[Exception], None]
+"""Is told of an exception that no controller should have raised; raises it where it is to stop everything."""
 
 RETRIES_AT_ONCE_MAX: Final = 10
 BACKOFF_MIN: Final = MILLISECOND
@@ -52,11 +55,17 @@ def ignore_event(now: Instant, controller: str, record: EventRecord) -> None:
     """Record nothing."""
 
 
+def stop_at_defect(error: Exception) -> None:
+    """Let a defect pass through."""
+    raise error
+
+
 class Runner:
     """Feeds keys to controllers and executes what they want."""
 
     __slots__ = (
         "_client",
+        "_defects",
         "_draining_soon",
         "_flights",
         "_kernel",
@@ -75,6 +84,7 @@ class Runner:
         controllers: Sequence[Controller],
         sink: EventSink = ignore_event,
         pace: Pace | None = None,
+        defects: Defects = stop_at_defect,
     ) -> None:
         names = [controller.name for controller in controllers]
         invariant(len(set(names)) == len(names), f"controllers have different names: {names}")
@@ -82,6 +92,7 @@ class Runner:
         self._client = client
         self._sink = sink
         self._pace = pace
+        self._defects = defects
         self._queue = WorkQueue(controllers)
         self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, Lane]]] = {}
         self._flights = 0
@@ -103,8 +114,12 @@ class Runner:
             if kind not in lanes_by_kind:
                 lanes_by_kind[kind] = [(lane.controller.keys_for, lane) for lane in self._queue.lanes_for(kind)]
             for keys_for, lane in lanes_by_kind[kind]:
-                for key in keys_for(event, now):
-                    lane.add(key)
+                try:
+                    for key in keys_for(event, now):
+                        lane.add(key)
+                except Exception as error:  # noqa: BLE001 - whatever it is, others hear of the change
+                    error.add_note(f'while {lane.controller.name} was told of {kind} "{changed}" at instant {now}')
+                    self._defects(error)
                 if changed in lane.wake_ups and changed not in lane.failures:
                     if event.type is _DELETED:
                         self._wake_at(lane, changed, None)
@@ -220,9 +235,11 @@ class Runner:
             now = lane.due.pop(key, now)
         try:
             outcome = lane.controller.reconcile(key, self._client, now)
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, others go on
             error.add_note(f'while {lane.controller.name} reconciled {key.kind} "{key}" at instant {now}')
-            raise
+            self._defects(error)
+            self._retry(lane, key, error)
+            return
         if outcome.writes:
             if outcome.requeue_at is not None:
                 self._wake_by(lane, key, outcome.requeue_at)
@@ -272,7 +289,7 @@ class Runner:
         for record in events:
             self._sink(self._kernel.now(), lane.controller.name, record)
 
-    def _retry(self, lane: Lane, key: Key, error: ApiError) -> None:
+    def _retry(self, lane: Lane, key: Key, error: Exception) -> None:
         """Look at a key again whose writes failed: at once if somebody else was faster, else later and later.
 
         What it was wanted for meanwhile waits as well, so that its own half-done writes do not hasten it.

@@ -11,8 +11,10 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.kernel import Ticket, Work
 
-#: How much work is done before the event loop may look at its sockets again.
-STEPS_AT_ONCE: Final = 200
+#: For how long work is done before the event loop may look at its sockets again, and how much of it between two looks
+#: at the clock.
+BUSY_WITHIN: Final = 0.02  # seconds
+STEPS_AT_ONCE: Final = 20
 
 
 class LiveKernel:
@@ -68,16 +70,28 @@ class LiveKernel:
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Do what is due, a part of it at a time, and come back for the rest when that is due."""
+        """Do what is due, a part of it at a time."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self.is_stopped:
             return
-        inner = self._inner
-        inner.run(until=max(self.clock(), inner.now()), steps_max=STEPS_AT_ONCE)
+        try:
+            self._work()
+        finally:
+            self._come_back()  # after a defect, too: the loop tells of it, and the platform goes on
+
+    def _work(self) -> None:
+        """Do what is due, until it is time to look at the sockets."""
+        inner, end = self._inner, self._loop.time() + BUSY_WITHIN
+        until = max(self.clock(), inner.now())
+        while inner.run(until=until, steps_max=STEPS_AT_ONCE) == STEPS_AT_ONCE and self._loop.time() < end:
+            pass
+
+    def _come_back(self) -> None:
+        """Come back for what is left when that is due."""
         self._is_pumping_soon = False
-        following = inner.next_instant()
+        following = self._inner.next_instant()
         if following is None:
             return
         wait = (following - self.clock()) / SECOND / self._speed

@@ -1,6 +1,7 @@
 """The embedded platform: a durable store, the controllers of every world, and an API server, in one process."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
 LOOPBACK: Final = "127.0.0.1"
+_LOG: Final = logging.getLogger("batchyard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class Embedded:
             EventRecorder(self._client),
             _ignore,
             Pace(self._kernel.clock, speed),
+            _logged,
         )
         return build_platform(ports, settings)
 
@@ -182,6 +185,11 @@ def _last_instant(store: Store) -> Instant:
 
 def _ignore(_loop: object) -> None:
     pass
+
+
+def _logged(error: Exception) -> None:
+    """Tell of a defect in a controller; it stops nobody else."""
+    _LOG.error("defect %s", "; ".join(error.__notes__), exc_info=error)
 
 
 def _nobody() -> None:

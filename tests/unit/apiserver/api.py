@@ -114,6 +114,7 @@ class Api:
         self.audited: list[Audited] = []
         now, resources = self.stored.kernel.now, Resources(security.resources)
         resources.serve_always(ApiServices(self.stored, resources.all).resource(now))
+        self.resources = resources
         self.stored.store.listen(CustomResources(self.stored, resources).observe)
         self.server = ApiServer(self.stored, self.stored, now, resources, security.access, self.audited.append)
 

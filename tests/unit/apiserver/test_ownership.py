@@ -19,7 +19,7 @@ def versions(kind: str) -> Versions:
     def shape(_version: str) -> Shape:
         return shape_of_kind(kind_info(kind), "v1")
 
-    return Versions(shape, lambda obj, _version: obj)
+    return Versions(shape, lambda obj, _version: obj, lambda _version: True)
 
 
 PODS, SERVICES = versions(POD), versions(SERVICE)

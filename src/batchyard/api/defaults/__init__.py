@@ -16,6 +16,10 @@ Default: TypeAlias = Callable[[Obj], Obj]
 
 
 _DEFAULTS: Final[Mapping[str, Default]] = {
+    **dict.fromkeys(
+        (scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
+        queues.specified,
+    ),
     scheme.CLUSTER_QUEUE: queues.in_use,
     scheme.RESOURCE_FLAVOR: queues.in_use,
     scheme.CLUSTER: cloud.cluster_defaults,

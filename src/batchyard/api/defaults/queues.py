@@ -7,3 +7,8 @@ from batchyard.api.meta import Obj, with_finalizer
 def in_use(obj: Obj) -> Obj:
     """The object kept from vanishing while something uses it."""
     return with_finalizer(obj, well_known.RESOURCE_IN_USE)
+
+
+def specified(obj: Obj) -> Obj:
+    """The object with a spec, which may be left out where nothing in it must be said."""
+    return obj if "spec" in obj else {**obj, "spec": {}}

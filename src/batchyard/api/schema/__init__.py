@@ -10,7 +10,7 @@ pod template stands in an object of a CRD it is checked as that CRD does; in Job
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
@@ -22,6 +22,8 @@ from batchyard.api.schema.visitors import Compiler
 from batchyard.api.scheme import ServedKind, kind_info
 
 __all__ = ["Settled", "settle", "validate", "with_defaults"]
+
+_REMEDIES_MAX: Final = 100
 
 
 class Settled(NamedTuple):
@@ -82,8 +84,11 @@ def _compiler(of: Scope) -> Compiler:
 
 
 def _faults(flaws: Flaws, of: Scope, kind: str) -> list[FieldError]:
-    """The flaws of a whole object as the API words them."""
-    return [FieldError(path_text(flaw.path), flaw.problem, _remedy(flaw, of, kind)) for flaw in flaws]
+    """The flaws of a whole object as the API words them; a remedy takes a search, and many flaws have one cause."""
+    remedied = [
+        FieldError(path_text(flaw.path), flaw.problem, _remedy(flaw, of, kind)) for flaw in flaws[:_REMEDIES_MAX]
+    ]
+    return [*remedied, *(FieldError(path_text(flaw.path), flaw.problem) for flaw in flaws[_REMEDIES_MAX:])]
 
 
 def _remedy(flaw: Flaw, of: Scope, kind: str) -> str:

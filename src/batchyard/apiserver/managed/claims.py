@@ -24,6 +24,7 @@ from batchyard.apiserver.managed.field_set import (
     paths,
     to_fields_v1,
     union,
+    union_of,
 )
 from batchyard.apiserver.managed.merging import (
     Differences,
@@ -121,6 +122,7 @@ class Versions(NamedTuple):
     shape: Callable[[str], Shape]
     #: An object of one version in another.
     convert: Callable[[Obj, str], Obj]
+    is_served: Callable[[str], bool]
 
 
 def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
@@ -146,14 +148,14 @@ def _fields_v1_of(encoded: bytes, shape: Shape, *, is_marked: bool) -> dict[str,
 
 def updated(old: Obj, new: Obj, entries: Sequence[Entry], author: Author, versions: Versions) -> list[dict[str, Any]]:
     """`managedFields` after an update from one object to another, both in the version of the author."""
-    return _entries(_claims_after_update(old, new, _claims(entries), author, versions))
+    return _entries(_claims_after_update(old, new, _claims(entries, versions), author, versions))
 
 
 def applied(live: Obj | None, config: Obj, author: Author, versions: Versions, *, force: bool) -> Applied:
     """What an apply makes of an object; of none, where there is none yet. Refused where it conflicts."""
     shape = versions.shape(author.api_version)
     old: Obj = {"apiVersion": config["apiVersion"], "kind": config["kind"]} if live is None else _unmanaged(live)
-    claims = _claims((live or {}).get("metadata", {}).get("managedFields") or ())
+    claims = _claims((live or {}).get("metadata", {}).get("managedFields") or (), versions)
     if live is not None and not claims:
         before = author._replace(manager=_BEFORE, subresource="")
         claims = _claims_after_update(_bare(old), old, [], before, versions)
@@ -182,7 +184,7 @@ def _claims_after_update(
     kept = [left for left in map(changes.left, claims) if left.fields]
     taken = changes.taken()
     if not taken:
-        return kept
+        return _capped(kept)
     mine = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, taken)
     before = next((claim.fields for claim in kept if claim.identity == mine.identity), EMPTY)
     others = [claim for claim in kept if claim.identity != mine.identity]
@@ -230,9 +232,7 @@ def _pruned(obj: dict[str, Any], last: Claim | None, claims: Sequence[Claim], sh
     if last is None or last.api_version != claims[0].api_version:
         return obj
     known = with_named(last.fields, shape)
-    owned = EMPTY
-    for claim in claims:
-        owned = union(owned, with_named(claim.fields, shape))
+    owned = union_of([with_named(claim.fields, shape) for claim in claims])
     there = with_named(fields_of(obj, shape), shape)
     bare = less(obj, known, shape) or {}
     gone = difference(there, union(with_named(fields_of(bare, shape), shape), owned))
@@ -279,8 +279,9 @@ def _conflict(conflicts: Sequence[tuple[Claim, FieldSet]]) -> Refused:
 # --- managedFields as they are written ---
 
 
-def _claims(entries: Sequence[Entry]) -> list[Claim]:
-    return list(_read(entries))
+def _claims(entries: Sequence[Entry], versions: Versions) -> list[Claim]:
+    """What is claimed, but for what is claimed in versions that are not served."""
+    return [claim for claim in _read(entries) if versions.is_served(claim.api_version)]
 
 
 def _read(entries: Sequence[Entry]) -> Iterator[Claim]:
@@ -313,11 +314,9 @@ def _capped(claims: list[Claim]) -> list[Claim]:
         return claims
     oldest = updaters[: surplus + 1]
     bucket = oldest[-1]
-    for claim in oldest[:-1]:
-        if claim.api_version == bucket.api_version:
-            bucket = replace(bucket, fields=union(bucket.fields, claim.fields))
-    kept = [claim for claim in claims if claim not in oldest]
-    return [*kept, replace(bucket, name=_ANCIENT, subresource="")]
+    fields = union_of([claim.fields for claim in oldest if claim.api_version == bucket.api_version])
+    appliers = [claim for claim in claims if claim.operation != UPDATE]
+    return [*appliers, *updaters[surplus + 1 :], replace(bucket, name=_ANCIENT, subresource="", fields=fields)]
 
 
 def _unmanaged(obj: Obj) -> dict[str, Any]:
@@ -334,7 +333,9 @@ def _bare(obj: Obj) -> dict[str, Any]:
 def check_config(config: Mapping[str, Any], shape: Shape) -> None:
     """Refuse an applied object that has fields which its kind does not, or says who cares for what."""
     metadata = config.get("metadata") or {}
-    if isinstance(metadata, Mapping) and metadata.get("managedFields") is not None:
+    if not isinstance(metadata, Mapping):
+        raise bad_request("metadata must be an object")
+    if metadata.get("managedFields") is not None:
         raise bad_request("metadata.managedFields must be nil")
     unknown = [f"{path}: field not declared in schema" for path in _undeclared(config, shape, "")]
     if unknown:

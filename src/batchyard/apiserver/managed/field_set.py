@@ -6,7 +6,7 @@ is in the set says nothing about the place itself. Sets are never changed.
 Source: sigs.k8s.io/structured-merge-diff, fieldpath/set.go and serialize.go.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -45,6 +45,17 @@ def union(some: FieldSet, others: FieldSet) -> FieldSet:
     for step, within in others.items():
         result[step] = union(result[step], within) if step in result else within
     return result
+
+
+def union_of(sets: Sequence[FieldSet]) -> FieldSet:
+    """The places in any of some sets."""
+    if len(sets) < 2:
+        return sets[0] if sets else EMPTY
+    by_step: dict[str, list[FieldSet]] = {}
+    for each in sets:
+        for step, within in each.items():
+            by_step.setdefault(step, []).append(within)
+    return {step: union_of(all_within) for step, all_within in by_step.items()}
 
 
 def difference(some: FieldSet, others: FieldSet) -> FieldSet:

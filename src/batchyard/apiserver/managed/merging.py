@@ -3,6 +3,7 @@
 Nothing given is changed. Source: sigs.k8s.io/structured-merge-diff, typed/{tofieldset,compare,merge,remove}.go.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -109,15 +110,15 @@ def _list_merged(live: Mapping[str, Any], applied: Mapping[str, Any], shape: Sha
     Where the live list is in another order, an item of it comes after the last before it that it shares.
     """
     result = []
-    waiting, shared = list(applied), [step for step in applied if step in live]
+    waiting, shared = deque(applied), deque(step for step in applied if step in live)
     for step, item in live.items():
         if step not in applied:
             result.append(item)
         elif shared and step == shared[0]:
-            while (first := waiting.pop(0)) != step:
+            while (first := waiting.popleft()) != step:
                 result.append(applied[first])
             result.append(merged(item, applied[step], shape))
-            shared.pop(0)
+            shared.popleft()
     return [*result, *(merged(live[step], applied[step], shape) if step in live else applied[step] for step in waiting)]
 
 

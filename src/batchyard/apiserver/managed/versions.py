@@ -7,7 +7,7 @@ from batchyard.apiserver.shapes import Shape
 
 
 def versions_of(resource: Resource, namespace: str) -> Versions:
-    """The objects of a resource in all its versions; in one that is no longer served, as they are."""
+    """The objects of a resource in all its versions."""
     info, strategy = resource.info, resource.strategy
 
     def shape(api_version: str) -> Shape:
@@ -17,4 +17,4 @@ def versions_of(resource: Resource, namespace: str) -> Versions:
         found = strategy.decode(obj, namespace).obj if info.version_of(api_version) else None
         return obj if found is None else strategy.show(found, api_version)
 
-    return Versions(shape, convert)
+    return Versions(shape, convert, lambda api_version: bool(info.version_of(api_version)))

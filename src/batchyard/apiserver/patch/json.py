@@ -1,12 +1,24 @@
-"""JSON patches. Source: RFC 6902, and what k8s.io/apiserver's pkg/endpoints/handlers/patch.go refuses."""
+"""JSON patches. Source: RFC 6902, and what k8s.io/apiserver's pkg/endpoints/handlers/patch.go refuses.
 
-from collections.abc import Mapping, Sequence
+The operations change a copy in place: an object is copied once, however many there are. What a few bytes of a patch can
+cost is bounded: what it copies, and how far it moves the items of lists.
+"""
+
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from batchyard.api.meta import Obj
 from batchyard.apiserver.request import Refused, bad_request
 
 _OPERATIONS_MAX: Final = 10_000
+#: Bytes that all copies of a patch may have.
+_COPIED_MAX: Final = 3 * 1024 * 1024
+#: By how many places in all the items of lists may be moved.
+_SHIFTED_MAX: Final = 100_000_000
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
 
 
 def json_patched(obj: Obj, patch: Any) -> Any:
@@ -16,36 +28,88 @@ def json_patched(obj: Obj, patch: Any) -> Any:
     if len(patch) > _OPERATIONS_MAX:
         told = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(patch)}"
         raise Refused(413, "RequestEntityTooLarge", told)
-    result: Any = obj
+    patching = _Patching(obj)
     for number, operation in enumerate(patch):
         try:
-            result = _operated(result, operation)
+            patching.operate(operation)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise Refused(422, "Invalid", f"the server rejected our request: operation {number}: {error}") from error
-    return result
+    return patching.document
 
 
-def _operated(document: Any, operation: Mapping[str, Any]) -> Any:
-    """A document after one operation; it is not changed itself."""
-    steps = _steps(operation["path"])
-    match operation["op"]:
-        case "add":
-            return _changed(document, steps, "add", operation["value"])
-        case "replace":
-            return _changed(document, steps, "replace", operation["value"])
-        case "remove":
-            return _changed(document, steps, "remove", None)
-        case "copy":
-            return _changed(document, steps, "add", _at(document, _steps(operation["from"])))
-        case "move":
-            source = _steps(operation["from"])
-            value = _at(document, source)
-            return _changed(_changed(document, source, "remove", None), steps, "add", value)
-        case "test":
-            if _at(document, steps) != operation["value"]:
-                raise ValueError(f"testing value {operation['path']} failed")
-            return document
-    raise ValueError(f"Unexpected kind: {operation['op']}")
+class _Patching:
+    """A document that is changed, and what that has cost so far."""
+
+    def __init__(self, obj: Obj) -> None:
+        self.document: Any = _decode(_encode(obj))
+        self._copied = 0
+        self._shifted = 0
+
+    def operate(self, operation: Mapping[str, Any]) -> None:
+        """Do one operation."""
+        steps = _steps(operation["path"])
+        match operation["op"]:
+            case "add" | "replace" as how:
+                self._change(steps, how, operation["value"])
+            case "remove":
+                self._change(steps, "remove", None)
+            case "copy":
+                self._change(steps, "add", self._copy(_steps(operation["from"])))
+            case "move":
+                source = _steps(operation["from"])
+                if steps[: len(source)] == source and len(steps) > len(source):
+                    raise ValueError(f"{operation['from']} cannot be moved into itself")
+                value = _at(self.document, source)
+                self._change(source, "remove", None)
+                self._change(steps, "add", value)
+            case "test":
+                if _at(self.document, steps) != operation["value"]:
+                    raise ValueError(f"testing value {operation['path']} failed")
+            case unknown:
+                raise ValueError(f"Unexpected kind: {unknown}")
+
+    def _copy(self, source: Sequence[str]) -> Any:
+        encoded = _encode(_at(self.document, source))
+        self._copied += len(encoded)
+        if self._copied > _COPIED_MAX:
+            told = f"the accumulated size increase of copy is {self._copied}, exceeding the limit {_COPIED_MAX}"
+            raise ValueError(f"Unable to complete the copy, {told}")
+        return _decode(encoded)
+
+    def _change(self, steps: Sequence[str], how: str, value: Any) -> None:
+        """Change a place of the document."""
+        if not steps:
+            self.document = None if how == "remove" else value
+            return
+        inside, step = _at(self.document, steps[:-1]), steps[-1]
+        if isinstance(inside, list):
+            self._change_list(inside, step, how, value)
+        elif isinstance(inside, MutableMapping):
+            _change_mapping(inside, step, how, value)
+        else:
+            raise KeyError(f"there is no {step!r} in what is no object")
+
+    def _change_list(self, items: list[Any], step: str, how: str, value: Any) -> None:
+        index = len(items) if step == "-" and how == "add" else _index(items, step, beyond=how == "add")
+        if how == "replace":
+            items[index] = value
+            return
+        self._shifted += len(items) - index
+        if self._shifted > _SHIFTED_MAX:
+            raise ValueError("the patch moves too many items of lists")
+        if how == "add":
+            items.insert(index, value)
+        else:
+            del items[index]
+
+
+def _change_mapping(inside: MutableMapping[str, Any], step: str, how: str, value: Any) -> None:
+    if how == "remove":
+        del inside[step]
+    elif how == "replace" and step not in inside:
+        raise ValueError(f"replace operation does not apply: doc is missing key: {step}")
+    else:
+        inside[step] = value
 
 
 def _steps(pointer: Any) -> list[str]:
@@ -58,43 +122,6 @@ def _at(document: Any, steps: Sequence[str]) -> Any:
     for step in steps:
         document = document[_index(document, step)] if isinstance(document, list) else document[step]
     return document
-
-
-def _changed(document: Any, steps: Sequence[str], how: str, value: Any) -> Any:
-    """A copy of a document, changed at a place."""
-    if not steps:
-        return None if how == "remove" else value
-    step, rest = steps[0], steps[1:]
-    if isinstance(document, list):
-        return _list_changed(document, step, rest, how, value)
-    if not isinstance(document, Mapping):
-        raise KeyError(f"there is no {step!r} in what is no object")
-    result = dict(document)
-    if rest:
-        result[step] = _changed(document[step], rest, how, value)
-    elif how == "remove":
-        del result[step]
-    elif how == "replace" and step not in document:
-        raise ValueError(f"replace operation does not apply: doc is missing key: {step}")
-    else:
-        result[step] = value
-    return result
-
-
-def _list_changed(document: list[Any], step: str, rest: Sequence[str], how: str, value: Any) -> list[Any]:
-    result = list(document)
-    if step == "-" and how == "add" and not rest:
-        return [*result, value]
-    index = _index(document, step, beyond=how == "add" and not rest)
-    if rest:
-        result[index] = _changed(document[index], rest, how, value)
-    elif how == "add":
-        result.insert(index, value)
-    elif how == "remove":
-        del result[index]
-    else:
-        result[index] = value
-    return result
 
 
 def _index(document: Sequence[Any], step: str, *, beyond: bool = False) -> int:

@@ -11,8 +11,11 @@ directives among the fields:
 Source: k8s.io/apimachinery, pkg/util/strategicpatch/patch.go.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from batchyard.apiserver.request import Refused, bad_request
 from batchyard.apiserver.shapes import Shape
@@ -21,6 +24,7 @@ _PATCH: Final = "$patch"
 _DELETE_FROM: Final = "$deleteFromPrimitiveList/"
 _ORDER: Final = "$setElementOrder/"
 _RETAIN: Final = "$retainKeys"
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def strategically_merged(value: Mapping[str, Any], patch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
@@ -60,16 +64,20 @@ def _retained(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, A
     """A mapping with no fields but those that `$retainKeys` names, all that the patch sets being among them."""
     kept = patch[_RETAIN]
     given = [name for name, wanted in patch.items() if wanted is not None and not name.startswith("$")]
-    if not isinstance(kept, list) or any(name not in kept for name in given):
+    if not isinstance(kept, list):
         raise bad_request("invalid patch format of retainKeys")
-    return {name: child for name, child in value.items() if name in kept}
+    names = frozenset(name for name in kept if isinstance(name, str))
+    if not names.issuperset(given):
+        raise bad_request("invalid patch format of retainKeys")
+    return {name: child for name, child in value.items() if name in names}
 
 
 def _delete_from(result: dict[str, Any], name: str, gone: Any) -> None:
     if not isinstance(gone, list):
         raise bad_request("invalid patch format of primitive list")
     if isinstance(result.get(name), list):
-        result[name] = [item for item in result[name] if item not in gone]
+        named = frozenset(map(_encode, gone))
+        result[name] = [item for item in result[name] if _encode(item) not in named]
 
 
 def _merged(value: Any, wanted: Any, shape: Shape, order: Any) -> Any:
@@ -104,13 +112,12 @@ def _items_merged(
     """The items of a patch that are no directives, and all items after it."""
     given = [item for item in patch if _directive_of(item) is None]
     left = [] if any(_directive_of(item) == "replace" for item in patch) else list(items)
-    gone = [_key_of(item, key) for item in patch if _directive_of(item) == "delete"]
-    left = [item for item in left if item.get(key) not in gone]
+    gone = frozenset(_name_of(item, key) for item in patch if _directive_of(item) == "delete")
+    left = [item for item in left if _encode(item.get(key)) not in gone]
+    places = _first_places(_encode(item.get(key)) for item in left)
     for item in given:
-        name = _key_of(item, key)
-        at = next((i for i, known in enumerate(left) if known.get(key) == name), len(left))
-        before = left[at] if at < len(left) else {}
-        left[at:] = [strategically_merged(before, item, shape), *left[at + 1 :]]
+        at = places.setdefault(_name_of(item, key), len(left))
+        left[at : at + 1] = [strategically_merged(left[at] if at < len(left) else {}, item, shape)]
     return given, left
 
 
@@ -147,13 +154,26 @@ def _check_order(order: Any, patch: Sequence[Any], key: str) -> None:
 
 def _ordered(items: list[Any], order: Sequence[Any], before: Sequence[Any], key: str) -> list[Any]:
     """Items that the order names in that order, and between them the others, each before what it was before."""
-    names = [_key_of(item, key) for item in order]
-    were = [_key_of(item, key) for item in before]
-    named = sorted((i for i in items if _key_of(i, key) in names), key=lambda i: names.index(_key_of(i, key)))
-    others = [item for item in items if _key_of(item, key) not in names]
+    places = _first_places(_name_of(item, key) for item in order)
+    were = _first_places(_name_of(item, key) for item in before)
+    tagged = [(_name_of(item, key), item) for item in items]
+    named = deque(sorted((pair for pair in tagged if pair[0] in places), key=lambda pair: places[pair[0]]))
+    others = deque(pair for pair in tagged if pair[0] not in places)
     result = []
     while named and others:
-        first, other = _key_of(named[0], key), _key_of(others[0], key)
-        comes_first = first in were and other in were and were.index(other) < were.index(first)
-        result.append((others if comes_first else named).pop(0))
-    return [*result, *named, *others]
+        first, other = were.get(named[0][0]), were.get(others[0][0])
+        comes_first = first is not None and other is not None and other < first
+        result.append((others if comes_first else named).popleft())
+    return [item for _, item in (*result, *named, *others)]
+
+
+def _name_of(item: Any, key: str) -> bytes:
+    """What tells an item from others, as a name to look up."""
+    return _encode(_key_of(item, key))
+
+
+def _first_places(names: Iterable[bytes]) -> dict[bytes, int]:
+    places: dict[bytes, int] = {}
+    for i, name in enumerate(names):
+        places.setdefault(name, i)
+    return places

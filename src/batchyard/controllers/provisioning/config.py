@@ -76,7 +76,7 @@ def _config(spec: Mapping[str, Any]) -> Config:
     retry = spec.get("retryStrategy") or _NOTHING
     updates = (spec.get("podSetUpdates") or _NOTHING).get("nodeSelector") or ()
     return Config(
-        class_name=spec["provisioningClassName"],
+        class_name=spec.get("provisioningClassName", ""),
         parameters=spec.get("parameters") or _NOTHING,
         managed_resources=tuple(spec.get("managedResources") or ()),
         retries_max=retry.get("backoffLimitCount", 3),

@@ -1,0 +1,1 @@
+"""Requests that nobody should send: made from a seed, so that each can be sent again."""

@@ -1,0 +1,75 @@
+"""An API with all controllers behind it, in this process, for requests that nobody should send."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import yaml
+
+from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.resources import Resource
+from batchyard.cloud.simulated import simulated_cloud
+from batchyard.controllers.runner import ignore_event
+from batchyard.runtime.bare_workloads import BareWorkloads
+from batchyard.runtime.kubelet import Kubelets
+from batchyard.runtime.node_agent import NodeAgents
+from batchyard.runtime.pace import pace_of
+from batchyard.wiring import Ports, Settings, build_platform
+from fuzz.requests import Asked, Place
+from unit.apiserver.api import OWNER, Api
+
+ROCKETS: Final = Path(__file__).parents[1] / "live" / "rockets.yaml"
+_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class FuzzedApi(Api):
+    """An API whose controllers are at work, and raise what they must not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        stored = self.stored
+        runtime = (BareWorkloads(), Kubelets(pace_of(None, 0), with_nodes=True), NodeAgents())
+        ports = Ports(stored.kernel, stored.client, runtime, simulated_cloud(0), ignore_event, lambda _: None)
+        build_platform(ports, Settings(with_nodes=True, with_api=True))
+        self.post(_DEFINITIONS, yaml.safe_load(ROCKETS.read_text("utf-8")))
+        self.pass_time(1)
+
+    def places(self) -> list[Place]:
+        """All that is served."""
+        return [
+            Place(info.api_version_for(version), info.kind, info.plural, info.namespaced, _parts(resource))
+            for resource in self.resources.all()
+            for info in (resource.info,)
+            for version in info.versions
+        ]
+
+    def meet(self, asked: Asked) -> int:
+        """The code of the answer, whole as it would be sent, when all that follows at once has happened."""
+        request = Request(asked.method, asked.path, asked.query, asked.headers, asked.body, OWNER)
+        answer = self.server.handle(request)
+        if isinstance(answer, Response):
+            _encode(answer.body)
+        else:
+            _encode(answer.take())
+            answer.end()
+        self.stored.kernel.run(until=self.stored.kernel.now())
+        return answer.code if isinstance(answer, Response) else 200
+
+
+class Noted:
+    """Whatever is raised within has a note of what was asked."""
+
+    def __init__(self, told: str) -> None:
+        self._told = told
+
+    def __enter__(self) -> None:
+        """Nothing yet."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
+        if error is not None:
+            error.add_note(self._told)
+
+
+def _parts(resource: Resource) -> tuple[str, ...]:
+    return tuple(filter(None, (*resource.subresources, *resource.answers)))

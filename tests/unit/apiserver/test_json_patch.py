@@ -1,0 +1,54 @@
+"""JSON patches, operation by operation."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.apiserver.patch.json import json_patched
+from batchyard.apiserver.request import Refused
+
+OBJ: dict[str, Any] = {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
+
+
+def patched(*operations: tuple[Any, ...]) -> Any:
+    names = ("op", "path", "value", "from")
+    return json_patched(OBJ, [dict(zip(names, operation, strict=False)) for operation in operations])
+
+
+@pytest.mark.parametrize(
+    ("operation", "after"),
+    [
+        (("add", "/a/b/-", 4), {**OBJ, "a": {"b": [1, 2, 3, 4]}}),
+        (("add", "/a/b/0", 0), {**OBJ, "a": {"b": [0, 1, 2, 3]}}),
+        (("remove", "/a/b/1"), {**OBJ, "a": {"b": [1, 3]}}),
+        (("replace", "/x~1y", 2), {**OBJ, "x/y": 2}),
+        (("copy", "/e", None, "/a"), {**OBJ, "e": {"b": [1, 2, 3]}}),
+        (("move", "/e", None, "/c"), {"a": {"b": [1, 2, 3]}, "x/y": 1, "e": "d"}),
+        (("test", "/c", "d"), OBJ),
+        (("replace", "", {"n": 1}), {"n": 1}),
+    ],
+)
+def test_an_operation_changes_what_it_names(operation: tuple[Any, ...], after: Any) -> None:
+    assert patched(operation) == after
+
+
+def test_what_is_patched_is_not_changed_itself() -> None:
+    patched(("remove", "/a/b"), ("add", "/c", 1))
+    assert OBJ == {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
+
+
+def test_a_copy_is_a_thing_of_its_own() -> None:
+    assert patched(("copy", "/e", None, "/a"), ("add", "/e/b/-", 4))["a"] == OBJ["a"]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        *(("add", "/a/b/9", 1), ("replace", "/n", 1), ("remove", "/n"), ("test", "/c", 1), ("remove", "/c/d")),
+        *(("add", "/a/b/x", 1), ("move", "/a/b", None, "/a"), ("spin", "/a"), ("add", "a", 1), ("add", 1, 1)),
+    ],
+)
+def test_what_cannot_be_done_is_refused(operation: tuple[Any, ...]) -> None:
+    with pytest.raises(Refused) as caught:
+        patched(operation)
+    assert caught.value.code == 422
