@@ -8,6 +8,8 @@ preparations. Source of the order of the steps: k8s.io/apiserver, pkg/registry/r
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
@@ -27,9 +29,12 @@ from batchyard.apiserver.whole_seconds import as_stored
 from batchyard.base.instant import SECOND, Instant
 from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write
 
+#: Bytes of an object as it is kept, as etcd has it.
+OBJECT_MAX: Final = 1536 * 1024
 _STATUS: Final = "status"
 #: What a new object cannot bring along.
 _GIVEN: Final = ("uid", "creationTimestamp", "generation", "selfLink")
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class Registry:
@@ -176,6 +181,8 @@ class Registry:
         return Response(200, _shown(done, path), sent.warnings)
 
     def _write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
+        if not isinstance(write, Delete) and len(_encode(write.obj)) > OBJECT_MAX:
+            raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_MAX}")
         result = self._objects.attempt(write, dry_run=dry_run)
         if result.error is not None:
             raise refusal(result.error, write, path, name) from result.error

@@ -14,7 +14,7 @@ from batchyard.apiserver.request import JSON
 from batchyard.apiserver.selection import Selection
 from batchyard.ports.client import EventType, WatchEvent
 
-#: How many events a client may be behind.
+#: How many events a client may be behind, beside those that it begins with.
 BACKLOG_MAX: Final = 100_000
 _EXPIRED: Final = {
     "type": "ERROR",
@@ -52,6 +52,7 @@ class WatchStream:
         self._bookmark = bookmark
         self._with_bookmarks = with_bookmarks
         self._waiting: list[Mapping[str, Any]] = []
+        self._begun_with = 0
         #: The last revision the client knows of, or need not know.
         self._revision = 0
         self.is_over = False
@@ -60,7 +61,7 @@ class WatchStream:
 
     def take(self) -> list[Mapping[str, Any]]:
         """All events that wait."""
-        taken, self._waiting = self._waiting, []
+        taken, self._waiting, self._begun_with = self._waiting, [], 0
         return taken
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
@@ -72,7 +73,7 @@ class WatchStream:
                 self._revision = change.revision
                 if change.key.kind == self._path.info.constant and self._is_here(change):
                     self._add(change)
-        if len(self._waiting) > BACKLOG_MAX:
+        if len(self._waiting) > self._begun_with + BACKLOG_MAX:
             self._waiting, self.is_over = [_EXPIRED], True
         if self._waiting:
             self.on_news()
@@ -85,6 +86,7 @@ class WatchStream:
     def begin(self, objs: Iterable[Obj], revision: int) -> None:
         """What is there at a revision is told as added; what came of it is known then."""
         self._waiting += [{"type": "ADDED", "object": self._show(o)} for o in objs if self._selection.accepts(o)]
+        self._begun_with = len(self._waiting)
         self._revision = revision
 
     def mark(self) -> None:

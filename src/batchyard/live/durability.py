@@ -17,6 +17,8 @@ from batchyard.store.memory import Store
 
 #: Compaction keeps so many revisions for watches to go on from, and comes when there are twice as many.
 HISTORY: Final = 10_000
+#: And no more bytes of objects than these, but for twice as many before it is looked at.
+HISTORY_BYTES: Final = 64 * 1024 * 1024
 Told: TypeAlias = Callable[[JournalError | None], None]
 """Is told that a revision is durable, or why it never will be."""
 
@@ -46,6 +48,9 @@ class GroupCommit:
         self._watches: dict[Follower, None] = {}
         self._writing: asyncio.Task[None] | None = None
         self._is_ending = False
+        #: How many bytes of objects each transaction wrote, of those that history holds; and all of them.
+        self._sizes: deque[tuple[int, int]] = deque()
+        self._bytes = 0
         #: Why nothing is kept any more; None as long as all is.
         self.failure: JournalError | None = None
         #: The last revision that is durable.
@@ -101,14 +106,34 @@ class GroupCommit:
 
     async def _write_gathered(self) -> None:
         changes, self._gathered = self._gathered, []
-        await self._loop.run_in_executor(None, self._journal.append, changes)
+        size = await self._loop.run_in_executor(None, self._journal.append, changes)
         self.durable = changes[-1].revision
+        self._weigh(size)
         for watch in list(self._watches):
             watch.feed(changes)
         while self._waiting and self._waiting[0][0] <= self.durable:
             self._waiting.popleft()[1](None)
         if self.durable - self._journal.floor > 2 * HISTORY:
             await self._loop.run_in_executor(None, self._journal.compact, self.durable - HISTORY)
+        if self._bytes > 2 * HISTORY_BYTES:
+            await self._forget()
+
+    def _weigh(self, size: int) -> None:
+        """Take note of what the last transaction wrote, and no more of what history has lost."""
+        self._sizes.append((self.durable, size))
+        self._bytes += size
+        while self._sizes[0][0] <= self.durable - 2 * HISTORY:
+            self._bytes -= self._sizes.popleft()[1]
+
+    async def _forget(self) -> None:
+        """Keep less history than there is room for: its objects are large."""
+        revision = 0
+        while self._bytes > HISTORY_BYTES:
+            revision, size = self._sizes.popleft()
+            self._bytes -= size
+        self._store.forget_changes(revision)
+        if revision > self._journal.floor:
+            await self._loop.run_in_executor(None, self._journal.compact, revision)
 
     def _fail(self, error: JournalError) -> None:
         """Keep nothing any more; whoever waits is told."""

@@ -85,14 +85,19 @@ class Journal:
         assert recovered is not None, "what was read is taken once"
         return recovered
 
-    def append(self, changes: Sequence[WatchEvent]) -> None:
-        """Keep changes, in one transaction. JournalError if that cannot be done: then none of them is kept."""
+    def append(self, changes: Sequence[WatchEvent]) -> int:
+        """Keep changes, in one transaction; how many bytes their objects have.
+
+        JournalError if that cannot be done: then none of them is kept.
+        """
+        rows = [_row(change) for change in changes]
         with self._transaction():
-            self._insert(list(map(_row, changes)))
+            self._insert(rows)
         for change in changes:
             note_replaced(self._replaced, change)
         if changes:
             self._acknowledge(changes[-1].revision)
+        return sum(len(text) for *_, text, _checksum in rows if text is not None)
 
     def compact(self, floor: int) -> None:
         """Forget what was replaced by a revision up to this one."""

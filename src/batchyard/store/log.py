@@ -70,6 +70,11 @@ class RevisionLog:
             raise Expired(f"too old resource version: {revision} ({oldest}); list again and watch from there")
         return list(islice(self._entries, len(self._entries) - wanted, None))
 
+    def forget(self, revision: int) -> None:
+        """Let go of the entries up to a revision, though there is room for more."""
+        while self._entries and self._entries[0].revision <= revision:
+            self._entries.popleft()
+
     def validate(self) -> None:
         """Check what must hold between two appends."""
         revisions = [entry.revision for entry in self._entries]

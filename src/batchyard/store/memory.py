@@ -114,6 +114,10 @@ class Store:
         """All changes after a revision; Expired if the window of history does not reach back to it."""
         return self._log.since(revision)
 
+    def forget_changes(self, revision: int) -> None:
+        """Let go of the changes up to a revision, though the window has room for more."""
+        self._log.forget(revision)
+
     def check_unchanged(self) -> None:
         """Fail if somebody changed a stored object in place. Needs `detect_mutation`."""
         invariant(self._copies is not None, "only a store with detect_mutation can tell whether objects were changed")

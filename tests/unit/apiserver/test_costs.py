@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.apiserver.managed.claims import UPDATERS_MAX
+from batchyard.apiserver.registry import OBJECT_MAX
 from unit.apiserver.api import Api, config_map
 
 MAPS = "/api/v1/namespaces/team-a/configmaps"
@@ -94,3 +95,9 @@ def test_moving_items_ends(api: Api) -> None:
     begun: list[dict[str, Any]] = [{"op": "add", "path": "/x", "value": [0] * 500_000}]
     response = api.ask("PATCH", MAP, begun + [{"op": "add", "path": "/x/0", "value": 0}] * 9_000, headers=JSON_PATCH)
     assert (response.code, response.body["message"].endswith("moves too many items of lists")) == (422, True)
+
+
+def test_an_object_has_a_bound(api: Api) -> None:
+    event = {"metadata": {"name": "e"}, "involvedObject": {"namespace": "team-a"}, "message": "x" * OBJECT_MAX}
+    response = api.ask("POST", "/api/v1/namespaces/team-a/events", event)
+    assert (response.code, response.body["reason"]) == (413, "RequestEntityTooLarge")

@@ -1,0 +1,181 @@
+"""A platform that really runs, under requests that nobody should send; and what must be true of it all the while."""
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+import yaml
+
+from fuzz.dice import Dice
+from fuzz.requests import Asked, Fuzz, Place
+from fuzz.wire import codes, dialer, garbled, shapes
+from live.killing import ask
+from live.running import Running
+
+ROCKETS: Final = Path(__file__).parents[1] / "live" / "rockets.yaml"
+MAPS: Final = "/api/v1/namespaces/default/configmaps"
+_OPTIONS: Final = ("--insecure-loopback", "--speed", "60x", "--cluster", "examples/refarch/cluster.yaml")
+_WITHIN: Final = 60
+_BROKEN: Final = (OSError, http.client.HTTPException)
+#: What the server may say of itself: overload, and revisions that are yet to come.
+_OWN: Final = (503, 504)
+
+
+class Fuzzed:
+    """See the module; `faults` tells what was not so."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log: list[str] = []
+        self.faults: list[str] = []
+        self.codes: dict[int, int] = {}
+        self._begin()
+        definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        ask(self.url, "POST", definitions, yaml.safe_load(ROCKETS.read_text("utf-8")))
+        ask(self.url, "POST", MAPS, {"metadata": {"name": "kept"}})
+        self._places = list(places(self.url))
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self._running.url
+
+    def send(self, count: int, *seed: object) -> None:
+        """Send so many requests, the good ones first."""
+        fuzz = Fuzz(self._places, *seed)
+        place = urlsplit(self.url)
+        with closing(http.client.HTTPConnection(str(place.hostname), place.port, timeout=_WITHIN)) as connection:
+            for asked in _with_good(fuzz, count):
+                try:
+                    self._take(_code(connection, asked), asked.told)
+                except _BROKEN:  # it goes on with another connection
+                    connection.close()
+                    self._check_answers(asked.told)
+
+    def send_shapes(self) -> None:
+        """Send what is no good request."""
+        dial = dialer(self.url)
+        for shape in shapes():
+            found = codes(dial, shape.sent)
+            if len(found) > shape.answers_max:
+                self.faults.append(f"{shape.what}: {len(found)} answers")
+            for code in found:
+                self._take(code, shape.what)
+            self._check_answers(shape.what)
+
+    def send_garbled(self, count: int, *seed: object) -> None:
+        """Send so many requests with other bytes in them."""
+        fuzz, dice, dial = Fuzz(self._places, *seed), Dice(*seed), dialer(self.url)
+        for _ in range(count):
+            asked = fuzz.next()
+            for code in codes(dial, garbled(asked, dice), 0.05):
+                self._take(code, asked.told)
+        self._check_answers("garbled requests")
+
+    def resident(self) -> int:
+        """How much memory it has, in megabytes."""
+        status = Path(f"/proc/{self._running.process.pid}/status").read_text("ascii")
+        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) // 1024
+
+    def end(self) -> None:
+        """Kill it, see that it recovers, and let it end in order; look at what it told."""
+        last = ask(self.url, "GET", MAPS)[1]["metadata"]["resourceVersion"]
+        self._running.kill()
+        self._begin()
+        kept = ask(self.url, "GET", MAPS)[1]["metadata"]["resourceVersion"]
+        if int(kept) < int(last):
+            self.faults.append(f"it went on from revision {kept}, and {last} was told")
+        if self._running.end() != 0:
+            self.faults.append("it did not end in order")
+        told = "".join(self._log)
+        self.faults += [f"its log has {word}: {told[:5000]}" for word in ("Traceback", "defect") if word in told]
+
+    def _begin(self) -> None:
+        self._running = Running(self._folder, *_OPTIONS)
+        threading.Thread(target=self._log.extend, args=(self._running.process.stderr,), daemon=True).start()
+
+    def _take(self, code: int, told: str) -> None:
+        self.codes[code] = self.codes.get(code, 0) + 1
+        if code >= 500 and code not in _OWN:
+            self.faults.append(f"{code} to {told}")
+
+    def _check_answers(self, told: str) -> None:
+        """Whatever was sent, it answers whoever asks for what is there."""
+        code = ask(self.url, "GET", f"{MAPS}?limit=1")[0]
+        if code != 200:
+            self.faults.append(f"{code} to a good request after {told}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.__exit__()
+
+
+class Stalled:
+    """Connections on which something is missing for good, and watches whose events nobody takes."""
+
+    def __init__(self, url: str, count: int) -> None:
+        place = urlsplit(url)
+        self._address = (str(place.hostname), int(place.port or 0))
+        head = f"POST {MAPS} HTTP/1.1\r\nhost: localhost\r\n".encode()
+        body = head + b"content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+        watch = f"GET {MAPS}?watch=1 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+        lists = (f"GET {MAPS} HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20).encode()
+        self._wires = [self._sent(sent) for sent in (b"", head, body, watch, lists) for _ in range(count)]
+
+    def _sent(self, sent: bytes) -> socket.socket:
+        wire = socket.socket()
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.settimeout(_WITHIN)
+        wire.connect(self._address)
+        wire.sendall(sent)
+        return wire
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for wire in self._wires:
+            with suppress(OSError):
+                wire.close()
+
+
+def places(url: str) -> Iterator[Place]:
+    """All that is served, as it tells itself."""
+    versions = ["v1"] + [
+        version["groupVersion"] for group in ask(url, "GET", "/apis")[1]["groups"] for version in group["versions"]
+    ]
+    for version in versions:
+        found = ask(url, "GET", f"/apis/{version}" if "/" in version else f"/api/{version}")[1]["resources"]
+        for each in found:
+            parts = tuple(o["name"].partition("/")[2] for o in found if o["name"].startswith(f"{each['name']}/"))
+            if "/" not in each["name"]:
+                yield Place(version, each["kind"], each["name"], each["namespaced"], parts)
+
+
+def _with_good(fuzz: Fuzz, count: int) -> Iterator[Asked]:
+    yield from fuzz.good()
+    for _ in range(count):
+        yield fuzz.next()
+
+
+def _code(connection: http.client.HTTPConnection, asked: Asked) -> int:
+    """The code of the answer; 0 where the client library would not send that."""
+    try:
+        headers = {"host": "localhost", **asked.headers}
+        connection.request(asked.method, asked.target, asked.body, {k: v.encode("latin-1") for k, v in headers.items()})
+    except ValueError:
+        connection.close()
+        return 0
+    response = connection.getresponse()
+    if b"watch" not in asked.target.encode() or response.getheader("content-length"):
+        response.read()
+    else:
+        connection.close()
+    return response.status
