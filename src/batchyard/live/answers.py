@@ -34,6 +34,8 @@ class Answers:
         self._commit = commit
         self._revision = revision
         self._load = Load()
+        #: Whose each watch is.
+        self._watching: dict[Ongoing, str] = {}
         self._defects = 0
 
     def known(self, request: Request) -> Request:
@@ -44,7 +46,7 @@ class Answers:
         """Answer a request, later; or at once, that there are too many."""
         user = request.user.name
         try:
-            self._load.enter(user)
+            self._load.enter(user, is_watch=request.flag("watch"))
         except Refused as refused:
             answered(encoded(refused.response()))
         else:
@@ -54,6 +56,9 @@ class Answers:
         """An answer has nobody any more who listens."""
         self._commit.leave(ongoing)
         ongoing.end()
+        user = self._watching.pop(ongoing, None)
+        if user is not None:
+            self._load.end_watch(user)
 
     def _work(self, request: Request, settle: Callable[[Reply, JournalError | None], None]) -> None:
         answer = self._answer(request)
@@ -61,6 +66,9 @@ class Answers:
 
     def _settle(self, user: str, answered: Answered, answer: Reply, failure: JournalError | None) -> None:
         self._load.leave(user)
+        if not isinstance(answer, Response):
+            self._watching[answer] = user
+            self._load.begin_watch(user)
         answered(answer if failure is None else encoded(_UNKEPT.response()))
 
     def _answer(self, request: Request) -> Reply:
@@ -71,7 +79,7 @@ class Answers:
         except Exception:  # noqa: BLE001 - whatever it is
             self._defects += 1
             name = f"{self._kernel.clock():x}-{self._defects}"
-            _LOG.exception("defect %s in the answer to %s %s", name, request.method, request.path)
+            _LOG.exception("defect %s in the answer to %s %r", name, request.method, request.path)
             told = f"Internal error occurred: defect {name}; the log of the server says what it is"
             return encoded(Refused(500, "InternalError", told).response())
 

@@ -9,6 +9,10 @@ from batchyard.live.clock import wall_clock
 
 #: Below the 1,024 open files that a process may commonly have.
 CONNECTIONS_MAX: Final = 900
+#: Of one certificate, and of all who show none: some are left to others.
+CONNECTIONS_OF_ONE_MAX: Final = 600
+#: Bytes of all bodies that are taken in and not answered yet.
+BODIES_MAX: Final = 256 * 1024 * 1024
 
 
 class Ending(Protocol):
@@ -20,6 +24,10 @@ class Ending(Protocol):
     def abort(self) -> None:
         """End now."""
 
+    @property
+    def peer(self) -> object:
+        """Who is at the other end, as far as the connection itself tells."""
+
 
 class Connections:
     """See the module."""
@@ -27,13 +35,21 @@ class Connections:
     def __init__(self) -> None:
         self._open: dict[Ending, None] = {}
         self._none_left = asyncio.Event()
+        self._held = 0
         self._second = 0
         self._date = b""
 
     def enter(self, connection: Ending) -> bool:
-        """Count a connection until it leaves; False where there are too many."""
+        """Count a connection until it leaves; False where there are too many, or too many of one peer."""
+        peer = connection.peer
+        alike = sum(1 for each in self._open if each.peer == peer)
         self._open[connection] = None
-        return len(self._open) <= CONNECTIONS_MAX
+        return len(self._open) <= CONNECTIONS_MAX and alike < CONNECTIONS_OF_ONE_MAX
+
+    def hold(self, length: int) -> bool:
+        """Count bytes of bodies that are taken in, or given back; False where there are too many."""
+        self._held += length
+        return self._held <= BODIES_MAX
 
     def leave(self, connection: Ending) -> None:
         """A connection is gone."""

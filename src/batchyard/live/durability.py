@@ -102,7 +102,10 @@ class GroupCommit:
                 await self._write_gathered()
         except JournalError as error:
             self._fail(error)
-        self._writing = None
+        finally:
+            self._writing = None
+            if self._gathered:  # somebody who was told has a defect: the loop tells of it, and the rest is written
+                self._writing = self._loop.create_task(self._write())
 
     async def _write_gathered(self) -> None:
         changes, self._gathered = self._gathered, []

@@ -5,7 +5,9 @@ docs/decisions/0020-the-wire.md says why.
 """
 
 import asyncio
+import re
 from collections import deque
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -26,6 +28,12 @@ HEAD_WITHIN: Final = 15
 BODY_WITHIN: Final = 30
 TAKEN_WITHIN: Final = 60
 IDLE_WITHIN: Final = 60
+#: Bytes of an answer that are written at once.
+PART: Final = 256 * 1024
+#: Letters of a warning, and of all warnings, as upstream cuts them: clients bound the headers that they take.
+WARNING_MAX: Final = 256
+WARNINGS_MAX: Final = 4096
+_AT_LOOPBACK: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 _TEXT: Final = "text/plain; charset=utf-8"
 _LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -42,12 +50,16 @@ class HttpConnection(asyncio.Protocol):
         self._requests = Requests(self, "")
         self._deadline = Deadline(self._loop)
         self._transport: Any = None
-        self._peer: Peer | None = None
+        #: Whom a certificate names.
+        self.peer: Peer | None = None
         self._waiting: deque[Whole] = deque()
         self._answering: Whole | None = None
         self._stream: Stream | None = None
         self._is_lost = False
         self._is_paused = False
+        #: How many bytes of bodies it holds, and what of an answer is not written yet.
+        self._held = 0
+        self._rest = memoryview(b"")
         #: Whether the client takes what is written.
         self.takes = True
 
@@ -57,7 +69,7 @@ class HttpConnection(asyncio.Protocol):
         """A connection is there, its handshake done."""
         self._transport = transport
         certificate = transport.get_extra_info("peercert")
-        self._peer = peer_of(certificate) if certificate else None
+        self.peer = peer_of(certificate) if certificate else None
         address = transport.get_extra_info("peername")
         self._requests = Requests(self, str(address[0]) if address else "")
         if not self._connections.enter(self):
@@ -67,13 +79,20 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
-        self._is_lost = True
         self._connections.leave(self)
         self._deadline.stop()
+        self._release()
+        self.eof_received()
+
+    def eof_received(self) -> None:
+        """Whoever says no more hears no more: the connection closes now."""
+        self._is_lost = True
         self._waiting.clear()
+        self._rest = memoryview(b"")
         if self._stream is not None:
             self._stream.stop()
             self._answers.leave(self._stream.ongoing)
+            self._stream = None
 
     def data_received(self, data: bytes) -> None:
         """Something came."""
@@ -93,6 +112,8 @@ class HttpConnection(asyncio.Protocol):
         self.takes = True
         if self._stream is not None:
             self._stream.tell()
+        if self._rest:
+            self._write_rest()
         self._go_on()
         self._wait()
 
@@ -100,6 +121,8 @@ class HttpConnection(asyncio.Protocol):
 
     def known(self, request: Request) -> Request:
         """The request with the user who makes it; Refused where nobody is known."""
+        if not self._is_secure:
+            _check_local(request)
         return self._answers.known(request._replace(user=self._user()))
 
     def take(self, whole: Whole) -> None:
@@ -115,6 +138,11 @@ class HttpConnection(asyncio.Protocol):
             head = _head(answer, self._connections.date(), framing, is_last=True)
             self._transport.write(head + why.encode())
             self._transport.close()
+
+    def hold(self, length: int) -> bool:
+        """Hold a part of a body until its request is answered; False where too many bytes are held."""
+        self._held += length
+        return self._connections.hold(length)
 
     def invite(self) -> None:
         """Give leave to send a body; while another request is answered nobody waits for it to be said."""
@@ -143,6 +171,7 @@ class HttpConnection(asyncio.Protocol):
         self._requests.is_over = True
         if not self._is_busy:
             self._transport.close()
+            self._wait()
 
     def abort(self) -> None:
         """End now."""
@@ -165,7 +194,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _answered(self, answer: Reply) -> None:
         """Write an answer, or begin a stream."""
-        if self._is_lost:
+        if self._is_lost or self._transport.is_closing():
             if not isinstance(answer, Response):
                 self._answers.leave(answer)
             return
@@ -176,8 +205,21 @@ class HttpConnection(asyncio.Protocol):
             return
         framing, is_last = b"\r\ncontent-length: %d" % len(answer.body), self._is_last(whole)
         head = _head(answer, self._connections.date(), framing, is_last=is_last)
-        self._transport.write(head if whole.request.method == "HEAD" else head + answer.body)
-        self._end_answer()
+        if whole.request.method == "HEAD" or len(answer.body) <= PART:
+            self._transport.write(head if whole.request.method == "HEAD" else head + answer.body)
+            self._end_answer()
+        else:
+            self._transport.write(head)
+            self._rest = memoryview(answer.body)
+            self._write_rest()
+
+    def _write_rest(self) -> None:
+        """Write of a long answer as much as is taken: whoever takes it slowly has time, whoever takes none has not."""
+        while self._rest and self.takes:
+            part, self._rest = self._rest[:PART], self._rest[PART:]
+            self._transport.write(part)
+        if not self._rest:
+            self._end_answer()
 
     def _begin(self, ongoing: Ongoing, whole: Whole) -> None:
         """Begin a stream; where it cannot be framed the end of the connection is its end."""
@@ -190,16 +232,23 @@ class HttpConnection(asyncio.Protocol):
         self._stream = Stream(ongoing, whole.request, self, self._loop)
         self._stream.tell()
 
+    def _release(self) -> None:
+        """Hold no bodies any more."""
+        self._connections.hold(-self._held)
+        self._held = 0
+
     def _is_last(self, whole: Whole) -> bool:
         return whole.is_last or (self._requests.is_over and not self._waiting)
 
     def _end_answer(self) -> None:
         whole, self._answering = self._answering, None
         assert whole is not None, "what ends has begun"
+        self._release()
         if self._is_last(whole):
             self._requests.is_over = True
             self._waiting.clear()
             self._transport.close()
+            self._wait()
             return
         if self._waiting:
             self._loop.call_soon(self._go_on)
@@ -217,7 +266,7 @@ class HttpConnection(asyncio.Protocol):
     def _user(self) -> User:
         if not self._is_secure:
             return OWNER
-        return ANONYMOUS if self._peer is None else self._peer.now()
+        return ANONYMOUS if self.peer is None else self.peer.now()
 
     # --- time ---
 
@@ -227,6 +276,8 @@ class HttpConnection(asyncio.Protocol):
         number = requests.number
         if self._is_lost:
             deadline.stop()
+        elif transport.is_closing():
+            deadline.wait(("end", number), TAKEN_WITHIN, transport.abort)
         elif not self.takes:
             deadline.wait(("taken", number), TAKEN_WITHIN, transport.abort)
         elif requests.is_in_body:
@@ -234,7 +285,7 @@ class HttpConnection(asyncio.Protocol):
         elif requests.is_in_head or not number:
             deadline.wait(("head", number), HEAD_WITHIN, transport.abort)
         elif not self._is_busy:
-            deadline.wait(("idle", number), IDLE_WITHIN, transport.close)
+            deadline.wait(("idle", number), IDLE_WITHIN, self.end)
         else:
             deadline.stop()
 
@@ -250,13 +301,28 @@ def _head(response: Response, date: bytes, framing: bytes, *, is_last: bool) -> 
     lines = [_LINES[response.code], b"date: ", date, b"\r\ncontent-type: ", response.content_type.encode(), framing]
     if response.retry_after is not None:
         lines.append(b"\r\nretry-after: %d" % response.retry_after)
-    lines += [f'\r\nwarning: 299 - "{_quoted(warning)}"'.encode() for warning in response.warnings]
+    lines += [f'\r\nwarning: 299 - "{text}"'.encode() for text in _quoted(response.warnings)]
     if is_last:
         lines.append(b"\r\nconnection: close")
     lines.append(b"\r\n\r\n")
     return b"".join(lines)
 
 
-def _quoted(warning: str) -> str:
-    """A warning as the text of a header."""
-    return "".join(filter(str.isprintable, warning.replace("\\", "\\\\").replace('"', '\\"')))
+def _quoted(warnings: Sequence[str]) -> Iterator[str]:
+    """Warnings as the texts of headers: those that fit, and of a long one its beginning."""
+    left = WARNINGS_MAX
+    for warning in warnings:
+        text = "".join(filter(str.isprintable, warning))[:WARNING_MAX]
+        left -= len(text)
+        if left < 0:
+            return
+        yield text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _check_local(request: Request) -> None:
+    """Refused where a request may come from a page in the owner's browser, which needs no credentials without TLS.
+
+    A page elsewhere is told of, and a host of another name may have been made to point here.
+    """
+    if not _AT_LOOPBACK.fullmatch(request.headers.get("host", "")) or "origin" in request.headers:
+        raise Refused(403, "Forbidden", "without TLS only programs on this machine are served, at its loopback")

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, unquote
 import httptools
 
 from batchyard.apiserver.request import SEPARATOR, Refused, Request
+from batchyard.live.overload import too_many
 
 #: Bytes of a request's line and headers, and of its body.
 HEAD_MAX: Final = 64 * 1024
@@ -35,6 +36,9 @@ class Taker(Protocol):
 
     def refuse(self, code: int, why: str) -> None:
         """What came is no request; nothing more is read."""
+
+    def hold(self, length: int) -> bool:
+        """Whether there is room for more of a body; it is held until its request is answered."""
 
     def invite(self) -> None:
         """A client waits for leave to send its body."""
@@ -97,7 +101,9 @@ class Requests:
         self._url += url
 
     def on_header(self, raw_name: bytes, raw_value: bytes) -> None:
-        """A header."""
+        """A header; what comes after a body is none."""
+        if self.is_in_body:
+            return
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         headers = self._headers
         headers[name] = f"{headers[name]}{SEPARATOR}{value}" if name in headers else value
@@ -129,8 +135,9 @@ class Requests:
         self._body += part
         if len(self._body) > BODY_MAX:
             told = f"Request entity too large: limit is {BODY_MAX}"
-            request, self._coming, self._body = self._coming, None, bytearray()
-            self._take(request, Refused(413, "RequestEntityTooLarge", told))
+            self._refuse_body(Refused(413, "RequestEntityTooLarge", told))
+        elif not self._taker.hold(len(part)):
+            self._refuse_body(too_many())
 
     def on_message_complete(self) -> None:
         """The request is there as a whole."""
@@ -143,6 +150,11 @@ class Requests:
 
     # --- what it comes to ---
 
+    def _refuse_body(self, refused: Refused) -> None:
+        request, self._coming, self._body = self._coming, None, bytearray()
+        assert request is not None, "a body is of a request"
+        self._take(request, refused)
+
     def _take(self, request: Request, refused: Refused | None = None) -> None:
         is_chunked = self._parser.get_http_version() == "1.1"
         self._taker.take(Whole(request, not self._parser.should_keep_alive(), is_chunked, refused))
@@ -153,7 +165,9 @@ class Requests:
             self._taker.refuse(code, why)
 
     def _request(self) -> Request | None:
-        """The request without its body; None if it is none."""
+        """The request without its body; None if it is none, as one that names several hosts."""
+        if SEPARATOR in self._headers.get("host", ""):
+            return None
         try:
             url = httptools.parse_url(self._url)
             path = unquote(url.path.decode("ascii"))

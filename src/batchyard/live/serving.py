@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -18,7 +19,7 @@ from batchyard.live.clock import wall_clock
 from batchyard.live.connections import Connections
 from batchyard.live.credentials import ADMIN, AUTHORITY, Authority, kubeconfig, write_private
 from batchyard.live.folder import KUBECONFIG, forget_state, write_state
-from batchyard.live.http import HttpConnection
+from batchyard.live.http import HEAD_WITHIN, HttpConnection
 from batchyard.live.platform import LOOPBACK, Embedded, Place
 from batchyard.live.tls import server_context
 
@@ -61,13 +62,23 @@ async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, r
     answers, connections = embedded.answers(), Connections()
     connect = partial(HttpConnection, answers, connections, is_secure=context is not None)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(connect, sock=listener, ssl=context, backlog=_BACKLOG)
+    _take_all_files()
+    within = None if context is None else HEAD_WITHIN
+    server = await loop.create_server(
+        connect, sock=listener, ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=within
+    )
     write_state(place.folder, url)
     ready(url)
     await ended.wait()
     server.close()
     await connections.end(REQUESTS_END_WITHIN)
     forget_state(place.folder)
+
+
+def _take_all_files() -> None:
+    """Have as many files open as this process ever may: connections that are not served yet take some, too."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _listener(place: Place) -> socket.socket:

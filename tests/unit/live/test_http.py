@@ -23,12 +23,12 @@ from batchyard.live.kernel import LiveKernel
 from batchyard.live.requests import BODY_MAX
 from batchyard.store.journal import Journal
 from batchyard.store.memory import Store
-from unit.apiserver.api import Api
+from unit.apiserver.api import Api, config_map
 
 Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 MAPS = "/api/v1/namespaces/default/configmaps"
 MAP = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"}}'
-POST = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n" % MAPS.encode()
+POST = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" % MAPS.encode()
 
 
 class Defective(ApiServer):
@@ -103,14 +103,14 @@ def test_a_defect_is_told_in_the_log_alone(tmp_path: Path, caplog: pytest.LogCap
         answer = said(tmp_path, b"GET /apis HTTP/1.1\r\nconnection: close\r\n\r\n", server=server)
     assert codes(answer) == [500]
     name = str(body_of(answer)["message"]).split()[4].rstrip(";")
-    assert f"defect {name} in the answer to GET /apis" in caplog.text
+    assert f"defect {name} in the answer to GET '/apis'" in caplog.text
     assert "ZeroDivisionError" in caplog.text
     assert b"ZeroDivisionError" not in answer
 
 
 def test_requests_of_one_connection_are_answered_in_order(tmp_path: Path) -> None:
     paths = ("/healthz", "/nothing", "/version")
-    asked = b"".join(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode() for path in paths)
+    asked = b"".join(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path.encode() for path in paths)
     answer = said(tmp_path, asked[:9], asked[9:70], asked[70:-2], b"connection: close\r\n\r\n")
     assert codes(answer) == [200, 404, 200]
     assert answer.index(b"ok") < answer.index(b"NotFound") < answer.index(b"gitVersion")
@@ -208,7 +208,7 @@ def test_a_wish_for_another_protocol_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_watch_is_a_chunk_for_what_came_together(tmp_path: Path) -> None:
-    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.1\r\n\r\n".encode()
+    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
     answer = said(tmp_path, asked + POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
     assert codes(answer) == [200, 201]
     assert b"transfer-encoding: chunked" in answer
@@ -216,7 +216,7 @@ def test_a_watch_is_a_chunk_for_what_came_together(tmp_path: Path) -> None:
 
 
 def test_where_nothing_can_be_framed_a_watch_ends_with_its_connection(tmp_path: Path) -> None:
-    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.0\r\nconnection: keep-alive\r\n\r\n"
+    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.0\r\nhost: localhost\r\nconnection: keep-alive\r\n\r\n"
     answer = said(tmp_path, asked.encode())
     assert (b"chunked" in answer, b"connection: close" in answer) == (False, True)
 
@@ -224,3 +224,83 @@ def test_where_nothing_can_be_framed_a_watch_ends_with_its_connection(tmp_path: 
 def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.live.connections.CONNECTIONS_MAX", 0)
     assert codes(said(tmp_path)) == [503]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"host: evil.example.com\r\n", b"", b"host: localhost\r\norigin: http://evil.example.com\r\n"],
+    ids=["by another name", "by none", "from a page"],
+)
+def test_without_tls_no_page_of_a_browser_is_served(tmp_path: Path, headers: bytes) -> None:
+    assert codes(said(tmp_path, b"GET %b HTTP/1.1\r\nconnection: close\r\n%b\r\n" % (MAPS.encode(), headers))) == [401]
+
+
+def test_a_request_names_one_host(tmp_path: Path) -> None:
+    assert codes(said(tmp_path, b"GET /version HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n")) == [400]
+
+
+@pytest.mark.parametrize("seconds", [b"9" * 400, b"9" * 5000])
+def test_no_watch_lasts_for_ever(tmp_path: Path, seconds: bytes) -> None:
+    async def talk(streams: Streams) -> None:
+        reader, writer = streams
+        head = b"GET %b?watch=1&timeoutSeconds=%b HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        writer.write(head % (MAPS.encode(), seconds))
+        assert codes(await reader.read(1000)) == [200]
+
+    told(tmp_path, talk)
+
+
+def test_what_comes_after_a_body_is_no_header(tmp_path: Path) -> None:
+    body = b"%x\r\n%b\r\n0\r\nimpersonate-user: nobody\r\n\r\n" % (len(MAP), MAP)
+    assert codes(said(tmp_path, POST + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n", body)) == [201]
+
+
+def test_of_many_warnings_the_first_are_told(tmp_path: Path) -> None:
+    body = json.dumps({**json.loads(MAP), **{f"field-{i}": 1 for i in range(1000)}}).encode()
+    answer = said(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    assert codes(answer) == [201]
+    assert 100 < answer.count(b"\r\nwarning: 299 - ") < 200
+
+
+def test_a_long_answer_is_written_as_it_is_taken(tmp_path: Path) -> None:
+    api = Api()
+    for number in range(20):
+        api.post(MAPS, config_map(f"m{number}") | {"data": {"a": "x" * 200_000}})
+
+    async def talk() -> None:
+        async with connected(api.server, tmp_path) as (reader, writer):
+            writer.write(b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % MAPS.encode())
+            answer = await reader.read()
+            assert len(json.loads(answer.partition(b"\r\n\r\n")[2])["items"]) == 20
+
+    asyncio.run(talk())
+
+
+def test_whoever_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "TAKEN_WITHIN", 0.2)
+    api = Api()
+    for number in range(40):
+        api.post(MAPS, config_map(f"m{number}") | {"data": {"a": "x" * 500_000}})
+
+    async def talk() -> None:
+        async with connected(api.server, tmp_path) as (reader, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % MAPS.encode())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), 0.6)
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await reader.readexactly(20_000_000)
+
+    asyncio.run(talk())
+
+
+def test_of_the_connections_some_are_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchyard.live.connections.CONNECTIONS_OF_ONE_MAX", 0)
+    assert codes(said(tmp_path)) == [503]
+
+
+def test_bodies_have_a_bound_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchyard.live.connections.BODIES_MAX", 20)
+    answer = said(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
+    assert (codes(answer), body_of(answer)["reason"]) == ([429], "TooManyRequests")
