@@ -118,8 +118,7 @@ class Runner:
                     for key in keys_for(event, now):
                         lane.add(key)
                 except Exception as error:  # noqa: BLE001 - whatever it is, others hear of the change
-                    error.add_note(f'while {lane.controller.name} was told of {kind} "{changed}" at instant {now}')
-                    self._defects(error)
+                    self._defects(_noted(error, lane, f'was told of {kind} "{changed}" at instant {now}'))
                 if changed in lane.wake_ups and changed not in lane.failures:
                     if event.type is _DELETED:
                         self._wake_at(lane, changed, None)
@@ -236,8 +235,7 @@ class Runner:
         try:
             outcome = lane.controller.reconcile(key, self._client, now)
         except Exception as error:  # noqa: BLE001 - whatever it is, others go on
-            error.add_note(f'while {lane.controller.name} reconciled {key.kind} "{key}" at instant {now}')
-            self._defects(error)
+            self._defects(_noted(error, lane, f'reconciled {key.kind} "{key}" at instant {now}'))
             self._retry(lane, key, error)
             return
         if outcome.writes:
@@ -372,6 +370,12 @@ def _is_for_good(error: ApiError) -> bool:
 def refused_backoff(failures: int) -> Duration:
     """How long to wait after so many refusals for now: doubling from 1 s up to 1 min."""
     return min(REFUSED_BACKOFF_MIN << min(failures - 1, 32), REFUSED_BACKOFF_MAX)
+
+
+def _noted(error: Exception, lane: Lane, what: str) -> Exception:
+    """The error with a note of who did what."""
+    error.add_note(f"while {lane.controller.name} {what}")
+    return error
 
 
 def backoff(failures: int) -> Duration:

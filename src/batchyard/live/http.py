@@ -205,13 +205,10 @@ class HttpConnection(asyncio.Protocol):
             return
         framing, is_last = b"\r\ncontent-length: %d" % len(answer.body), self._is_last(whole)
         head = _head(answer, self._connections.date(), framing, is_last=is_last)
-        if whole.request.method == "HEAD" or len(answer.body) <= PART:
-            self._transport.write(head if whole.request.method == "HEAD" else head + answer.body)
-            self._end_answer()
-        else:
-            self._transport.write(head)
-            self._rest = memoryview(answer.body)
-            self._write_rest()
+        body = b"" if whole.request.method == "HEAD" else answer.body
+        self._transport.write(head + body[:PART])
+        self._rest = memoryview(body)[PART:]
+        self._write_rest()
 
     def _write_rest(self) -> None:
         """Write of a long answer as much as is taken: whoever takes it slowly has time, whoever takes none has not."""
