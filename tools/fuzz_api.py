@@ -20,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--schemas", action="store_true", help="then let schemathesis go through all OpenAPI documents")
     args = parser.parse_args()
     with TemporaryDirectory() as folder, Fuzzed(Path(folder)) as fuzzed:
         for number in range(args.rounds):
@@ -31,6 +32,10 @@ def main() -> int:
                     fuzzed.send(50, args.seed, number, "among those who stall")
             sys.stdout.write(f"round {number + 1}: {sum(fuzzed.codes.values())} answers, {fuzzed.resident()} MB, ")
             sys.stdout.write(f"{len(fuzzed.faults)} faults\n")
+            sys.stdout.flush()
+        for document in fuzzed.documents() if args.schemas else ():
+            fuzzed.send_by_schema(document, 20, "coverage,fuzzing")
+            sys.stdout.write(f"{document}: {fuzzed.resident()} MB, {len(fuzzed.faults)} faults\n")
             sys.stdout.flush()
         fuzzed.end()
     sys.stdout.write(f"{dict(sorted(fuzzed.codes.items()))}\n")

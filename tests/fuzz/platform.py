@@ -2,6 +2,8 @@
 
 import http.client
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -76,6 +78,25 @@ class Fuzzed:
             for code in codes(dial, garbled(asked, dice), 0.05):
                 self._take(code, asked.told)
         self._check_answers("garbled requests")
+
+    def send_by_schema(self, document: str, examples: int, phases: str = "fuzzing") -> None:
+        """Send what schemathesis makes of an OpenAPI document."""
+        done = subprocess.run(
+            [
+                *(str(Path(sys.executable).with_name("schemathesis")), "run", f"{self.url}/openapi/v3/{document}"),
+                *("--url", self.url, "--checks", "not_a_server_error", "--phases", phases, "--seed", "1"),
+                *("--max-examples", str(examples), "--suppress-health-check", "all", "--no-color", "--warnings", "off"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            self.faults.append(f"schemathesis of {document}: {done.stdout[-3000:]}{done.stderr[-1000:]}")
+
+    def documents(self) -> list[str]:
+        """The OpenAPI documents there are."""
+        return list(ask(self.url, "GET", "/openapi/v3")[1]["paths"])
 
     def resident(self) -> int:
         """How much memory it has, in megabytes."""

@@ -24,6 +24,11 @@ def test_requests_that_nobody_should_send_are_answered(fuzzed: Fuzzed) -> None:
     assert fuzzed.resident() - before < GROWTH_MAX
 
 
+def test_what_the_schemas_allow_is_answered(fuzzed: Fuzzed) -> None:
+    fuzzed.send_by_schema("apis/coordination.k8s.io/v1", examples=5)
+    assert fuzzed.faults == []
+
+
 def test_what_is_no_request_is_refused(fuzzed: Fuzzed) -> None:
     fuzzed.send_shapes()
     fuzzed.send_garbled(60, "garbled")
