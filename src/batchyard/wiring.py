@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from batchyard.api.views.workload import view_by_creation, workload_view
+from batchyard.controllers import groups
 from batchyard.controllers.admission.in_use import InUse
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.controllers.admission.pods_ready import PodsReadyGate
@@ -85,6 +86,8 @@ class Settings:
     with_api: bool = False
     #: What that API's certificate is signed by, as PEM, for containers to find; empty where it has none.
     root_certificate: str = ""
+    #: Which controllers run, by group.
+    controllers: Sequence[str] = tuple(groups.GROUPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +102,42 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
     """Wire the controllers to the ports."""
     by_creation = settings.pods_ready is not None and settings.pods_ready.requeuing_timestamp is _CREATION
     index = AdmissionIndex(view_by_creation if by_creation else workload_view)
-    controllers: list[Controller] = [
-        *_admission(index, ports, settings),
-        JobPods(),
-        JobSetController(),
-        TtlAfterFinished(),
-        Namespaces(with_custom_kinds=settings.with_api),
-        ResourceQuotas(),
-        DisruptionBudgets(),
-        *((CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation()) if settings.with_api else ()),
-        *((RootCertificates(settings.root_certificate),) if settings.root_certificate else ()),
-        *(_nodes(settings) if settings.with_nodes else ()),
-        *ports.runtime,
-        *ports.cloud,
-        *((EventExpiry(),) if settings.with_api else ()),
-        InUse(index),
-        QueueStatus(index, fair_sharing=settings.policy.fair_sharing),
-    ]
+    grouped = _grouped(index, ports, settings)
+    controllers = [each for group, some in grouped if group in settings.controllers for each in some]
     runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
     return Platform(runner, index)
+
+
+def _grouped(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[tuple[str, Sequence[Controller]]]:
+    """All controllers, each with its group, in the order in which they hear of changes."""
+    return (
+        (groups.ADMISSION, _admission(index, ports, settings)),
+        (groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
+        (groups.JOBS, (JobPods(),)),
+        (groups.JOBSET, (JobSetController(),)),
+        (groups.JOBS if groups.JOBS in settings.controllers else groups.JOBSET, _of_ended(settings)),
+        (groups.NAMESPACES, (Namespaces(with_custom_kinds=settings.with_api),)),
+        (groups.RESOURCE_QUOTA, (ResourceQuotas(),)),
+        (groups.DISRUPTION, (DisruptionBudgets(),)),
+        (groups.API, _api(settings) if settings.with_api else ()),
+        *(_nodes(settings) if settings.with_nodes else ()),
+        (groups.RUNTIME, ports.runtime),
+        (groups.CLOUD, ports.cloud),
+        (groups.API, (EventExpiry(),) if settings.with_api else ()),
+        (groups.ADMISSION, (InUse(index), QueueStatus(index, fair_sharing=settings.policy.fair_sharing))),
+    )
+
+
+def _api(settings: Settings) -> Sequence[Controller]:
+    """What there is to do where others come to the platform through its API."""
+    roots = (RootCertificates(settings.root_certificate),) if settings.root_certificate else ()
+    return (CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation(), *roots)
+
+
+def _of_ended(settings: Settings) -> Sequence[Controller]:
+    """What deletes after their end those whose controllers run here."""
+    kinds = {groups.JOBS: scheme.JOB, groups.JOBSET: scheme.JOB_SET}
+    return (TtlAfterFinished([kind for group, kind in kinds.items() if group in settings.controllers]),)
 
 
 def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[Controller]:
@@ -130,21 +150,16 @@ def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Seque
         PriorityClassValues(),
         JobController(JobIntegration(), wait_for_pods_ready=waits),
         JobController(JobSetIntegration(), wait_for_pods_ready=waits),
-        ProvisioningChecks(),
-        ProvisioningController(),
     )
 
 
-def _nodes(settings: Settings) -> Sequence[Controller]:
+def _nodes(settings: Settings) -> Sequence[tuple[str, Sequence[Controller]]]:
     """What there is to do where there are nodes."""
     scaling = ScalingIndex()
     return (
-        PlacementController(settings.profile, hotswap=settings.hotswap),
-        ExclusivePlacement(),
-        NodeHealth(),
-        TaintEviction(),
-        PodGarbageCollector(),
-        *((Hotswap(),) if settings.hotswap else ()),
-        Autoscaler(scaling),  # first of the two: it feeds the index
-        ProvisioningRequests(scaling),
+        (groups.PLACEMENT, (PlacementController(settings.profile, hotswap=settings.hotswap),)),
+        (groups.JOBSET, (ExclusivePlacement(),)),
+        (groups.NODES, (NodeHealth(), TaintEviction(), PodGarbageCollector())),
+        (groups.HOTSWAP, (Hotswap(),) if settings.hotswap else ()),
+        (groups.AUTOSCALER, (Autoscaler(scaling), ProvisioningRequests(scaling))),  # the first feeds the index
     )

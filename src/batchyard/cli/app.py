@@ -46,6 +46,36 @@ def _speed(text: str | float) -> float:
     return factor
 
 
+def _chosen_of_platform(text: str) -> tuple[str, ...]:
+    from batchyard.controllers.groups import GROUPS  # noqa: PLC0415 - loads the platform
+
+    return _chosen(text, tuple(GROUPS))
+
+
+def _chosen_of_operator(text: str) -> tuple[str, ...]:
+    from batchyard.controllers.groups import REMOTE  # noqa: PLC0415 - loads the platform
+
+    return _chosen(text, REMOTE)
+
+
+def _chosen(text: str, among: tuple[str, ...]) -> tuple[str, ...]:
+    from batchyard.controllers.groups import chosen  # noqa: PLC0415 - loads the platform
+
+    try:
+        return chosen(text, among)
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def _duration(text: str | int) -> Duration:
+    from batchyard.base.instant import parse_duration  # noqa: PLC0415 - as the rest
+
+    try:
+        return text if isinstance(text, int) else parse_duration(text)
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
 def _load(text: str) -> Fraction:
     from batchyard.sim.trace import load_of  # noqa: PLC0415 - loads the platform
 
@@ -178,6 +208,9 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     audit_log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write down who did what, as JSON lines; 100 MB, and the last.")
     ] = None,
+    controllers: Annotated[
+        str, typer.Option(metavar="LIST", help="Which controllers run: *, name, -name; an operator does the rest.")
+    ] = "*",
 ) -> None:
     """Run the platform on this machine, for kubectl to talk to, until it is told to end."""
     if insecure_loopback and listen is not None:
@@ -187,9 +220,83 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     from batchyard.store.journal import Sync as Promise  # noqa: PLC0415 - loads the platform
 
     place = Place(
-        data_dir, port, insecure_loopback, listen or LOOPBACK, audit_log, Promise(sync.value), accept_loss=accept_loss
+        data_dir,
+        port,
+        insecure_loopback,
+        listen or LOOPBACK,
+        audit_log,
+        Promise(sync.value),
+        accept_loss=accept_loss,
+        controllers=_chosen_of_platform(controllers),
     )
     command.up(command.Wanted(place, cluster, speed), detach=detach)
+
+
+@app.command()
+def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
+    kubeconfig: Annotated[
+        str,
+        typer.Option(
+            envvar="KUBECONFIG", metavar="FILE", help="How to reach the cluster; by default as pods do, or as kubectl."
+        ),
+    ] = "",
+    context: Annotated[str, typer.Option(metavar="NAME", help="Which context of the kubeconfig.")] = "",
+    controllers: Annotated[
+        str, typer.Option(metavar="LIST", help="Which controllers run: *, name, -name.")
+    ] = "admission,provisioning,jobset,hotswap",
+    leader_elect: Annotated[
+        bool, typer.Option("--leader-elect/--no-leader-elect", help="Work only while holding a Lease.")
+    ] = True,
+    lease: Annotated[
+        str, typer.Option("--leader-elect-resource-name", metavar="NAME", help="The name of that Lease.")
+    ] = "batchyard",
+    lease_namespace: Annotated[
+        str,
+        typer.Option(
+            "--leader-elect-resource-namespace", metavar="NS", help="Its namespace; the context's by default."
+        ),
+    ] = "",
+    lease_duration: Annotated[
+        Duration,
+        typer.Option(
+            "--leader-elect-lease-duration", parser=_duration, metavar="DURATION", help="How long it is held."
+        ),
+    ] = 15_000_000,
+    renew_deadline: Annotated[
+        Duration,
+        typer.Option(
+            "--leader-elect-renew-deadline", parser=_duration, metavar="DURATION", help="Who cannot renew ends then."
+        ),
+    ] = 10_000_000,
+    retry_period: Annotated[
+        Duration,
+        typer.Option(
+            "--leader-elect-retry-period", parser=_duration, metavar="DURATION", help="How often it is tried."
+        ),
+    ] = 2_000_000,
+    qps: Annotated[float, typer.Option("--kube-api-qps", min=0.1, help="Requests a second in the long run.")] = 300.0,
+    burst: Annotated[int, typer.Option("--kube-api-burst", min=1, help="Requests at once.")] = 500,
+    fair_sharing: Annotated[bool, typer.Option("--fair-sharing", help="Share what is borrowed by weights.")] = False,
+    install_crds: Annotated[
+        bool, typer.Option("--install-crds", help="First install the kinds that the cluster does not serve.")
+    ] = False,
+    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="Where health and metrics are told.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port of health and metrics; 0: none.")] = 0,
+) -> None:
+    """Run controllers against a Kubernetes API server elsewhere, until told to end."""
+    if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
+        raise typer.BadParameter(
+            "the lease duration must be greater than the renew deadline, and that than 1.2 periods"
+        )
+    chosen = _chosen_of_operator(controllers)
+    from batchyard.cli import operator as command  # noqa: PLC0415 - loads the platform
+
+    terms = command.Lease(lease, lease_namespace, lease_duration, renew_deadline, retry_period)
+    command.operator(
+        command.Options(kubeconfig, context, chosen, terms if leader_elect else None, qps, burst)._replace(
+            fair_sharing=fair_sharing, installs=install_crds, address=listen, port=port
+        )
+    )
 
 
 @app.command()

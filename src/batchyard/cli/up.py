@@ -127,6 +127,7 @@ def _arguments(wanted: Wanted) -> list[str]:
     arguments += ["--sync", str(place.sync)]
     arguments += [] if wanted.cluster is None else ["--cluster", str(wanted.cluster)]
     arguments += ["--listen", place.address] if place.address != LOOPBACK else []
+    arguments += ["--controllers", ",".join(place.controllers)]
     arguments += [] if place.audit_log is None else ["--audit-log", str(place.audit_log)]
     flags = {"--insecure-loopback": place.is_insecure, "--accept-loss": place.accept_loss}
     return arguments + [flag for flag, is_set in flags.items() if is_set]

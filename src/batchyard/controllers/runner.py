@@ -146,6 +146,10 @@ class Runner:
         """How often controllers were asked to reconcile."""
         return sum(lane.reconciles for lane in self._queue.lanes)
 
+    def loads(self) -> Sequence[tuple[str, int, int]]:
+        """Every controller: its name, how many keys wait for it, how often it was asked to reconcile."""
+        return [(lane.controller.name, lane.waiting, lane.reconciles) for lane in self._queue.lanes]
+
     def flush_delayed(self, controllers: Iterable[str]) -> None:
         """Let the keys of these controllers that only wait for their `requeue_at` be looked at now.
 

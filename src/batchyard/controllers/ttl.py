@@ -4,7 +4,7 @@ Their pods and Jobs go before them. Sources: pkg/controller/ttlafterfinished of 
 pkg/controllers/ttl_after_finished.go of JobSet.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from batchyard.api import scheme
@@ -24,7 +24,9 @@ class TtlAfterFinished:
 
     name = "ttl-after-finished"
     rank = 0
-    kinds = (scheme.JOB, scheme.JOB_SET)
+
+    def __init__(self, kinds: Sequence[str] = (scheme.JOB, scheme.JOB_SET)) -> None:
+        self.kinds = kinds
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """What is to go some time after its end, and has ended."""

@@ -51,6 +51,11 @@ class Lane:
         self.failures: dict[Key, int] = {}  # how often in a row
         self.reconciles = 0
 
+    @property
+    def waiting(self) -> int:
+        """How many keys wait in the line, or will when their writes have landed."""
+        return sum(state is not _UNDER_WAY for state in self.states.values())
+
     def add(self, key: Key) -> None:
         """Ask for a look at a key: in the line, or after its writes have landed."""
         state = self.states.get(key)

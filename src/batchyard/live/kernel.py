@@ -58,6 +58,11 @@ class LiveKernel:
         self._inner.call_at(self.clock(), work)
         self._pump_soon()
 
+    def set_clock(self, instant: Instant, speed: float) -> None:
+        """Let it be that time by the clock from now on. What was done is not undone: `now` does not go back."""
+        self._start, self._began, self._speed = instant, self._loop.time(), speed
+        self._pump_soon()
+
     def stop(self) -> None:
         """Do no more work."""
         self.is_stopped = True

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,7 @@ from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.events import EventRecorder
+from batchyard.controllers.groups import GROUPS
 from batchyard.live.answers import Answers
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, SigningKey
@@ -70,6 +71,8 @@ class Place:
     sync: Sync = Sync.FULL
     #: Go on from a journal that has lost what was acknowledged.
     accept_loss: bool = False
+    #: Which controllers run, by group; an operator beside it may do the rest.
+    controllers: Sequence[str] = tuple(GROUPS)
 
 
 class Embedded:
@@ -86,7 +89,8 @@ class Embedded:
         report = Report(self._store, place.folder / JOURNAL, wall_clock(), speed, place.sync)
         known = self._store.list(CLUSTER)
         nodes = bool(known) or cluster is not None
-        settings = Settings(with_nodes=nodes, with_api=True, root_certificate=_root_certificate(place))
+        root = _root_certificate(place)
+        settings = Settings(with_nodes=nodes, with_api=True, root_certificate=root, controllers=place.controllers)
         built_in = [events_resource(), *built_in_resources(), definition_resource()]
         claimed = InProcess(built_in, self._kernel.now).claimed
         chain = AdmissionChain(with_nodes=nodes, with_api=True)

@@ -53,6 +53,7 @@ class Report:
             "started": format_time(self._started // SECOND * SECOND),
             "uptimeSeconds": (wall - self._started) // SECOND,
             "time": format_time(clock // SECOND * SECOND),
+            "instant": clock,
             "speed": self._speed,
             "revision": objects.revision,
             "sync": str(self._sync),

@@ -1,0 +1,81 @@
+"""`batchyard operator`: the controllers against an API server elsewhere, in the foreground."""
+
+import asyncio
+import os
+import signal
+import socket
+from typing import NamedTuple
+
+import uvloop
+
+from batchyard.base.ids import uid_for
+from batchyard.base.instant import Duration
+from batchyard.cli import output
+from batchyard.client.election import Terms
+from batchyard.core.cycle import Policy
+from batchyard.live.clock import wall_clock
+from batchyard.live.kubeconfig import KubeconfigError, Source
+from batchyard.live.operator import Limits, OperatorError, Wanted, operate
+from batchyard.wiring import Settings
+
+
+class Lease(NamedTuple):
+    """Which Lease an operator holds while it works; '' for the namespace of its context."""
+
+    name: str
+    namespace: str
+    duration: Duration
+    renew_deadline: Duration
+    retry_period: Duration
+
+
+class Options(NamedTuple):
+    """What the command line says."""
+
+    kubeconfig: str
+    context: str
+    controllers: tuple[str, ...]
+    lease: Lease | None
+    qps: float
+    burst: int
+    fair_sharing: bool = False
+    installs: bool = False
+    address: str = ""
+    port: int = 0
+
+
+def operator(options: Options) -> None:
+    """Run until told to end."""
+    try:
+        uvloop.run(_until_told(_wanted(options)))
+    except (OperatorError, KubeconfigError, OSError) as error:
+        output.fail(f"batchyard: {error}")
+    output.tell("batchyard: ended")
+
+
+def _wanted(options: Options) -> Wanted:
+    policy = Policy(fair_sharing=options.fair_sharing)
+    return Wanted(
+        Source(options.kubeconfig, options.context),
+        Settings(policy, with_nodes=True, controllers=options.controllers),
+        None if options.lease is None else _terms(options.lease),
+        Limits(options.qps, options.burst),
+        options.installs,
+        options.address,
+        options.port,
+    )
+
+
+def _terms(lease: Lease) -> Terms:
+    """The terms of an election, under a name that no other process has."""
+    host = socket.gethostname()
+    identity = f"{host}_{uid_for(wall_clock(), host, str(os.getpid()))}"
+    return Terms(identity, lease.namespace, lease.name, lease.duration, lease.renew_deadline, lease.retry_period)
+
+
+async def _until_told(wanted: Wanted) -> None:
+    end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end.set)
+    await operate(wanted, output.tell, end)

@@ -1,0 +1,148 @@
+"""Who of several works: whoever holds a Lease and renews it. Source: client-go, tools/leaderelection.
+
+A candidate that sees the record change knows that its holder lives; when it has not changed for as long as the record
+says, it may be taken. Only the candidate's own clock counts for that. Who holds the Lease may work until a deadline
+after it last began to renew it with success, which comes before anybody may take it. Nothing here sends anything:
+`begin` says what to ask, `answered` takes in the answer and says what to ask then.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.api.times import format_micro_time
+from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.client.writes import decoded
+
+_encode: Final = msgspec.json.Encoder().encode
+_OK: Final = (200, 201)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Which Lease, who we are, and how long things last."""
+
+    identity: str
+    namespace: str
+    name: str
+    lease: Duration = 15 * SECOND
+    renew_deadline: Duration = 10 * SECOND
+    retry_period: Duration = 2 * SECOND
+
+
+class _Step(Enum):
+    """What was asked last: to see the Lease, to renew it as it was, or to take it as it was seen to be."""
+
+    LOOK = auto()
+    RENEW = auto()
+    TAKE = auto()
+
+
+class Election:
+    """See the module."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        #: Whether we hold the Lease, as far as is known.
+        self.leads = False
+        #: The Lease as last seen, and when it was seen to change.
+        self._seen: Mapping[str, Any] = {}
+        self._seen_at: Instant = 0
+        #: When the last renewal was begun that was done.
+        self._renewed_at: Instant = 0
+        self._began_at: Instant = 0
+        self._step = _Step.LOOK
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{terms.namespace}/leases"
+
+    @property
+    def holder(self) -> str:
+        """Who holds the Lease, as last seen; '' if nobody does."""
+        holder: str = (self._seen.get("spec") or {}).get("holderIdentity") or ""
+        return holder
+
+    @property
+    def deadline(self) -> Instant:
+        """Until when whoever leads may write without having renewed the Lease."""
+        return self._renewed_at + self.terms.renew_deadline
+
+    def may_write(self, now: Instant) -> bool:
+        """Whether nobody else can hold the Lease yet."""
+        return self.leads and now < self.deadline
+
+    def begin(self, now: Instant) -> HttpRequest:
+        """Try to take or to renew the Lease. Who holds it and knows how it stands writes without looking."""
+        self._began_at = now
+        if self.leads and self._seen:
+            return self._write(now, _Step.RENEW)
+        return self._look()
+
+    def answered(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
+        """Take in an answer; what to ask then, None if this try is over."""
+        if self._step is not _Step.LOOK:
+            return self._was_written(answer, now)
+        if answer.code == 404:
+            self._seen = {}
+            return self._write(now, _Step.TAKE)
+        if answer.code != 200:
+            return None
+        self._see(decoded(answer.body), now)
+        if self.holder not in {"", self.terms.identity} and now < self._expires_at():
+            self.leads = False
+            return None
+        return self._write(now, _Step.TAKE)
+
+    def release(self, now: Instant) -> HttpRequest:
+        """Give the Lease up, so that the next need not wait until it is over."""
+        spec = {**self._seen["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        spec |= {"renewTime": format_micro_time(now), "acquireTime": format_micro_time(now)}
+        self.leads = False
+        return self._request("PUT", f"/{self.terms.name}", {**self._seen, "spec": spec})
+
+    def _look(self) -> HttpRequest:
+        self._step = _Step.LOOK
+        return self._request("GET", f"/{self.terms.name}")
+
+    def _write(self, now: Instant, step: _Step) -> HttpRequest:
+        """Write our name into the Lease, upon what was seen of it."""
+        self._step = step
+        old = self._seen.get("spec") or {}
+        is_ours = self.holder == self.terms.identity
+        spec = {
+            "holderIdentity": self.terms.identity,
+            "leaseDurationSeconds": self.terms.lease // SECOND,
+            "acquireTime": old.get("acquireTime") if is_ours else format_micro_time(now),
+            "renewTime": format_micro_time(now),
+            "leaseTransitions": (old.get("leaseTransitions") or 0) + (bool(self._seen) and not is_ours),
+        }
+        new = {"name": self.terms.name, "namespace": self.terms.namespace}
+        kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        lease = {**kind, "metadata": self._seen.get("metadata") or new, "spec": spec}
+        return self._request("PUT", f"/{self.terms.name}", lease) if self._seen else self._request("POST", "", lease)
+
+    def _was_written(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
+        """The Lease is ours, or it is not known whether it is: who renewed it looks at once how it stands."""
+        if answer.code in _OK:
+            self._see(decoded(answer.body), now)
+            self.leads, self._renewed_at = True, self._began_at
+            return None
+        if self._step is _Step.RENEW:
+            return self._look()
+        self._seen = {} if answer.code == 404 else self._seen
+        return None
+
+    def _see(self, lease: Mapping[str, Any], now: Instant) -> None:
+        if lease.get("spec") != self._seen.get("spec"):
+            self._seen_at = now
+        self._seen = lease
+
+    def _expires_at(self) -> Instant:
+        seconds = (self._seen.get("spec") or {}).get("leaseDurationSeconds") or 0
+        return self._seen_at + seconds * SECOND
+
+    def _request(self, method: str, place: str, body: Mapping[str, Any] | None = None) -> HttpRequest:
+        sent = b"" if body is None else _encode(body)
+        return HttpRequest(method, self._path + place, sent, self.terms.renew_deadline // 2)

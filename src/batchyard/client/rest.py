@@ -1,0 +1,219 @@
+"""The client of an API server elsewhere: a cache that watches fill, and writes as requests.
+
+What a watch tells is in the cache when listeners are told of it, and both happen in one piece of the kernel's work. A
+write is answered by its server first and by its watch later, in any order; whoever submitted it is told when both have
+come, so that he sees what he wrote. Kinds that are not watched, such as Events, are written all the same; of those the
+client remembers what it wrote itself, as many as are worth it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from batchyard.api.errors import NotFound
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.scheme import kind_info
+from batchyard.client.cache import Cache
+from batchyard.client.informer import Informer
+from batchyard.client.outbox import Outbox, Submission, Written
+from batchyard.client.places import revision_of
+from batchyard.client.rate_limit import RateLimit
+from batchyard.client.wire import HttpAnswer, Transport
+from batchyard.ports.client import Create, Delete, EventType, Listener, WatchEvent, Write, WriteResult
+from batchyard.ports.kernel import Kernel
+
+REMEMBERED_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What a client needs: who does its work, who wakes it in real time, who carries its requests, and whether it may.
+
+    The two kernels are one where the platform's time is the clock's.
+    """
+
+    kernel: Kernel
+    timers: Kernel
+    transport: Transport
+    limit: RateLimit
+    gate: Callable[[], bool]
+    seed: int = 0
+
+
+class _Awaited(NamedTuple):
+    """What has to be seen of a write: a revision of its kind, or that an object of that uid is gone."""
+
+    key: Key
+    revision: int
+    gone: str
+
+
+class _Expected:
+    """A submission that has all its answers, and how much of it has not been seen."""
+
+    __slots__ = ("done", "left", "submission")
+
+    def __init__(self, submission: Submission, done: Callable[[WriteResult], None]) -> None:
+        self.submission = submission
+        self.done = done
+        self.left = 1
+
+
+class RestClient:
+    """See the module."""
+
+    def __init__(self, wiring: Wiring, kinds: Sequence[str]) -> None:
+        self._wiring = wiring
+        self._cache = Cache()
+        self.informers = {kind: Informer(kind_info(kind), self._cache, wiring.seed) for kind in kinds}
+        self.outbox = Outbox(wiring.timers, wiring.transport, wiring.limit, self._version_of, wiring.gate)
+        self._listeners: list[Listener] = []
+        #: By kind, what has to be seen before somebody is told the result of his writes.
+        self._awaited: dict[str, list[tuple[_Awaited, _Expected]]] = {}
+        #: What was written of kinds that are not watched.
+        self._written: OrderedDict[Key, Obj] = OrderedDict()
+        #: Called when a list or a watch has told something, or has failed.
+        self.on_news: Callable[[Informer], None] = _nobody
+
+    def start(self) -> None:
+        """Begin to list and watch."""
+        for informer in self.informers.values():
+            self._go_on(informer)
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that is there has been told."""
+        return all(informer.is_synced for informer in self.informers.values())
+
+    def everything(self) -> Sequence[WatchEvent]:
+        """All objects, as if each were added now."""
+        found = [obj for kind in self.informers for obj in self._cache.list(kind)]
+        return [WatchEvent(EventType.ADDED, key_of(obj), obj, None, revision_of(obj)) for obj in found]
+
+    def get(self, key: Key) -> Obj | None:
+        """The object as last seen, or None."""
+        return self._cache.get(key) if key.kind in self.informers else self._written.get(key)
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+        return self._cache.list(kind, namespace)
+
+    def owned_by(self, uid: str) -> Sequence[Obj]:
+        """All objects with an owner reference to that uid, sorted by kind, namespace and name."""
+        return self._cache.owned_by(uid)
+
+    def subscribe(self, listener: Listener) -> None:
+        """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""
+        self._listeners.append(listener)
+
+    def settled(self) -> bool:
+        """Whether all that came has been delivered: it is, as soon as it comes."""
+        return True
+
+    def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
+        """Take writes, to be done in order until one is refused; `done` is told of the last that was tried, later."""
+        self.outbox.submit(Submission(writes, partial(self._answered, done)))
+
+    def _version_of(self, kind: str) -> str:
+        """The version in which a kind is written."""
+        informer = self.informers.get(kind)
+        return kind_info(kind).storage_version if informer is None else informer.version
+
+    def _go_on(self, informer: Informer) -> None:
+        """Ask what is to be asked next, when it is time."""
+        following = informer.following()
+        transport = self._wiring.transport
+        if following.is_watch:
+            told, ended = partial(self._watch_told, informer), partial(self._watch_ended, informer)
+            ask = partial(transport.watch, following.request, told, ended)
+        else:
+            ask = partial(transport.send, following.request, partial(self._listed, informer))
+        if following.wait:
+            timers = self._wiring.timers
+            timers.call_at(timers.now() + following.wait, ask)
+        else:
+            ask()
+
+    def _listed(self, informer: Informer, answer: HttpAnswer) -> None:
+        self._deliver(informer, informer.listed(answer))
+        self._go_on(informer)
+
+    def _watch_told(self, informer: Informer, lines: Sequence[bytes]) -> None:
+        self._deliver(informer, informer.told(lines))
+
+    def _watch_ended(self, informer: Informer, answer: HttpAnswer) -> None:
+        informer.ended(answer)
+        self.on_news(informer)
+        self._go_on(informer)
+
+    def _deliver(self, informer: Informer, events: Sequence[WatchEvent]) -> None:
+        """Tell of changes, and then those who waited to see theirs."""
+        if events:
+            for listener in self._listeners:
+                listener(events)
+        kind = informer.info.constant
+        waiting = self._awaited.get(kind)
+        if waiting:
+            self._awaited[kind] = []
+            for awaited, expected in waiting:
+                if self._is_seen(awaited):
+                    self._seen(expected)
+                else:
+                    self._awaited[kind].append((awaited, expected))
+        self.on_news(informer)
+
+    def _answered(self, done: Callable[[WriteResult], None], submission: Submission) -> None:
+        """All requests of a submission have answers: wait until their changes have been seen."""
+        expected = _Expected(submission, done)
+        for written in submission.answered:
+            awaited = self._awaited_of(written)
+            if awaited is not None and not self._is_seen(awaited):
+                expected.left += 1
+                self._awaited.setdefault(awaited.key.kind, []).append((awaited, expected))
+        self._seen(expected)
+
+    def _awaited_of(self, written: Written) -> _Awaited | None:
+        """What is to be seen of a write; nothing where it was refused, or its kind is not watched."""
+        write, body = written.write, written.body
+        key = write.key if isinstance(write, Delete) else key_of(body) if written.error is None else None
+        if written.error is not None or key is None or key.kind not in self.informers:
+            self._remember(written)
+            return None
+        metadata = body.get("metadata") or {}
+        is_marked = "deletionTimestamp" in metadata
+        is_held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
+        if is_held or not (is_marked or isinstance(write, Delete)):
+            return _Awaited(key, revision_of(body), "")
+        known = self._cache.get(key)
+        uid = metadata.get("uid") or (body.get("details") or {}).get("uid")
+        return None if known is None else _Awaited(key, 0, uid or known["metadata"]["uid"])
+
+    def _is_seen(self, awaited: _Awaited) -> bool:
+        if not awaited.gone:
+            return (self.informers[awaited.key.kind].revision or 0) >= awaited.revision
+        known = self._cache.get(awaited.key)
+        return known is None or known["metadata"]["uid"] != awaited.gone
+
+    def _seen(self, expected: _Expected) -> None:
+        """One thing less to wait for; when there is none left, tell the result."""
+        expected.left -= 1
+        if not expected.left:
+            last = expected.submission.answered[-1]
+            expected.done(WriteResult(None if last.error is not None else last.body, last.error))
+            self.outbox.finish(expected.submission)
+
+    def _remember(self, written: Written) -> None:
+        """Keep what was written of a kind that is not watched, for whoever writes it again."""
+        write = written.write
+        if isinstance(written.error, NotFound) and not isinstance(write, Create):
+            self._written.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)
+        elif written.error is None and not isinstance(write, Delete):
+            self._written[key_of(written.body)] = written.body
+            if len(self._written) > REMEMBERED_MAX:
+                self._written.popitem(last=False)
+
+
+def _nobody(_informer: Informer) -> None:
+    pass

@@ -1,0 +1,153 @@
+"""Writes as requests to an API server, and what its answers say of them. Sources: the API's conventions; client-go,
+rest/request.go and rest/with_retry.go, for which answers another try may follow.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.api import conversion
+from batchyard.api.errors import (
+    ApiError,
+    Conflict,
+    FieldError,
+    Forbidden,
+    InvalidObject,
+    NamespaceTerminating,
+    NotFound,
+)
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import ServedKind
+from batchyard.client.places import path_of
+from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write
+
+_encode: Final = msgspec.json.Encoder().encode
+#: The server is too busy, or not there; it has not done what it was asked for.
+_LATER: Final = frozenset({429, 503})
+#: Somebody between us and the server gave up.
+_LOST: Final = frozenset({0, 502, 504})
+_SERVERS_OWN: Final = frozenset({"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"})
+
+
+class Unanswered(ApiError):  # noqa: N818 - named as the other refusals
+    """The server has not answered, or not with what can be understood."""
+
+    reason = "ServerTimeout"
+
+
+def namespace_of(write: Write) -> str:
+    """The namespace of what is written."""
+    if isinstance(write, Delete):
+        return write.key.namespace
+    namespace: str = write.obj["metadata"].get("namespace") or ""
+    return namespace
+
+
+def name_of(write: Write) -> str:
+    """The name of what is written; '' where the server is to make one."""
+    if isinstance(write, Delete):
+        return write.key.name
+    name: str = write.obj["metadata"].get("name") or ""
+    return name
+
+
+def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
+    """The request that does a write."""
+    namespace, name = namespace_of(write), name_of(write)
+    if isinstance(write, Delete):
+        return HttpRequest("DELETE", path_of(info, version, namespace, name), _encode(_options(write)))
+    body = _encode(conversion.from_storage(write.obj, info.api_version_for(version)))
+    match write:
+        case Create():
+            return HttpRequest("POST", path_of(info, version, namespace), body)
+        case UpdateStatus():
+            return HttpRequest("PUT", path_of(info, version, namespace, name, "status"), body)
+        case Update():
+            return HttpRequest("PUT", path_of(info, version, namespace, name), body)
+
+
+def look_at(write: Write, info: ServedKind, version: str) -> HttpRequest:
+    """The request that shows what is written."""
+    return HttpRequest("GET", path_of(info, version, namespace_of(write), name_of(write)))
+
+
+def may_try_again(write: Write, answer: HttpAnswer) -> bool:
+    """Whether the same request may do what this one has not done, and does no harm if it has.
+
+    A Create that is done twice is refused the second time, unless the server makes the name. An Update names the
+    revision it is based on.
+    """
+    if answer.code in _LATER:
+        return True
+    if answer.code not in _LOST:
+        return answer.code >= 500 and answer.retry_after is not None
+    return not answer.was_sent or not isinstance(write, Create) or bool(name_of(write))
+
+
+def was_maybe_done(answer: HttpAnswer) -> bool:
+    """Whether the server may have done what it has not answered."""
+    return answer.code in _LOST and answer.was_sent
+
+
+def error_of(answer: HttpAnswer, write: Write) -> ApiError | None:
+    """What the answer refuses; None if it does not."""
+    if 200 <= answer.code < 300:
+        return None
+    status = decoded(answer.body)
+    told = str(status.get("message") or answer.trouble or f"the server answered {answer.code}")
+    if answer.code == 404:
+        return NotFound(told)
+    if answer.code == 409:
+        return Conflict(told)
+    if answer.code == 403:
+        return NamespaceTerminating(told) if _says(status, "NamespaceTerminating") else Forbidden(told)
+    if answer.code == 422:
+        return InvalidObject(
+            [FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _causes(status)]
+            or [FieldError("", told)]
+        )
+    return Unanswered(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {told}")
+
+
+def decoded(body: bytes) -> Mapping[str, Any]:
+    """An object of JSON; nothing where it is none."""
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def holds(stored: Any, sent: Any) -> bool:
+    """Whether what is stored has all that was sent, but for what the server says itself."""
+    if isinstance(sent, Mapping):
+        return isinstance(stored, Mapping) and all(
+            holds(stored.get(field), value) for field, value in sent.items() if field not in _SERVERS_OWN
+        )
+    if isinstance(sent, list | tuple):
+        same = isinstance(stored, list) and len(stored) == len(sent)
+        return same and all(map(holds, stored, sent))
+    return bool(stored == sent)
+
+
+def _options(write: Delete) -> Obj:
+    options: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": write.propagation.value,
+    }
+    if write.grace is not None:
+        options["gracePeriodSeconds"] = write.grace
+    if write.uid is not None:
+        options["preconditions"] = {"uid": write.uid}
+    return options
+
+
+def _causes(status: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    return (status.get("details") or {}).get("causes") or []
+
+
+def _says(status: Mapping[str, Any], reason: str) -> bool:
+    return any(cause.get("reason") == reason for cause in _causes(status))

@@ -1,0 +1,101 @@
+"""Which controllers run where: they are chosen by groups, as kube-controller-manager's `--controllers` chooses."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from batchyard.api import scheme
+
+ADMISSION: Final = "admission"
+PROVISIONING: Final = "provisioning"
+JOBSET: Final = "jobset"
+HOTSWAP: Final = "hotswap"
+JOBS: Final = "jobs"
+PLACEMENT: Final = "placement"
+NODES: Final = "nodes"
+AUTOSCALER: Final = "autoscaler"
+NAMESPACES: Final = "namespaces"
+RESOURCE_QUOTA: Final = "resourcequota"
+DISRUPTION: Final = "disruption"
+API: Final = "api"
+RUNTIME: Final = "runtime"
+CLOUD: Final = "cloud"
+
+#: What each group does, in a few words.
+GROUPS: Final[Mapping[str, str]] = {
+    ADMISSION: "queues: who is admitted, where and when; Jobs and JobSets as Workloads",
+    PROVISIONING: "the admission check that asks for capacity",
+    JOBSET: "Jobs of JobSets",
+    HOTSWAP: "pods of gangs on lost nodes are given up at once",
+    JOBS: "pods of Jobs",
+    PLACEMENT: "pods to nodes",
+    NODES: "nodes that are not heard of, and their pods",
+    AUTOSCALER: "nodes that come and go; ProvisioningRequests",
+    NAMESPACES: "Namespaces that come and go",
+    RESOURCE_QUOTA: "what of ResourceQuotas is used",
+    DISRUPTION: "how many disruptions PodDisruptionBudgets allow",
+    API: "ServiceAccounts, aggregated ClusterRoles, kinds of one's own, old Events",
+    RUNTIME: "what runs pods",
+    CLOUD: "what makes machines",
+}
+#: What a Kubernetes cluster does not do by itself.
+ON_KUBERNETES: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
+#: What looks at objects of every kind, runs pods or makes machines is where the objects are, wherever the rest runs.
+REMOTE: Final = tuple(group for group in GROUPS if group not in {API, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD})
+
+_QUEUES: Final = (
+    *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.ADMISSION_CHECK),
+    *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE),
+)
+_OF_JOBS: Final = (scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS, scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD)
+_CAPACITY: Final = (scheme.POD_TEMPLATE, scheme.PROVISIONING_REQUEST)
+#: The kinds whose objects a group looks at.
+_SEEN: Final[Mapping[str, Sequence[str]]] = {
+    ADMISSION: (*_QUEUES, *_OF_JOBS),
+    PROVISIONING: (
+        *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
+        *_CAPACITY,
+    ),
+    JOBSET: (scheme.JOB_SET, scheme.JOB, scheme.SERVICE, scheme.POD, scheme.NODE),
+    HOTSWAP: (scheme.NODE, scheme.POD),
+    JOBS: (scheme.PRIORITY_CLASS, scheme.JOB_SET, scheme.JOB, scheme.POD),
+    PLACEMENT: (
+        scheme.POD_DISRUPTION_BUDGET,
+        scheme.NAMESPACE,
+        scheme.NODE,
+        scheme.WORKLOAD,
+        scheme.JOB_SET,
+        scheme.JOB,
+        scheme.POD,
+    ),
+    NODES: (scheme.NODE, scheme.LEASE, scheme.POD),
+    AUTOSCALER: (
+        *(scheme.CLUSTER, scheme.NODE_POOL, scheme.INSTANCE, scheme.RESIZE_REQUEST, scheme.NODE),
+        *(scheme.POD, scheme.POD_DISRUPTION_BUDGET, scheme.NAMESPACE, scheme.CONFIG_MAP),
+        *_CAPACITY,
+    ),
+    NAMESPACES: tuple(info.constant for info in scheme.KINDS if info.namespaced or info.constant == scheme.NAMESPACE),
+}
+
+
+def chosen(text: str, among: Sequence[str] = tuple(GROUPS)) -> tuple[str, ...]:
+    """The groups that a list names: `*` all, `name` one, `-name` all but that; ValueError says what is wrong.
+
+    Of two words about one group the first counts. Source: IsControllerEnabled in cmd/controller-manager of Kubernetes.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word != "*" and word.removeprefix("-") not in among:
+            raise ValueError(f"{word!r} is not in the list of known controllers: {', '.join(among)}")
+    return tuple(group for group in among if _is_chosen(group, words))
+
+
+def kinds_seen(groups: Sequence[str]) -> tuple[str, ...]:
+    """The kinds that the controllers of these groups look at, those that they only read too."""
+    return tuple(dict.fromkeys(kind for group in groups for kind in _SEEN[group]))
+
+
+def _is_chosen(group: str, words: Sequence[str]) -> bool:
+    for word in words:
+        if word in {group, f"-{group}"}:
+            return word == group
+    return "*" in words

@@ -1,0 +1,217 @@
+"""The operator: controllers of batchyard against an API server elsewhere, in a process of their own.
+
+It waits until it leads, lists and watches what its controllers look at, and then runs them. Whoever does not lead holds
+nothing in memory and decides nothing; whoever leads no more ends, and is started anew by whatever runs it. The time
+that controllers go by is the clock's; where the server is a batchyard whose time runs faster it is that one's.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.client.election import Election, Terms
+from batchyard.client.informer import Informer
+from batchyard.client.leadership import Leadership
+from batchyard.client.rate_limit import RateLimit
+from batchyard.client.rest import RestClient, Wiring
+from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.client.writes import decoded
+from batchyard.controllers.events import EventRecorder
+from batchyard.controllers.groups import kinds_seen
+from batchyard.live.definitions import install
+from batchyard.live.health import Health
+from batchyard.live.kernel import LiveKernel
+from batchyard.live.kubeconfig import Source, read_access
+from batchyard.live.real_time import RealTime
+from batchyard.live.report import PATH as REPORT
+from batchyard.live.rest_wire import HttpTransport
+from batchyard.wiring import Platform, Ports, Settings, build_platform
+
+#: How often the operator looks at the clock of a server whose time is its own.
+_CLOCK_EVERY: Final = 5 * SECOND
+#: Clocks that differ by less are not set.
+_CLOCK_DIFFERS: Final = SECOND // 20
+
+
+class OperatorError(Exception):
+    """The operator cannot go on; says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many requests a second, and how many at once."""
+
+    qps: float
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an operator is asked to be."""
+
+    source: Source
+    settings: Settings
+    #: None: it leads at once, and nobody else may.
+    terms: Terms | None
+    limits: Limits
+    #: Whether kinds that the server lacks are installed first.
+    installs: bool
+    #: Where health and metrics are told; at port 0 nowhere.
+    address: str
+    port: int
+
+
+class Operator:
+    """See the module. Made within the event loop that it is to run in."""
+
+    def __init__(self, wanted: Wanted, wire: HttpTransport, tell: Callable[[str], None]) -> None:
+        self._wanted = wanted
+        self._wire = wire
+        self._tell = tell
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.timers = RealTime(loop)
+        self.kernel = LiveKernel(loop, self.timers.now())
+        self._carrier = wire.carrying_to(_at_once(loop))
+        self._leadership = self._candidate()
+        gate = (lambda: True) if self._leadership is None else self._leadership.may_write
+        limit = RateLimit(wanted.limits.qps, wanted.limits.burst)
+        wiring = Wiring(self.kernel, self.timers, wire.carrying_to(self.kernel.post), limit, gate)
+        self.client = RestClient(wiring, kinds_seen(wanted.settings.controllers))
+        self.client.on_news = self._heard
+        self.platform: Platform | None = None
+        self.leads = False
+        self._told: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Take the server's time, install what is asked for, and try to lead."""
+        await self._set_clock()
+        if self._wanted.installs:
+            for told in await install(self._wire, kinds_seen(self._wanted.settings.controllers)):
+                self._tell(told)
+        if self._leadership is None:
+            self._lead()
+        else:
+            self._tell("batchyard: waiting to lead")
+            self._leadership.start()
+
+    async def close(self) -> None:
+        """Decide nothing any more, and let others lead."""
+        self.kernel.stop()
+        if self._leadership is not None:
+            released = asyncio.Event()
+            self._leadership.end(released.set)
+            await released.wait()
+        self.timers.stop()
+
+    def fail(self, error: BaseException) -> None:
+        """End because of that."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def _candidate(self) -> Leadership | None:
+        terms = self._wanted.terms
+        if terms is None:
+            return None
+        leadership = Leadership(Election(terms), self.timers, self._carrier)
+        leadership.on_leading, leadership.on_lost = self._lead, self._lost
+        return leadership
+
+    def _lead(self) -> None:
+        self.leads = True
+        self._tell("batchyard: leads; reading what is there")
+        self.client.start()
+
+    def _lost(self) -> None:
+        self.kernel.stop()
+        self.fail(OperatorError("leader election lost: somebody else may decide now; start it again"))
+
+    def _heard(self, informer: Informer) -> None:
+        """Tell what is wrong, once; begin when all is known."""
+        kind = informer.info.constant
+        if informer.trouble != self._told.get(kind, ""):
+            self._told[kind] = informer.trouble
+            self._tell(f"batchyard: {_with_remedy(informer)}" if informer.trouble else f"batchyard: {kind}: goes on")
+        if self.platform is None and self.client.is_synced:
+            self.platform = self._begun()
+            self._tell(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
+
+    def _begun(self) -> Platform:
+        ports = Ports(self.kernel, self.client, (), (), EventRecorder(self.client), _ignore)
+        platform = build_platform(ports, self._wanted.settings)
+        platform.runner.observe(self.client.everything())
+        return platform
+
+    async def _set_clock(self) -> None:
+        """Take the time of a server whose time is its own, and look again later."""
+        before = self.timers.now()
+        answer = await self._wire.ask(HttpRequest("GET", REPORT))
+        self._take_clock(answer, before)
+
+    def _take_clock(self, answer: HttpAnswer, asked_at: Instant) -> None:
+        report = decoded(answer.body) if answer.code == 200 else {}
+        instant, speed = report.get("instant"), report.get("speed")
+        if isinstance(instant, int) and isinstance(speed, float | int):
+            under_way: Duration = (self.timers.now() - asked_at) // 2
+            theirs = instant + int(under_way * speed)
+            if abs(theirs - self.kernel.clock()) > _CLOCK_DIFFERS * speed:
+                self.kernel.set_clock(theirs, speed)
+        elif answer.code:  # somebody else's server, whose time is the clock's
+            return
+        self.timers.call_at(self.timers.now() + _CLOCK_EVERY, self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        asked_at = self.timers.now()
+        self._carrier.send(HttpRequest("GET", REPORT), lambda answer: self._take_clock(answer, asked_at))
+
+
+async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Event) -> None:
+    """Run until told to end; OperatorError or KubeconfigError where that cannot be."""
+    access = await read_access(wanted.source)
+    if wanted.terms is not None and not wanted.terms.namespace:
+        wanted = replace(wanted, terms=replace(wanted.terms, namespace=access.namespace))
+    wire = HttpTransport(access, lambda: read_access(wanted.source))
+    operator = Operator(wanted, wire, tell)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: operator.fail(_error_of(context)))
+    try:
+        async with Health(operator, wanted.address, wanted.port, tell):
+            tell(f"batchyard: operator at {access.url}")
+            await operator.start()
+            await _first(end, operator.ended)
+    finally:
+        await operator.close()
+        await wire.close()
+
+
+async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
+    """Wait until told to end; raises what ends the operator before that."""
+    ended.add_done_callback(lambda _: end.set())
+    await end.wait()
+    if ended.done():
+        ended.result()
+
+
+def _error_of(context: dict[str, Any]) -> BaseException:
+    error = context.get("exception")
+    return error if isinstance(error, BaseException) else OperatorError(str(context.get("message")))
+
+
+def _at_once(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
+    def post(work: Callable[[], None]) -> None:
+        loop.call_soon(work)
+
+    return post
+
+
+def _with_remedy(informer: Informer) -> str:
+    if informer.is_served:
+        return informer.trouble
+    remedy = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
+    return f"{informer.trouble}: there are none for it, and it looks again from time to time; {remedy}"
+
+
+def _ignore(_loop: object) -> None:
+    pass

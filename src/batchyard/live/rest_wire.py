@@ -1,0 +1,184 @@
+"""Requests to an API server elsewhere, over the network. No logic beyond carrying."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import Any, Final
+
+import aiohttp
+
+from batchyard.base.instant import SECOND, Duration
+from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.live.kubeconfig import Access, KubeconfigError
+from batchyard.ports.kernel import Work
+
+#: A watch that says nothing for so long is asked for anew: bookmarks come about every minute.
+SILENCE_MAX: Final = 150  # seconds
+_CONNECTS_WITHIN: Final = 10  # seconds
+_UNAUTHORIZED: Final = 401
+_BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError)
+_HEADERS: Final = {"accept": "application/json", "content-type": "application/json"}
+
+
+class HttpTransport:
+    """Carries requests to one server. `renew` reads the credentials again when they are good no more."""
+
+    def __init__(self, access: Access, renew: Callable[[], Awaitable[Access]]) -> None:
+        self._renew = renew
+        self._renewing: asyncio.Task[None] | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._access = access
+        self._session = _session()
+
+    def carrying_to(self, post: Callable[[Work], None]) -> "Carrier":
+        """A transport whose answers become work of a kernel."""
+        return Carrier(self, post)
+
+    async def close(self) -> None:
+        """Break off all that is under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._session.close()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let something run until it ends, or until this is closed."""
+        task = asyncio.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    async def ask(self, request: HttpRequest) -> HttpAnswer:
+        """The answer to a request; asked again with new credentials, once, where the old ones are not good."""
+        answer = await self._asked(request)
+        if answer.code == _UNAUTHORIZED and await self._has_renewed():
+            answer = await self._asked(request)
+        return answer
+
+    async def stream(self, request: HttpRequest, told: Callable[[Sequence[bytes]], None]) -> HttpAnswer:
+        """Tell of the lines of an answer as they come; how it ended."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTS_WITHIN, sock_read=SILENCE_MAX)
+        try:
+            async with self._request(request, timeout) as response:
+                if response.status != 200:
+                    if response.status == _UNAUTHORIZED:
+                        await self._has_renewed()
+                    return await _answer(response)
+                await _read_lines(response, told)
+        except _BROKEN as error:
+            return _broken(error)
+        return HttpAnswer(200)
+
+    async def _asked(self, request: HttpRequest) -> HttpAnswer:
+        timeout = aiohttp.ClientTimeout(total=request.within / SECOND, sock_connect=_CONNECTS_WITHIN)
+        try:
+            async with self._request(request, timeout) as response:
+                return await _answer(response)
+        except _BROKEN as error:
+            return _broken(error)
+
+    def _request(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
+        access = self._access
+        headers = {**_HEADERS, "authorization": access.authorization} if access.authorization else _HEADERS
+        return self._session.request(
+            request.method,
+            access.url + request.path,
+            data=request.body or None,
+            headers=headers,
+            timeout=timeout,
+            ssl=access.tls,
+            proxy=access.proxy,
+            server_hostname=access.server_name or None,
+        )
+
+    async def _has_renewed(self) -> bool:
+        """Read the credentials again, once for all who ask; whether they are others."""
+        before = self._access
+        if self._renewing is None:
+            self._renewing = asyncio.ensure_future(self._read_again())
+        await asyncio.shield(self._renewing)
+        return self._access is not before
+
+    async def _read_again(self) -> None:
+        try:
+            access = await self._renew()
+            if access.authorization != self._access.authorization or not access.authorization:
+                self._access = access
+        except KubeconfigError:
+            pass  # the server's refusal is told, and the next one is another occasion
+        finally:
+            self._renewing = None
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler({"message": "a defect", "exception": error})
+
+
+class Carrier:
+    """A Transport (batchyard.client.wire) over one connection to a server, for one kernel."""
+
+    def __init__(self, wire: HttpTransport, post: Callable[[Work], None]) -> None:
+        self._wire = wire
+        self._post = post
+
+    def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+        """Send a request; tell of its answer, once."""
+        self._wire.start(self._send(request, answered))
+
+    def watch(
+        self,
+        request: HttpRequest,
+        told: Callable[[Sequence[bytes]], None],
+        ended: Callable[[HttpAnswer], None],
+    ) -> None:
+        """Send a request whose answer goes on; tell of its lines as they come, and of its end, once."""
+        self._wire.start(self._watch(request, told, ended))
+
+    async def _send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+        answer = await self._wire.ask(request)
+        self._post(partial(answered, answer))
+
+    async def _watch(
+        self,
+        request: HttpRequest,
+        told: Callable[[Sequence[bytes]], None],
+        ended: Callable[[HttpAnswer], None],
+    ) -> None:
+        answer = await self._wire.stream(request, lambda lines: self._post(partial(told, lines)))
+        self._post(partial(ended, answer))
+
+
+def _session() -> aiohttp.ClientSession:
+    # Watches hold connections for as long as they last, so their number must have no bound.
+    connector = aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(
+        connector=connector, headers={"user-agent": f"batchyard/{version('batchyard')}"}, auto_decompress=True
+    )
+
+
+async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
+    wait = response.headers.get("retry-after", "")
+    return HttpAnswer(response.status, await response.read(), _seconds(wait))
+
+
+async def _read_lines(response: aiohttp.ClientResponse, told: Callable[[Sequence[bytes]], None]) -> None:
+    rest: list[bytes] = []
+    async for chunk in response.content.iter_any():
+        first, *others = chunk.split(b"\n")
+        rest.append(first)
+        if others:
+            lines = [b"".join(rest), *others[:-1]]
+            rest = [others[-1]]
+            told([line for line in lines if line])
+
+
+def _seconds(text: str) -> Duration | None:
+    return int(text) * SECOND if text.isdecimal() else None
+
+
+def _broken(error: BaseException) -> HttpAnswer:
+    """No answer; whether the request went out is known only where there was no connection."""
+    was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    return HttpAnswer(0, trouble=str(error) or type(error).__name__, was_sent=was_sent)
