@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from batchyard.api import scheme
 from batchyard.api.views.workload import view_by_creation, workload_view
 from batchyard.controllers import groups
 from batchyard.controllers.admission.in_use import InUse

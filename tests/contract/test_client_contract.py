@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchyard.api import scheme
 from batchyard.api.errors import Conflict, InvalidObject, NotFound
 from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_path, with_status
 from batchyard.client.local import LocalClient
@@ -24,6 +25,10 @@ from batchyard.ports.client import (
     WriteResult,
 )
 from batchyard.store.memory import Store
+from unit.client.served import Served
+
+
+KIND = scheme.POD_DISRUPTION_BUDGET
 
 
 @dataclass
@@ -34,12 +39,21 @@ class World:
     run: Callable[[], object]
     check: Callable[[], None]
     told: list[object] = field(default_factory=list)
+    results: list[WriteResult | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.client.subscribe(self.told.extend)
 
     def submit(self, write: Write) -> None:
-        self.client.submit([write], self.told.append)
+        """Write; the result is told, and kept in the order of the writes."""
+        at = len(self.results)
+        self.results.append(None)
+
+        def done(result: WriteResult) -> None:
+            self.told.append(result)
+            self.results[at] = result
+
+        self.client.submit([write], done)
 
     def write(self, write: Write) -> Obj:
         """Write, let it happen, and return the object."""
@@ -67,7 +81,14 @@ def local() -> World:
     return World(client, kernel.run, check)
 
 
-CLIENTS = [pytest.param(local, id="local")]
+def rest() -> World:
+    served = Served([KIND])
+    served.client.start()
+    served.kernel.run()
+    return World(served.client, served.kernel.run, served.api.stored.store.validate)
+
+
+CLIENTS = [pytest.param(local, id="local"), pytest.param(rest, id="rest")]
 
 
 @pytest.fixture(params=CLIENTS)
@@ -77,12 +98,17 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 def key(name: str) -> Key:
-    return Key("Job.batch", "team", name)
+    return Key(KIND, "team", name)
 
 
-def job(name: str = "a", **metadata: Any) -> Obj:
+def budget(name: str = "a", **metadata: Any) -> Obj:
     own = {"name": name, "namespace": "team", **metadata}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": own, "spec": {"suspend": True}}
+    kind = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    return {**kind, "metadata": own, "spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow", "minAvailable": 0}}
+
+
+def status(number: int) -> dict[str, int]:
+    return {"currentHealthy": number, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0}
 
 
 def metadata_of(obj: Obj, *fields: str) -> list[Any]:
@@ -90,15 +116,15 @@ def metadata_of(obj: Obj, *fields: str) -> list[Any]:
 
 
 def test_a_created_object_can_be_read_and_listed(world: World) -> None:
-    stored = world.write(Create(job()))
+    stored = world.write(Create(budget()))
     assert world.client.get(key("a")) == stored
-    assert list(world.client.list("Job.batch")) == [stored]
-    assert list(world.client.list("Job.batch", "other")) == []
+    assert list(world.client.list(KIND)) == [stored]
+    assert list(world.client.list(KIND, "other")) == []
     assert world.client.get(key("b")) is None
 
 
 def test_a_created_object_has_what_the_server_gives(world: World) -> None:
-    stored = world.write(Create(job()))
+    stored = world.write(Create(budget()))
     uid, created, generation = metadata_of(stored, "uid", "creationTimestamp", "generation")
     assert len(uid) == 36
     assert created == "2026-01-01T00:00:00Z"
@@ -107,17 +133,17 @@ def test_a_created_object_has_what_the_server_gives(world: World) -> None:
 
 
 def test_creating_what_is_there_is_a_conflict(world: World) -> None:
-    world.write(Create(job()))
+    world.write(Create(budget()))
     with pytest.raises(Conflict, match="already exists"):
-        world.write(Create(job()))
+        world.write(Create(budget()))
 
 
 def test_creating_the_nameless_is_invalid(world: World) -> None:
     with pytest.raises(InvalidObject):
-        world.write(Create(job("")))
+        world.write(Create(budget("")))
 
 
-@pytest.mark.parametrize("write", [Update(job()), UpdateStatus(job()), Delete(key("a"))])
+@pytest.mark.parametrize("write", [Update(budget()), UpdateStatus(budget()), Delete(key("a"))])
 def test_writing_what_is_not_there_is_not_found(world: World, write: Write) -> None:
     with pytest.raises(NotFound):
         world.write(write)
@@ -128,31 +154,31 @@ def test_writing_what_is_not_there_is_not_found(world: World, write: Write) -> N
 def test_writing_what_somebody_else_changed_is_a_conflict(
     world: World, verb: type[Update] | type[UpdateStatus]
 ) -> None:
-    read = world.write(Create(job()))
-    world.write(Update(with_path(read, ("spec", "suspend"), False)))
+    read = world.write(Create(budget()))
+    world.write(Update(with_path(read, ("spec", "minAvailable"), 1)))
     with pytest.raises(Conflict):
-        world.write(verb(with_status(with_path(read, ("spec", "suspend"), None), {"active": 1})))
+        world.write(verb(with_status(with_path(read, ("spec", "minAvailable"), 2), status(1))))
 
 
 def test_without_a_resource_version_the_last_writer_wins(world: World) -> None:
-    world.write(Create(job()))
-    world.write(Update(with_path(job(), ("spec", "parallelism"), 1)))
-    stored = world.write(Update(with_path(job(), ("spec", "parallelism"), 2)))
-    assert stored["spec"] == {"suspend": True, "parallelism": 2}
+    world.write(Create(budget()))
+    world.write(Update(with_path(budget(), ("spec", "minAvailable"), 1)))
+    stored = world.write(Update(with_path(budget(), ("spec", "minAvailable"), 2)))
+    assert stored["spec"]["minAvailable"] == 2
     assert stored["metadata"]["generation"] == 3
 
 
 def test_status_and_the_rest_are_written_apart(world: World) -> None:
-    world.write(Create(job()))
-    world.write(UpdateStatus(with_status(with_path(job(), ("spec", "suspend"), False), {"active": 1})))
-    stored = world.write(Update(with_status(with_path(job(), ("spec", "parallelism"), 3), {"active": 2})))
-    assert stored["spec"] == {"suspend": True, "parallelism": 3}
-    assert stored["status"] == {"active": 1}
+    world.write(Create(budget()))
+    world.write(UpdateStatus(with_status(with_path(budget(), ("spec", "minAvailable"), 9), status(1))))
+    stored = world.write(Update(with_status(with_path(budget(), ("spec", "minAvailable"), 3), status(2))))
+    assert stored["spec"]["minAvailable"] == 3
+    assert stored["status"] == status(1)
     assert stored["metadata"]["generation"] == 2
 
 
 def test_a_write_that_changes_nothing_succeeds_in_silence(world: World) -> None:
-    stored = world.write(Create(job()))
+    stored = world.write(Create(budget()))
     world.told.clear()
     assert world.write(Update(stored)) == stored
     assert world.write(UpdateStatus(stored)) == stored
@@ -160,18 +186,18 @@ def test_a_write_that_changes_nothing_succeeds_in_silence(world: World) -> None:
 
 
 def test_a_deleted_object_is_gone(world: World) -> None:
-    stored = world.write(Create(job()))
+    stored = world.write(Create(budget()))
     assert world.write(Delete(key("a"))) == stored
     assert world.client.get(key("a")) is None
     assert world.events() == [(EventType.ADDED, "a"), (EventType.DELETED, "a")]
 
 
 def test_finalizers_hold_a_deletion_up_until_the_last_is_removed(world: World) -> None:
-    world.write(Create(job(finalizers=["one", "two"])))
+    world.write(Create(budget(finalizers=["batchyard.dev/one", "batchyard.dev/two"])))
     marked = world.write(Delete(key("a")))
     assert marked["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
     assert world.write(Delete(key("a"))) == marked
-    still = world.write(Update(with_metadata(marked, finalizers=["two"])))
+    still = world.write(Update(with_metadata(marked, finalizers=["batchyard.dev/two"])))
     assert world.client.get(key("a")) == still
     world.write(Update(with_metadata(still, finalizers=None)))
     assert world.client.get(key("a")) is None
@@ -180,7 +206,7 @@ def test_finalizers_hold_a_deletion_up_until_the_last_is_removed(world: World) -
 
 
 def test_nothing_is_told_from_within_a_call(world: World) -> None:
-    world.submit(Create(job()))
+    world.submit(Create(budget()))
     assert world.told == []
     assert not world.client.settled()
     world.run()
@@ -190,7 +216,7 @@ def test_nothing_is_told_from_within_a_call(world: World) -> None:
 
 def test_every_change_is_told_before_the_result_of_its_write(world: World) -> None:
     for name in ("a", "b"):
-        world.submit(Create(job(name)))
+        world.submit(Create(budget(name)))
     world.run()
     told = [event.key.name if isinstance(event, WatchEvent) else "result" for event in world.told]
     assert told.index("a") < told.index("b")
@@ -199,13 +225,12 @@ def test_every_change_is_told_before_the_result_of_its_write(world: World) -> No
     assert told[-1] == "result"
 
 
-def test_results_come_in_the_order_of_the_writes(world: World) -> None:
-    for write in (Create(job("b")), Create(job("b")), Create(job("a"))):
-        world.submit(write)
+def test_results_of_writes_to_one_object_come_in_their_order(world: World) -> None:
+    results: list[tuple[int, WriteResult]] = []
+    for number, write in enumerate((Create(budget("b")), Create(budget("b")), Delete(key("b")))):
+        world.client.submit([write], lambda result, number=number: results.append((number, result)))  # type: ignore[misc]
     world.run()
-    results = [result for result in world.told if isinstance(result, WriteResult)]
-    assert [result.error is None for result in results] == [True, False, True]
-    assert [result.obj and result.obj["metadata"]["name"] for result in results] == ["b", None, "a"]
+    assert [(number, result.error is None) for number, result in results] == [(0, True), (1, False), (2, True)]
 
 
 def test_a_write_from_within_a_result_comes_later(world: World) -> None:
@@ -213,24 +238,24 @@ def test_a_write_from_within_a_result_comes_later(world: World) -> None:
 
     def done(result: WriteResult) -> None:
         order.append("first")
-        world.client.submit([Create(job("b"))], lambda _: order.append("second"))
+        world.client.submit([Create(budget("b"))], lambda _: order.append("second"))
         order.append("submitted")
 
-    world.client.submit([Create(job("a"))], done)
+    world.client.submit([Create(budget("a"))], done)
     world.run()
     assert order == ["first", "submitted", "second"]
 
 
 def test_owned_objects_are_found_by_the_uid_of_their_owner(world: World) -> None:
-    owner = world.write(Create(job("owner")))
-    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "owner", "uid": owner["metadata"]["uid"]}
+    owner = world.write(Create(budget("owner")))
+    reference = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "name": "owner", "uid": owner["metadata"]["uid"]}
     for name in ("z", "y"):
-        world.write(Create(job(name, ownerReferences=[reference])))
+        world.write(Create(budget(name, ownerReferences=[reference])))
     assert metadata_of(world.client.owned_by(reference["uid"])[0], "name") == ["y"]
     assert len(world.client.owned_by(reference["uid"])) == 2
     assert list(world.client.owned_by("nobody")) == []
     world.write(Delete(key("owner")))
-    assert list(world.client.list("Job.batch")) == []
+    assert list(world.client.list(KIND)) == []
 
 
 #: The one thing that can be wrong with a write whose object has a name and asks for no resourceVersion.
@@ -243,16 +268,16 @@ def step_write(world: World, step: tuple[str, str, str, int]) -> Write:
     verb, name, other, number = step
     owner = world.client.get(key(other))
     uid = owner["metadata"]["uid"] if owner else "nobody"
-    references = [{"apiVersion": "batch/v1", "kind": "Job", "name": other, "uid": uid}] if number else []
+    references = [{"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "name": other, "uid": uid}] if number else []
     match verb:
         case "c":
-            return Create(job(name, ownerReferences=references, finalizers=["f"] * (number == 2)))
+            return Create(budget(name, ownerReferences=references, finalizers=["batchyard.dev/f"] * (number == 2)))
         case "u":
-            return Update(with_path(job(name, finalizers=["f"] * (number == 1)), ("spec", "parallelism"), number))
+            return Update(with_path(budget(name, finalizers=["batchyard.dev/f"] * (number == 1)), ("spec", "minAvailable"), number))
         case "s":
-            return UpdateStatus(with_status(job(name), {"active": number}))
+            return UpdateStatus(with_status(budget(name), status(number)))
         case "o":
-            return Update(job(name, ownerReferences=references))
+            return Update(budget(name, ownerReferences=references))
         case _:
             return Delete(key(name))
 
@@ -278,9 +303,9 @@ def test_any_writes_leave_a_consistent_world(
 
 def assert_answered(world: World, writes: Sequence[Write]) -> None:
     """Each write has its result: the object, or the one refusal that is possible."""
-    results = [result for result in world.told if isinstance(result, WriteResult)]
-    assert len(results) == len(writes)
-    for write, result in zip(writes, results, strict=True):
+    assert len([told for told in world.told if isinstance(told, WriteResult)]) == len(writes)
+    for write, result in zip(writes, world.results, strict=True):
+        assert result is not None
         wanted = write.key if isinstance(write, Delete) else key_of(write.obj)
         if result.obj is None:
             assert type(result.error) is REFUSALS[type(write)]
@@ -297,12 +322,12 @@ def assert_told_all(world: World) -> None:
             replayed[event.key] = event.obj
             if event.type is EventType.DELETED:
                 del replayed[event.key]
-    assert [replayed[at] for at in sorted(replayed)] == list(world.client.list("Job.batch"))
+    assert [replayed[at] for at in sorted(replayed)] == list(world.client.list(KIND))
 
 
 def assert_owners_are_indexed(world: World) -> None:
     """`owned_by` finds what looking through everything finds."""
-    objects = world.client.list("Job.batch")
+    objects = world.client.list(KIND)
     for uid in [obj["metadata"]["uid"] for obj in objects] + ["nobody"]:
         owned = [obj for obj in objects if uid in [o["uid"] for o in obj["metadata"].get("ownerReferences") or ()]]
         assert list(world.client.owned_by(uid)) == owned

@@ -2,11 +2,11 @@
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from batchyard.base.instant import Duration
+from batchyard.base.instant import SECOND, Duration
 from batchyard.cli.options import OnLoop, Output, Step, Sync
 
 #: Beyond this a second of the clock holds more than the platform can do in it.
@@ -232,14 +232,26 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     command.up(command.Wanted(place, cluster, speed), detach=detach)
 
 
+def _lease_option(name: str, told: str) -> Any:
+    return typer.Option(f"--leader-elect-{name}", parser=_duration, metavar="DURATION", help=told)
+
+
+_Kubeconfig: TypeAlias = Annotated[
+    str,
+    typer.Option(envvar="KUBECONFIG", metavar="FILE", help="The cluster; by default as pods find it, or as kubectl."),
+]
+_LeaseName: TypeAlias = Annotated[str, typer.Option("--leader-elect-resource-name", metavar="NAME", help="The Lease.")]
+_LeaseNamespace: TypeAlias = Annotated[
+    str, typer.Option("--leader-elect-resource-namespace", metavar="NS", help="Where it is; by default the context's.")
+]
+_LeaseDuration: TypeAlias = Annotated[Duration, _lease_option("lease-duration", "When others may take it.")]
+_RenewDeadline: TypeAlias = Annotated[Duration, _lease_option("renew-deadline", "Who has not renewed it by then ends.")]
+_RetryPeriod: TypeAlias = Annotated[Duration, _lease_option("retry-period", "How often it is renewed.")]
+
+
 @app.command()
 def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
-    kubeconfig: Annotated[
-        str,
-        typer.Option(
-            envvar="KUBECONFIG", metavar="FILE", help="How to reach the cluster; by default as pods do, or as kubectl."
-        ),
-    ] = "",
+    kubeconfig: _Kubeconfig = "",
     context: Annotated[str, typer.Option(metavar="NAME", help="Which context of the kubeconfig.")] = "",
     controllers: Annotated[
         str, typer.Option(metavar="LIST", help="Which controllers run: *, name, -name.")
@@ -247,33 +259,11 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     leader_elect: Annotated[
         bool, typer.Option("--leader-elect/--no-leader-elect", help="Work only while holding a Lease.")
     ] = True,
-    lease: Annotated[
-        str, typer.Option("--leader-elect-resource-name", metavar="NAME", help="The name of that Lease.")
-    ] = "batchyard",
-    lease_namespace: Annotated[
-        str,
-        typer.Option(
-            "--leader-elect-resource-namespace", metavar="NS", help="Its namespace; the context's by default."
-        ),
-    ] = "",
-    lease_duration: Annotated[
-        Duration,
-        typer.Option(
-            "--leader-elect-lease-duration", parser=_duration, metavar="DURATION", help="How long it is held."
-        ),
-    ] = 15_000_000,
-    renew_deadline: Annotated[
-        Duration,
-        typer.Option(
-            "--leader-elect-renew-deadline", parser=_duration, metavar="DURATION", help="Who cannot renew ends then."
-        ),
-    ] = 10_000_000,
-    retry_period: Annotated[
-        Duration,
-        typer.Option(
-            "--leader-elect-retry-period", parser=_duration, metavar="DURATION", help="How often it is tried."
-        ),
-    ] = 2_000_000,
+    lease_name: _LeaseName = "batchyard",
+    lease_namespace: _LeaseNamespace = "",
+    lease_duration: _LeaseDuration = 15 * SECOND,
+    renew_deadline: _RenewDeadline = 10 * SECOND,
+    retry_period: _RetryPeriod = 2 * SECOND,
     qps: Annotated[float, typer.Option("--kube-api-qps", min=0.1, help="Requests a second in the long run.")] = 300.0,
     burst: Annotated[int, typer.Option("--kube-api-burst", min=1, help="Requests at once.")] = 500,
     fair_sharing: Annotated[bool, typer.Option("--fair-sharing", help="Share what is borrowed by weights.")] = False,
@@ -285,17 +275,14 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
 ) -> None:
     """Run controllers against a Kubernetes API server elsewhere, until told to end."""
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
-        raise typer.BadParameter(
-            "the lease duration must be greater than the renew deadline, and that than 1.2 periods"
-        )
+        raise typer.BadParameter("a lease is longer than its renew deadline, and that than 1.2 retry periods")
     chosen = _chosen_of_operator(controllers)
     from batchyard.cli import operator as command  # noqa: PLC0415 - loads the platform
 
-    terms = command.Lease(lease, lease_namespace, lease_duration, renew_deadline, retry_period)
+    lease = command.Lease(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
+    options = command.Options(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)
     command.operator(
-        command.Options(kubeconfig, context, chosen, terms if leader_elect else None, qps, burst)._replace(
-            fair_sharing=fair_sharing, installs=install_crds, address=listen, port=port
-        )
+        options._replace(fair_sharing=fair_sharing, installs=install_crds, address=listen, port=port)
     )
 
 

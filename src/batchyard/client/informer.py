@@ -224,7 +224,7 @@ class Informer:
         wait = backoff(self._failures, self._seed, self.info.constant)
         self._wait = max(wait, answer.retry_after or 0)
         told = decoded(answer.body).get("message") or answer.trouble or "no reason was given"
-        self.trouble = f"{self.info.plural}: {answer.code or 'no answer'}: {told}"
+        self.trouble = f"{self.info.plural}: {answer.code}: {told}" if answer.code else f"no answer: {told}"
 
     def _recovered(self) -> None:
         self._failures, self._refused, self.trouble = 0, self._refused % len(self._versions), ""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api.errors import ApiError, Conflict, NotFound
-from batchyard.api.meta import Key, Obj, group_kind
+from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import Instant
 from batchyard.client.backoff import backoff
@@ -22,6 +22,7 @@ from batchyard.client.writes import (
     decoded,
     error_of,
     holds,
+    kind_of,
     look_at,
     may_try_again,
     name_of,
@@ -116,7 +117,7 @@ class Outbox:
 
     def _send(self, submission: Submission) -> None:
         write = submission.writes[len(submission.answered)]
-        kind = _kind(write)
+        kind = kind_of(write)
         request = request_of(write, kind_info(kind), self._version_of(kind))
         self._carry(request, lambda answer: self._answered(submission, write, answer))
 
@@ -149,7 +150,7 @@ class Outbox:
             return True
         if not isinstance(write, Create) or not isinstance(error, Conflict):
             return False
-        kind = _kind(write)
+        kind = kind_of(write)
         request = look_at(write, kind_info(kind), self._version_of(kind))
         self._carry(request, lambda answer: self._looked(submission, write, answer, error))
         return True
@@ -165,7 +166,7 @@ class Outbox:
         body = decoded(answer.body)
         if error is not None or body.get("kind") == "Status" or "metadata" not in body:
             return Written(write, body, error)
-        kind = _kind(write)
+        kind = kind_of(write)
         return Written(write, received(kind_info(kind), self._version_of(kind), body), None)
 
     def _conclude(self, submission: Submission, written: Written) -> None:
@@ -178,9 +179,5 @@ class Outbox:
             submission.done(submission)
 
 
-def _kind(write: Write) -> str:
-    return write.key.kind if isinstance(write, Delete) else group_kind(write.obj)
-
-
 def _key(write: Write) -> Key:
-    return Key(_kind(write), namespace_of(write), name_of(write))
+    return Key(kind_of(write), namespace_of(write), name_of(write))

@@ -21,6 +21,7 @@ from batchyard.client.outbox import Outbox, Submission, Written
 from batchyard.client.places import revision_of
 from batchyard.client.rate_limit import RateLimit
 from batchyard.client.wire import HttpAnswer, Transport
+from batchyard.client.writes import kind_of
 from batchyard.ports.client import Create, Delete, EventType, Listener, WatchEvent, Write, WriteResult
 from batchyard.ports.kernel import Kernel
 
@@ -53,11 +54,12 @@ class _Awaited(NamedTuple):
 class _Expected:
     """A submission that has all its answers, and how much of it has not been seen."""
 
-    __slots__ = ("done", "left", "submission")
+    __slots__ = ("done", "left", "result", "submission")
 
-    def __init__(self, submission: Submission, done: Callable[[WriteResult], None]) -> None:
+    def __init__(self, submission: Submission, done: Callable[[WriteResult], None], result: WriteResult) -> None:
         self.submission = submission
         self.done = done
+        self.result = result
         self.left = 1
 
 
@@ -72,6 +74,8 @@ class RestClient:
         self._listeners: list[Listener] = []
         #: By kind, what has to be seen before somebody is told the result of his writes.
         self._awaited: dict[str, list[tuple[_Awaited, _Expected]]] = {}
+        #: How many submissions have no result yet, of kinds that are watched.
+        self._under_way = 0
         #: What was written of kinds that are not watched.
         self._written: OrderedDict[Key, Obj] = OrderedDict()
         #: Called when a list or a watch has told something, or has failed.
@@ -109,12 +113,22 @@ class RestClient:
         self._listeners.append(listener)
 
     def settled(self) -> bool:
-        """Whether all that came has been delivered: it is, as soon as it comes."""
-        return True
+        """Whether all changes have been delivered, which they are as they come, and all results of writes.
+
+        Writes of kinds that are not watched do not count: nobody decides by those.
+        """
+        return not self._under_way
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
         """Take writes, to be done in order until one is refused; `done` is told of the last that was tried, later."""
-        self.outbox.submit(Submission(writes, partial(self._answered, done)))
+        last = writes[-1]
+        known = self.get(last.key) if isinstance(last, Delete) else None
+        submission = Submission(writes, partial(self._answered, done, known))
+        self._under_way += self._counts(submission)
+        self.outbox.submit(submission)
+
+    def _counts(self, submission: Submission) -> bool:
+        return any(kind_of(write) in self.informers for write in submission.writes)
 
     def _version_of(self, kind: str) -> str:
         """The version in which a kind is written."""
@@ -164,9 +178,9 @@ class RestClient:
                     self._awaited[kind].append((awaited, expected))
         self.on_news(informer)
 
-    def _answered(self, done: Callable[[WriteResult], None], submission: Submission) -> None:
+    def _answered(self, done: Callable[[WriteResult], None], known: Obj | None, submission: Submission) -> None:
         """All requests of a submission have answers: wait until their changes have been seen."""
-        expected = _Expected(submission, done)
+        expected = _Expected(submission, done, _result_of(submission.answered[-1], known))
         for written in submission.answered:
             awaited = self._awaited_of(written)
             if awaited is not None and not self._is_seen(awaited):
@@ -200,8 +214,8 @@ class RestClient:
         """One thing less to wait for; when there is none left, tell the result."""
         expected.left -= 1
         if not expected.left:
-            last = expected.submission.answered[-1]
-            expected.done(WriteResult(None if last.error is not None else last.body, last.error))
+            self._under_way -= self._counts(expected.submission)
+            expected.done(expected.result)
             self.outbox.finish(expected.submission)
 
     def _remember(self, written: Written) -> None:
@@ -213,6 +227,18 @@ class RestClient:
             self._written[key_of(written.body)] = written.body
             if len(self._written) > REMEMBERED_MAX:
                 self._written.popitem(last=False)
+
+
+def _result_of(written: Written, known: Obj | None) -> WriteResult:
+    """The object as stored; of one that is gone what was known of it."""
+    write, body = written.write, written.body
+    if written.error is not None:
+        return WriteResult(None, written.error)
+    if not isinstance(write, Delete) or body.get("kind") == kind_info(write.key.kind).kind:
+        return WriteResult(body)
+    info, (_, namespace, name) = kind_info(write.key.kind), write.key
+    place = {"namespace": namespace, "name": name}
+    return WriteResult(known or {"apiVersion": info.api_version, "kind": info.kind, "metadata": place})
 
 
 def _nobody(_informer: Informer) -> None:

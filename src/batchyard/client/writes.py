@@ -17,7 +17,7 @@ from batchyard.api.errors import (
     NamespaceTerminating,
     NotFound,
 )
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import ServedKind
 from batchyard.client.places import path_of
 from batchyard.client.wire import HttpAnswer, HttpRequest
@@ -35,6 +35,11 @@ class Unanswered(ApiError):  # noqa: N818 - named as the other refusals
     """The server has not answered, or not with what can be understood."""
 
     reason = "ServerTimeout"
+
+
+def kind_of(write: Write) -> str:
+    """The kind of what is written."""
+    return write.key.kind if isinstance(write, Delete) else group_kind(write.obj)
 
 
 def namespace_of(write: Write) -> str:

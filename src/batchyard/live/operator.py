@@ -83,7 +83,8 @@ class Operator:
         self.client.on_news = self._heard
         self.platform: Platform | None = None
         self.leads = False
-        self._told: dict[str, str] = {}
+        #: What was told to be wrong, and may be so still.
+        self._troubles: dict[str, None] = {}
 
     async def start(self) -> None:
         """Take the server's time, install what is asked for, and try to lead."""
@@ -130,10 +131,13 @@ class Operator:
 
     def _heard(self, informer: Informer) -> None:
         """Tell what is wrong, once; begin when all is known."""
-        kind = informer.info.constant
-        if informer.trouble != self._told.get(kind, ""):
-            self._told[kind] = informer.trouble
-            self._tell(f"batchyard: {_with_remedy(informer)}" if informer.trouble else f"batchyard: {kind}: goes on")
+        trouble = informer.trouble
+        if trouble and trouble not in self._troubles:
+            self._troubles[trouble] = None
+            self._tell(f"batchyard: {_with_remedy(informer)}")
+        elif self._troubles and not any(each.trouble for each in self.client.informers.values()):
+            self._troubles.clear()
+            self._tell("batchyard: goes on")
         if self.platform is None and self.client.is_synced:
             self.platform = self._begun()
             self._tell(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")

@@ -181,4 +181,7 @@ def _seconds(text: str) -> Duration | None:
 def _broken(error: BaseException) -> HttpAnswer:
     """No answer; whether the request went out is known only where there was no connection."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    return HttpAnswer(0, trouble=str(error) or type(error).__name__, was_sent=was_sent)
+    told = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError):
+        told = f"{error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+    return HttpAnswer(0, trouble=told, was_sent=was_sent)

@@ -25,7 +25,7 @@ from batchyard.apiserver.streams import Ongoing, Reply
 from batchyard.apiserver.subresources import with_subresources
 from batchyard.apiserver.tokens import Tokens
 from batchyard.apiserver.watching import WatchStream
-from batchyard.base.instant import SECOND
+from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.kernel import VirtualKernel
@@ -41,8 +41,8 @@ OWNER = User("owner", (MASTERS,))
 class Stored:
     """The objects, and the changes as they come, which are durable at once."""
 
-    def __init__(self, window: int) -> None:
-        self.kernel = VirtualKernel()
+    def __init__(self, window: int, start: Instant) -> None:
+        self.kernel = VirtualKernel(start)
         self.store = Store(window=window)
         chain = AdmissionChain(with_nodes=False, with_api=True)
         self.client = LocalClient(self.store, self.kernel, admission=chain.rules())
@@ -101,8 +101,8 @@ class Api:
     #: Whoever shows nothing.
     anybody = ANONYMOUS
 
-    def __init__(self, window: int = 1000) -> None:
-        self.stored = Stored(window)
+    def __init__(self, window: int = 1000, start: Instant = 0) -> None:
+        self.stored = Stored(window, start)
         self.tokens = Tokens(self.stored, Sealed(), self.stored.kernel.now)
         built_in = [events_resource(), *built_in_resources(), definition_resource()]
         containers = SimulatedContainers(self.stored.client, self.stored.kernel)
@@ -149,6 +149,10 @@ class Api:
         answer = self._answer("GET", path, None, {}, OWNER)
         assert not isinstance(answer, Response), answer
         return answer
+
+    def answer(self, method: str, path: str, body: Any = None) -> Reply:
+        """What the owner is answered, whatever it is."""
+        return self._answer(method, path, body, {}, OWNER)
 
     def pass_time(self, seconds: int) -> None:
         """Let time pass."""

@@ -1,0 +1,115 @@
+"""A client and an API server with nothing between them but a wire that may break."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from batchyard.api import scheme
+from batchyard.apiserver.request import Response
+from batchyard.base.instant import MILLISECOND
+from batchyard.client.rate_limit import RateLimit
+from batchyard.client.rest import RestClient, Wiring
+from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.kernel import VirtualKernel
+from unit.apiserver.api import Api
+
+START = 1_767_225_600_000_000
+#: How long a request is under way, there and back.
+_THERE = 2 * MILLISECOND
+KINDS = (scheme.NAMESPACE, scheme.JOB, scheme.WORKLOAD, scheme.CLUSTER_QUEUE, scheme.POD)
+
+
+class Line:
+    """A Transport to a server in this process."""
+
+    def __init__(self, kernel: VirtualKernel, api: Api) -> None:
+        self.kernel = kernel
+        self.api = api
+        self.asked: list[str] = []
+        #: What becomes of requests instead of an answer: asked with each, None lets it pass.
+        self.trouble: Callable[[HttpRequest], HttpAnswer | None] = lambda _request: None
+        #: Whether what fails is done all the same, and only the answer is lost.
+        self.is_done_anyway = False
+        self._watches: list[tuple[Any, Callable[[HttpAnswer], None]]] = []
+
+    def send(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
+        def arrive() -> None:
+            answer = self._answer(request)
+            self.kernel.call_at(self.kernel.now() + _THERE, lambda: answered(answer))
+
+        self.kernel.call_at(self.kernel.now() + _THERE, arrive)
+
+    def watch(
+        self,
+        request: HttpRequest,
+        told: Callable[[Sequence[bytes]], None],
+        ended: Callable[[HttpAnswer], None],
+    ) -> None:
+        self.kernel.call_at(self.kernel.now() + _THERE, lambda: self._watch(request, told, ended))
+
+    def cut(self) -> None:
+        """Break all watches off."""
+        watches, self._watches = self._watches, []
+        for stream, ended in watches:
+            stream.on_news = lambda: None
+            self.kernel.call_soon(lambda ended=ended: ended(HttpAnswer(200, trouble="cut")))
+
+    def _watch(
+        self, request: HttpRequest, told: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+    ) -> None:
+        self.asked.append(f"{request.method} {request.path}")
+        trouble = self.trouble(request)
+        stream = self.api.answer("GET", request.path) if trouble is None else None
+        if trouble is not None or isinstance(stream, Response):
+            answer = trouble or _of_response(stream)
+            self.kernel.call_at(self.kernel.now() + _THERE, lambda: ended(answer))
+            return
+
+        def news() -> None:
+            lines = [msgspec.json.encode(event) for event in stream.take()]
+            if lines:
+                self.kernel.call_at(self.kernel.now() + _THERE, lambda: told(lines))
+
+        stream.on_news = news
+        self._watches.append((stream, ended))
+        news()
+
+    def _answer(self, request: HttpRequest) -> HttpAnswer:
+        self.asked.append(f"{request.method} {request.path}")
+        trouble = self.trouble(request)
+        if trouble is not None and not self.is_done_anyway:
+            return trouble
+        answer = self.api.answer(request.method, request.path, request.body)
+        assert isinstance(answer, Response)
+        return trouble or _of_response(answer)
+
+
+def _of_response(response: Any) -> HttpAnswer:
+    return HttpAnswer(response.code, msgspec.json.encode(response.body), None)
+
+
+class Served:
+    """A client whose server is in this process, and what it told."""
+
+    def __init__(self, kinds: Sequence[str] = KINDS, *, window: int = 1000, qps: float = 1000.0) -> None:
+        self.kernel = VirtualKernel(START)
+        self.api = Api(window, START)
+        self.line = Line(self.kernel, self.api)
+        self.is_open = True
+        limit = RateLimit(qps, 100)
+        self.client = RestClient(Wiring(self.kernel, self.kernel, self.line, limit, lambda: self.is_open), kinds)
+        self.told: list[Any] = []
+        self.client.subscribe(self.told.extend)
+
+    def run(self, seconds: int = 60) -> None:
+        """Let happen what happens within a time."""
+        self.kernel.run(until=self.kernel.now() + seconds * 1_000_000)
+
+    def start(self) -> "Served":
+        """Let it know all there is."""
+        self.client.start()
+        self.run()
+        assert self.client.is_synced
+        self.told.clear()
+        return self
