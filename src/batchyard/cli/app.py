@@ -281,9 +281,7 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
 
     lease = command.Lease(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
     options = command.Options(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)
-    command.operator(
-        options._replace(fair_sharing=fair_sharing, installs=install_crds, address=listen, port=port)
-    )
+    command.operator(options._replace(fair_sharing=fair_sharing, installs=install_crds, address=listen, port=port))
 
 
 @app.command()

@@ -1,10 +1,73 @@
-"""CustomResourceDefinitions of kinds that controllers look at and a server does not serve."""
+"""CustomResourceDefinitions of kinds that controllers look at and a server does not serve: which, and their making."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
 
-from batchyard.live.rest_wire import HttpTransport
+import msgspec
+
+from batchyard.api.conditions import is_true
+from batchyard.api.custom_kinds import ESTABLISHED
+from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.apiserver.openapi.definitions import definition_of
+from batchyard.client.places import path_of_kind
+from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.client.writes import decoded
+
+_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+#: Groups of Kubernetes itself have no dot, or end so; a server without them is no Kubernetes.
+_NATIVE: Final = (".k8s.io",)
+_LOOKS_MAX: Final = 50
+_LOOKS_EVERY: Final = 0.2  # seconds
+_THERE: Final = 409
 
 
-async def install(wire: HttpTransport, kinds: Sequence[str]) -> Sequence[str]:
-    """Install those that are missing; what was done, in lines."""
-    return ()
+class Asked(Protocol):
+    """A server that can be asked."""
+
+    async def ask(self, request: HttpRequest) -> HttpAnswer:
+        """The answer to a request."""
+
+
+async def install(wire: Asked, kinds: Sequence[str]) -> Sequence[str]:
+    """Install the definitions of kinds that are not served; what was done, in lines."""
+    missing = [info for info in _installable(kinds) if not await _is_served(wire, info)]
+    return [await _install(wire, info) for info in missing]
+
+
+def _installable(kinds: Sequence[str]) -> Iterator[ServedKind]:
+    for kind in kinds:
+        info = kind_info(kind)
+        if "." in info.group and not info.group.endswith(_NATIVE):
+            yield info
+
+
+async def _is_served(wire: Asked, info: ServedKind) -> bool:
+    """Whether the server serves the kind in any version that we know."""
+    for version in info.versions:
+        answer = await wire.ask(HttpRequest("GET", f"{path_of_kind(info, version)}?limit=1"))
+        if answer.code != 404:
+            return True
+    return False
+
+
+async def _install(wire: Asked, info: ServedKind) -> str:
+    definition = definition_of(info)
+    name = definition["metadata"]["name"]
+    answer = await wire.ask(HttpRequest("POST", _DEFINITIONS, msgspec.json.encode(definition)))
+    if answer.code not in {201, _THERE}:
+        why = decoded(answer.body).get("message") or answer.trouble or answer.code
+        return f"batchyard: {name}: not installed: {why}"
+    for _ in range(_LOOKS_MAX):
+        found = decoded((await wire.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
+        if is_true(found, ESTABLISHED):
+            return f"batchyard: {name}: installed, version {info.storage_version}"
+        await _a_moment()
+    return f"batchyard: {name}: installed; the server does not serve it yet"
+
+
+async def _a_moment() -> None:
+    loop = asyncio.get_running_loop()
+    passed = loop.create_future()
+    loop.call_later(_LOOKS_EVERY, passed.set_result, None)
+    await passed

@@ -1,12 +1,14 @@
 """A client and an API server with nothing between them but a wire that may break."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from batchyard.api import scheme
 from batchyard.apiserver.request import Response
+from batchyard.apiserver.watching import WatchStream
 from batchyard.base.instant import MILLISECOND
 from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
@@ -53,16 +55,16 @@ class Line:
         watches, self._watches = self._watches, []
         for stream, ended in watches:
             stream.on_news = lambda: None
-            self.kernel.call_soon(lambda ended=ended: ended(HttpAnswer(200, trouble="cut")))
+            self.kernel.call_soon(partial(ended, HttpAnswer(200, trouble="cut")))
 
     def _watch(
         self, request: HttpRequest, told: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
     ) -> None:
         self.asked.append(f"{request.method} {request.path}")
         trouble = self.trouble(request)
-        stream = self.api.answer("GET", request.path) if trouble is None else None
-        if trouble is not None or isinstance(stream, Response):
-            answer = trouble or _of_response(stream)
+        stream = trouble or self.api.answer("GET", request.path)
+        if not isinstance(stream, WatchStream):
+            answer = stream if isinstance(stream, HttpAnswer) else _of_response(stream)
             self.kernel.call_at(self.kernel.now() + _THERE, lambda: ended(answer))
             return
 
@@ -85,7 +87,7 @@ class Line:
         return trouble or _of_response(answer)
 
 
-def _of_response(response: Any) -> HttpAnswer:
+def _of_response(response: Response) -> HttpAnswer:
     return HttpAnswer(response.code, msgspec.json.encode(response.body), None)
 
 

@@ -1,4 +1,4 @@
-"""A client of a server elsewhere sees every change once, whatever happens to the wire, and says what became of writes."""
+"""A client of a server elsewhere sees every change once and says what became of writes, whatever the wire does."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,0 +1,74 @@
+"""CustomResourceDefinitions of kinds that batchyard has itself, for servers that do not have them.
+
+Only the storage version is served there: one server cannot tell the versions of another's kinds from each other
+without asking somebody. The schema is what the field tables say; rules between fields are not in it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from batchyard.api.scheme import ServedKind
+from batchyard.apiserver.openapi.schemas import REFERENCE, Schemas, schemas_of
+
+_OF_PATCHES: Final = ("x-kubernetes-patch-strategy", "x-kubernetes-patch-merge-key", "x-kubernetes-group-version-kind")
+_EITHER: Final = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+_INT_OR_STRING: Final = "x-kubernetes-int-or-string"
+_LIST_TYPE: Final = "x-kubernetes-list-type"
+_LIST_KEYS: Final = "x-kubernetes-list-map-keys"
+
+
+def definition_of(info: ServedKind) -> dict[str, Any]:
+    """The definition of a kind."""
+    version = info.storage_version
+    schemas = schemas_of(info, version)
+    schema = _structural(next(iter(schemas.values())), schemas)
+    schema["properties"] = {**schema["properties"], "metadata": {"type": "object"}}
+    served: dict[str, Any] = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    if info.has_status:
+        served["subresources"] = {"status": {}}
+    names = {
+        "kind": info.kind,
+        "listKind": f"{info.kind}List",
+        "plural": info.plural,
+        "singular": info.singular,
+        "shortNames": list(info.short_names),
+    }
+    scope = "Namespaced" if info.namespaced else "Cluster"
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{info.plural}.{info.group}"},
+        "spec": {"group": info.group, "names": names, "scope": scope, "versions": [served]},
+    }
+
+
+def _structural(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
+    """A schema with all that it refers to within it."""
+    whole = {word: value for word, value in schema.items() if word not in (*_OF_PATCHES, "$ref", "allOf")}
+    for referred in (schema, *schema.get("allOf", ())):
+        if "$ref" in referred:
+            whole = {**schemas[referred["$ref"].removeprefix(REFERENCE)], **whole}
+            whole.pop("x-kubernetes-group-version-kind", None)
+    if "properties" in whole:
+        whole["properties"] = {name: _structural(each, schemas) for name, each in whole["properties"].items()}
+    for inner in ("items", "additionalProperties"):
+        if inner in whole:
+            whole[inner] = _structural(whole[inner], schemas)
+    if _INT_OR_STRING in whole:
+        whole |= _EITHER
+    if not _has_keys(whole):
+        whole.pop(_LIST_TYPE, None)
+        whole.pop(_LIST_KEYS, None)
+    return whole
+
+
+def _has_keys(schema: Mapping[str, Any]) -> bool:
+    """Whether the items of a list must have the fields that they are known by."""
+    items = schema.get("items", {})
+    given = [name for name, each in items.get("properties", {}).items() if "default" in each]
+    return set(schema.get(_LIST_KEYS, ())).issubset((*items.get("required", ()), *given))

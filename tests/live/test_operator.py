@@ -1,0 +1,145 @@
+"""Operators beside a platform: one decides, and when it is gone or stopped another does, and nothing twice."""
+
+import http.client
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live.killing import Client, ask
+from live.operating import Operating, plain_kubeconfig
+from live.running import Running
+from live.test_crashes import WORKLOADS, submitted
+
+OPTIONS = ("--insecure-loopback", "--speed", "60x", "--controllers", "*,-admission")
+#: Leases as short as whole seconds allow.
+ELECTION = (
+    *("--leader-elect-lease-duration", "3s"),
+    *("--leader-elect-renew-deadline", "2s"),
+    *("--leader-elect-retry-period", "500ms"),
+)
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/batchyard"
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path, *OPTIONS) as running:
+        yield running
+
+
+def operator(platform: Running, *options: str) -> Operating:
+    kubeconfig = plain_kubeconfig(platform.kubeconfig.parent, platform.url)
+    return Operating(kubeconfig, "--controllers", "admission", *options)
+
+
+def leading(platform: Running, *options: str) -> Operating:
+    return operator(platform, *options).wait_until("runs admission")
+
+
+def waiting(platform: Running, *options: str) -> Operating:
+    return operator(platform, *options).wait_until("waiting to lead")
+
+
+def submit(platform: Running, numbers: Sequence[int]) -> None:
+    """A queue of two CPUs, if it is not there yet, and Jobs of one."""
+    objects = list(submitted())
+    for path, obj in [*objects[:3], *[objects[3 + number] for number in numbers]]:
+        code, answer = ask(platform.url, "POST", path, obj)
+        assert code == 201 or answer["reason"] == "AlreadyExists", answer
+
+
+def finish(platform: Running, count: int) -> None:
+    """Wait until so many Workloads have finished."""
+    done = set()
+    with Client(platform.url) as client:
+        for event in client.lines(f"{WORKLOADS}?watch=1"):
+            conditions = event["object"].get("status", {}).get("conditions", [])
+            done |= {event["object"]["metadata"]["name"] for c in conditions if c["type"] == "Finished"}
+            if len(done) >= count:
+                return
+
+
+def admissions(platform: Running) -> list[int]:
+    """How often each Workload's quota was reserved, by the Events that say so."""
+    events = ask(platform.url, "GET", "/api/v1/namespaces/default/events")[1]["items"]
+    return [event["count"] for event in events if event["reason"] == "QuotaReserved"]
+
+
+def lease(platform: Running) -> dict[str, Any]:
+    spec: dict[str, Any] = ask(platform.url, "GET", LEASE)[1]["spec"]
+    return spec
+
+
+def test_another_takes_over_from_one_that_is_killed(platform: Running) -> None:
+    with leading(platform, *ELECTION) as leader, waiting(platform, *ELECTION) as standby:
+        submit(platform, range(4))
+        finish(platform, 2)
+        leader.kill()
+        standby.wait_until("runs admission", within=10)
+        submit(platform, range(4, 6))
+        finish(platform, 6)
+        assert lease(platform)["leaseTransitions"] == 1
+        assert standby.end() == 0
+    assert admissions(platform) == [1] * 6
+
+
+def test_a_leader_that_slept_ends_and_writes_nothing_more(platform: Running) -> None:
+    with leading(platform, *ELECTION) as leader, waiting(platform, *ELECTION) as standby:
+        submit(platform, range(3))
+        leader.signal(signal.SIGSTOP)
+        standby.wait_until("runs admission", within=10)
+        submit(platform, range(3, 6))
+        leader.signal(signal.SIGCONT)
+        assert leader.ended() == 1
+        assert "leader election lost" in leader.told()
+        finish(platform, 6)
+        assert standby.process.poll() is None
+    assert admissions(platform) == [1] * 6
+
+
+def test_one_that_is_told_to_end_lets_the_next_lead_at_once(platform: Running) -> None:
+    with leading(platform) as leader, waiting(platform) as standby:
+        assert leader.end() == 0
+        standby.wait_until("runs admission", within=10)
+
+
+def test_health_and_figures_are_told(platform: Running) -> None:
+    port = _free_port()
+    with operator(platform, "--no-leader-elect", "--port", str(port)) as running:
+        running.wait_until("runs admission")
+        submit(platform, range(2))
+        finish(platform, 2)
+        assert _ask_text(port, "/healthz") == (200, "ok")
+        assert _ask_text(port, "/readyz") == (200, "ok")
+        code, text = _ask_text(port, "/metrics")
+    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert code == 200
+    assert figures['leader_election_master_status{name="batchyard"}'] == "1"
+    assert int(figures['rest_client_requests_total{method="PUT",code="200"}']) > 4
+    assert int(figures['controller_runtime_reconcile_total{controller="scheduler"}']) > 0
+
+
+def test_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+    with Running(tmp_path) as platform, Operating(platform.kubeconfig, "--controllers", "jobset") as running:
+        running.wait_until("runs jobset")
+        assert running.end() == 0
+        assert platform.end() == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def _ask_text(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, text
