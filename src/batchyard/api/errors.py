@@ -5,6 +5,7 @@ InvalidObject   all faults of an object at once (an ApiError)
 Conflict        somebody else wrote first, or the object is already there (an ApiError)
 NotFound        no such object (an ApiError)
 Forbidden       an admission plugin or webhook refuses the request (an ApiError)
+Unanswered      the server has not answered, or not with what can be understood (an ApiError)
 NamespaceTerminating  a new object is refused because its Namespace is to go (Forbidden)
 RefusedForNow   a new object is refused for what there is besides it: quota, limits, a missing account (Forbidden)
 """
@@ -66,3 +67,9 @@ class NamespaceTerminating(Forbidden):
 
 class RefusedForNow(Forbidden):
     """What was refused may be allowed later, as it is: others go, or bounds are moved."""
+
+
+class Unanswered(ApiError):  # noqa: N818
+    """The server has not answered, or not with what can be understood: nobody knows what has become of the request."""
+
+    reason = "ServerTimeout"

@@ -16,6 +16,7 @@ from batchyard.api.errors import (
     InvalidObject,
     NamespaceTerminating,
     NotFound,
+    Unanswered,
 )
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import ServedKind
@@ -29,12 +30,6 @@ _LATER: Final = frozenset({429, 503})
 #: Somebody between us and the server gave up.
 _LOST: Final = frozenset({0, 502, 504})
 _SERVERS_OWN: Final = frozenset({"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"})
-
-
-class Unanswered(ApiError):  # noqa: N818 - named as the other refusals
-    """The server has not answered, or not with what can be understood."""
-
-    reason = "ServerTimeout"
 
 
 def kind_of(write: Write) -> str:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.api import scheme
-from batchyard.api.errors import Conflict, Forbidden, InvalidObject, NotFound
+from batchyard.api.errors import Conflict, Forbidden, InvalidObject, NotFound, Unanswered
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND
 from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.client.writes import Unanswered
 from batchyard.ports.client import Create, Delete, EventType, Update, UpdateStatus, WatchEvent, Write, WriteResult
 from unit.client.served import Served
 
