@@ -1,0 +1,141 @@
+"""Where a scene can be played: in this process in virtual time, or in two processes over HTTP."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from batchyard.api import scheme
+from batchyard.api.decode import decode
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Obj, key_of
+from batchyard.api.scheme import kind_info
+from batchyard.base.instant import SECOND, Instant
+from batchyard.client.places import path_of, path_of_kind
+from batchyard.core.machines import instances
+from batchyard.ports.client import UpdateStatus
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import World
+from contract.outcome import differences, outcome
+from contract.scenes import Scene, Step
+from live.killing import ask
+from live.operating import Operating, plain_kubeconfig
+from live.running import Running
+
+_LOOKS_EVERY = 0.05  # seconds
+_SCENE = """
+apiVersion: sim.batchyard.dev/v1alpha1
+kind: Scenario
+metadata: {{name: scene}}
+spec: {{fairSharing: {fair_sharing}}}
+"""
+
+
+class InProcess:
+    """A simulated world."""
+
+    def __init__(self, scene: Scene) -> None:
+        texts = [] if scene.cluster is None else [(str(scene.cluster), scene.cluster.read_text("utf-8"))]
+        texts.append(("scene.yaml", _SCENE.format(fair_sharing=str(scene.fair_sharing).lower())))
+        self.world = World(make_scenario(read_manifests(texts)))
+        self._until = 0
+        self.play(Step(lasts=1))
+
+    def play(self, step: Step) -> dict[str, Any]:
+        """What has become of everything after a step."""
+        for given in step.objects:
+            decoded = decode(given)
+            assert decoded.obj is not None, decoded.faults
+            self.world.apply(decoded.obj)
+        if step.crash:
+            victim = victim_of(step.crash, self.world.objects)
+            self.world.submit(UpdateStatus(instances.in_phase(victim, instances.CRASHED, self.world.kernel.now())))
+        self._until += int(step.lasts * SECOND)
+        self.world.run_until(self._until)
+        self.world.settle()
+        assert not self.world.refused
+        return outcome(self.world.objects)
+
+
+class OverHttp:
+    """A platform and an operator, each a process, and HTTP between them."""
+
+    def __init__(self, folder: Path, scene: Scene) -> None:
+        self._scene = scene
+        self._folder = folder
+        self._started = ExitStack()
+        self._port = 0
+        self.running = self._run()
+        self._port = int(self.running.url.rpartition(":")[2])
+        self.operator = self._operate()
+
+    def kill_platform(self) -> None:
+        """End the platform without warning, and start it again where it was."""
+        self.running.kill()
+        self.running = self._run()
+
+    def kill_operator(self) -> None:
+        """End the operator without warning, and start another."""
+        self.operator.kill()
+        self.operator = self._operate()
+
+    def play(self, step: Step, wanted: Mapping[str, Any], within: float = 30) -> None:
+        """Do a step, and wait until all is as wanted."""
+        for obj in step.objects:
+            self._send("POST", _place(obj), obj, {201})
+        if step.crash:
+            self._crash(victim_of(step.crash, self.objects))
+        found: dict[str, Any] = {}
+        for _ in range(int(within / _LOOKS_EVERY)):
+            found = outcome(self.objects)
+            if found == wanted:
+                return
+            threading.Event().wait(_LOOKS_EVERY)
+        raise AssertionError("\n".join([*differences(wanted, found), self.operator.told()]))
+
+    def objects(self, kind: str) -> Sequence[Obj]:
+        """All objects of a kind."""
+        info = kind_info(kind)
+        code, listed = ask(self.running.url, "GET", path_of_kind(info, info.storage_version))
+        assert code == 200, listed
+        return [{"apiVersion": info.api_version, "kind": info.kind, **item} for item in listed["items"]]
+
+    def _crash(self, instance: Obj) -> None:
+        now: Instant = ask(self.running.url, "GET", "/batchyard/status")[1]["instant"]
+        place = f"{path_of(kind_info(scheme.INSTANCE), 'v1alpha1', '', instance['metadata']['name'])}/status"
+        self._send("PUT", place, instances.in_phase(instance, instances.CRASHED, now), {200})
+
+    def _send(self, method: str, path: str, obj: Obj, wanted: set[int]) -> None:
+        code, answer = ask(self.running.url, method, path, obj)
+        assert code in wanted, answer
+
+    def _run(self) -> Running:
+        rest = ",".join(["*", *[f"-{name}" for name in self._scene.controllers.split(",")]])
+        options = ["--insecure-loopback", "--speed", f"{self._scene.speed}x", "--controllers", rest]
+        options += [] if self._scene.cluster is None else ["--cluster", str(self._scene.cluster)]
+        return self._started.enter_context(Running(self._folder, "--port", str(self._port), *options))
+
+    def _operate(self) -> Operating:
+        kubeconfig = plain_kubeconfig(self._folder, self.running.url)
+        options = ("--no-leader-elect", "--controllers", self._scene.controllers, *self._scene.options)
+        return self._started.enter_context(Operating(kubeconfig, *options)).wait_until("batchyard: runs")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._started.close()
+
+
+def victim_of(jobset: str, objects: Callable[[str], Sequence[Obj]]) -> Obj:
+    """The machine of the first pod of a JobSet."""
+    pods = [pod for pod in objects(scheme.POD) if pod["metadata"]["name"].startswith(f"{jobset}-slice-0-0-")]
+    node = pods[0]["spec"]["nodeName"]
+    return next(found for found in objects(scheme.INSTANCE) if found["metadata"]["name"] == node)
+
+
+def _place(obj: Obj) -> str:
+    key = key_of({**obj, "metadata": {"namespace": "", **obj["metadata"]}})
+    info = kind_info(key.kind)
+    return path_of(info, obj["apiVersion"].rpartition("/")[2], key.namespace)

@@ -1,0 +1,171 @@
+"""Scenes that must end alike wherever the controllers run: what is applied, and how long things take to settle."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Obj = Mapping[str, Any]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMESPACE = "default"
+_LONG = "1000h"
+KUEUE = "kueue.x-k8s.io/v1beta2"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Objects that are applied, or nodes whose machines crash, and how many seconds later all has settled."""
+
+    objects: Sequence[Obj] = ()
+    lasts: float = 10
+    crash: str = ""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What happens, which controllers run elsewhere, and how fast time may run."""
+
+    steps: Sequence[Step]
+    controllers: str = "admission"
+    speed: int = 60
+    fair_sharing: bool = False
+    cluster: Path | None = None
+    #: What an operator is told besides.
+    options: Sequence[str] = field(default=())
+
+
+def flavor(name: str) -> Obj:
+    return {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": name}}
+
+
+def queue(name: str, cpu: int | Mapping[str, int], cohort: str = "", **spec: Any) -> list[Obj]:
+    """A ClusterQueue with so many CPUs, by flavor, and its LocalQueue."""
+    quotas = {"plain": cpu} if isinstance(cpu, int) else cpu
+    flavors = [{"name": each, "resources": [{"name": "cpu", "nominalQuota": n}]} for each, n in quotas.items()]
+    spec = {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": ["cpu"], "flavors": flavors}], **spec}
+    if cohort:
+        spec["cohortName"] = cohort
+    local = {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"clusterQueue": name}}
+    return [
+        {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec},
+        {"apiVersion": KUEUE, "kind": "LocalQueue", **local},
+    ]
+
+
+def pod(cpu: int = 1, **spec: Any) -> Obj:
+    container = {"name": "main", "image": "python:3.12", "resources": {"requests": {"cpu": str(cpu)}}}
+    return {"spec": {"restartPolicy": "Never", "containers": [container], **spec}}
+
+
+def job(name: str, queue: str, count: int = 1, priority: str = "", **notes: str) -> Obj:
+    """A Job of so many CPUs; unless it says how long it runs it outlasts the scene."""
+    labels = {"kueue.x-k8s.io/queue-name": queue}
+    if priority:
+        labels["kueue.x-k8s.io/priority-class"] = priority
+    annotations = {
+        f"batchyard.dev/{note.replace('_', '-')}": text for note, text in {"runtime": _LONG, **notes}.items()
+    }
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels, "annotations": annotations}
+    spec = {"suspend": True, "parallelism": count, "completions": count, "template": pod()}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def jobset(name: str, queue: str, replicas: int, runtime: str, exit_code: str, **spec: Any) -> Obj:
+    """A JobSet of Jobs with one pod each."""
+    notes = {"batchyard.dev/runtime": runtime, "batchyard.dev/exit-code": exit_code}
+    metadata = {
+        "name": name,
+        "namespace": NAMESPACE,
+        "labels": {"kueue.x-k8s.io/queue-name": queue},
+        "annotations": notes,
+    }
+    template = {"spec": {"backoffLimit": 0, "parallelism": 1, "completions": 1, "template": pod()}}
+    jobs = [{"name": "worker", "replicas": replicas, "template": template}]
+    spec = {"suspend": True, "replicatedJobs": jobs, **spec}
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": spec}
+
+
+def priority(name: str, value: int) -> Obj:
+    return {"apiVersion": KUEUE, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
+
+
+def of_example(*parts: str, runtime: str = "") -> list[Obj]:
+    """The objects of an example's file, as a user applies them: when they come is said by the steps."""
+    own = {"batchyard.dev/runtime": runtime} if runtime else {}
+    objects: list[Obj] = []
+    for obj in yaml.safe_load_all(EXAMPLES.joinpath(*parts).read_text("utf-8")):
+        notes = {k: v for k, v in obj["metadata"].get("annotations", {}).items() if k != "batchyard.dev/submit-at"}
+        objects.append({**obj, "metadata": {**obj["metadata"], "annotations": {**notes, **own}}})
+    return objects
+
+
+PREEMPTION = Scene(
+    [
+        Step([flavor("plain"), priority("high", 100), priority("low", 1)]),
+        Step(queue("shared", 4, preemption={"withinClusterQueue": "LowerPriority"})),
+        Step([job("low-1", "shared", 2, "low")]),
+        Step([job("low-2", "shared", 2, "low")]),
+        Step([job("waits", "shared", 1, "low")]),
+        Step([job("high", "shared", 2, "high", runtime="60s")], 30),
+        Step([], 120),
+    ]
+)
+BORROWING = Scene(
+    [
+        Step([flavor("plain"), flavor("spare")]),
+        Step(queue("red", {"plain": 2, "spare": 1}, "all", preemption={"reclaimWithinCohort": "Any"})),
+        Step(queue("blue", {"plain": 2, "spare": 1}, "all", preemption={"reclaimWithinCohort": "Any"})),
+        Step([job("red-1", "red", 2)]),
+        Step([job("red-2", "red", 2)]),
+        Step([job("red-3", "red", 1)]),
+        Step([job("red-4", "red", 2)]),
+        Step([job("blue-1", "blue", 2)], 30),
+    ]
+)
+FAIR_SHARING = Scene(
+    [
+        Step([flavor("plain")]),
+        *[
+            Step(queue(name, quota, "all", fairSharing={"weight": weight}, preemption={"reclaimWithinCohort": "Any"}))
+            for name, quota, weight in (("a", 0, "1"), ("b", 0, "2"), ("lender", 6, "1"))
+        ],
+        *[Step([job(f"a-{number}", "a")]) for number in range(6)],
+        *[Step([job(f"b-{number}", "b")], 20) for number in range(4)],
+    ],
+    fair_sharing=True,
+    options=("--fair-sharing",),
+)
+FAILING = Scene(
+    [
+        Step([flavor("plain")]),
+        Step(queue("shared", 4)),
+        Step([jobset("fails", "shared", 2, "30s", "1", failurePolicy={"maxRestarts": 2})], 40),
+        Step([jobset("works", "shared", 3, "60s", "0")], 120),
+        Step([], 240),
+    ],
+    controllers="admission,jobset",
+)
+PROVISIONING = Scene(
+    [
+        Step(of_example("dws", "platform.yaml"), 60),
+        Step(of_example("dws", "jobs.yaml")[1:2], 1200),
+        Step(of_example("dws", "jobs.yaml")[2:3], 1800),
+    ],
+    controllers="admission,provisioning",
+    speed=300,
+    cluster=EXAMPLES / "dws" / "cluster.yaml",
+)
+HOTSWAP = Scene(
+    [
+        Step(of_example("hotswap", "platform.yaml"), 400),
+        Step(of_example("hotswap", "jobsets.yaml", runtime=_LONG)[:1], 200),
+        Step(of_example("hotswap", "jobsets.yaml", runtime=_LONG)[1:], 200),
+        Step(crash="high-jax-trillium", lasts=1500),
+    ],
+    controllers="admission,jobset,hotswap",
+    speed=200,
+    cluster=EXAMPLES / "hotswap" / "cluster.yaml",
+)
