@@ -65,9 +65,7 @@ def job(name: str, queue: str, count: int = 1, priority: str = "", **notes: str)
     labels = {"kueue.x-k8s.io/queue-name": queue}
     if priority:
         labels["kueue.x-k8s.io/priority-class"] = priority
-    annotations = {
-        f"batchyard.dev/{note.replace('_', '-')}": text for note, text in {"runtime": _LONG, **notes}.items()
-    }
+    annotations = {f"batchyard.dev/{note}": text for note, text in {"runtime": _LONG, **notes}.items()}
     metadata = {"name": name, "namespace": NAMESPACE, "labels": labels, "annotations": annotations}
     spec = {"suspend": True, "parallelism": count, "completions": count, "template": pod()}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
