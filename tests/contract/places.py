@@ -24,6 +24,7 @@ from live.operating import Operating, plain_kubeconfig
 from live.running import Running
 
 _LOOKS_EVERY = 0.05  # seconds
+_LOOKS_MAX = 400
 _SCENE = """
 apiVersion: sim.batchyard.dev/v1alpha1
 kind: Scenario
@@ -65,10 +66,10 @@ class OverHttp:
         self._scene = scene
         self._folder = folder
         self._started = ExitStack()
-        self._port = 0
+        self.port = 0
         self.running = self._run()
-        self._port = int(self.running.url.rpartition(":")[2])
-        self.operator = self._operate()
+        self.port = int(self.running.url.rpartition(":")[2])
+        self.operator = self._operate(self.running.url)
 
     def kill_platform(self) -> None:
         """End the platform without warning, and start it again where it was."""
@@ -77,17 +78,29 @@ class OverHttp:
 
     def kill_operator(self) -> None:
         """End the operator without warning, and start another."""
-        self.operator.kill()
-        self.operator = self._operate()
+        self.operate_at(self.running.url)
 
-    def play(self, step: Step, wanted: Mapping[str, Any], within: float = 30) -> None:
+    def operate_at(self, url: str) -> None:
+        """Let another operator take the place of the one that is there, and reach the platform so."""
+        self.operator.kill()
+        self.operator = self._operate(url)
+
+    def play(self, step: Step, wanted: Mapping[str, Any]) -> None:
         """Do a step, and wait until all is as wanted."""
+        self.apply(step)
+        self.wait_for(wanted)
+
+    def apply(self, step: Step) -> None:
+        """Do a step."""
         for obj in step.objects:
             self._send("POST", _place(obj), obj, {201})
         if step.crash:
             self._crash(victim_of(step.crash, self.objects))
+
+    def wait_for(self, wanted: Mapping[str, Any]) -> None:
+        """Wait until all is as wanted."""
         found: dict[str, Any] = {}
-        for _ in range(int(within / _LOOKS_EVERY)):
+        for _ in range(_LOOKS_MAX):
             found = outcome(self.objects)
             if found == wanted:
                 return
@@ -114,10 +127,10 @@ class OverHttp:
         rest = ",".join(["*", *[f"-{name}" for name in self._scene.controllers.split(",")]])
         options = ["--insecure-loopback", "--speed", f"{self._scene.speed}x", "--controllers", rest]
         options += [] if self._scene.cluster is None else ["--cluster", str(self._scene.cluster)]
-        return self._started.enter_context(Running(self._folder, "--port", str(self._port), *options))
+        return self._started.enter_context(Running(self._folder, "--port", str(self.port), *options))
 
-    def _operate(self) -> Operating:
-        kubeconfig = plain_kubeconfig(self._folder, self.running.url)
+    def _operate(self, url: str) -> Operating:
+        kubeconfig = plain_kubeconfig(self._folder, url)
         options = ("--no-leader-elect", "--controllers", self._scene.controllers, *self._scene.options)
         return self._started.enter_context(Operating(kubeconfig, *options)).wait_until("batchyard: runs")
 
@@ -126,6 +139,14 @@ class OverHttp:
 
     def __exit__(self, *_: object) -> None:
         self._started.close()
+
+
+def play_both(scene: Scene, folder: Path) -> None:
+    """Play a scene in both places, side by side; AssertionError where they differ."""
+    near = InProcess(scene)
+    with OverHttp(folder, scene) as far:
+        for step in scene.steps:
+            far.play(step, near.play(step))
 
 
 def victim_of(jobset: str, objects: Callable[[str], Sequence[Obj]]) -> Obj:

@@ -140,7 +140,7 @@ FAILING = Scene(
     [
         Step([flavor("plain")]),
         Step(queue("shared", 4)),
-        Step([jobset("fails", "shared", 2, "30s", "1", failurePolicy={"maxRestarts": 2})], 40),
+        Step([jobset("fails", "shared", 1, "30s", "1", failurePolicy={"maxRestarts": 2})], 40),
         Step([jobset("works", "shared", 3, "60s", "0")], 120),
         Step([], 240),
     ],

@@ -113,8 +113,9 @@ class Informer:
         return self._differences(found, self.revision)
 
     def told(self, lines: Sequence[bytes]) -> Sequence[WatchEvent]:
-        """Take in lines of a watch."""
-        self._has_told = True
+        """Take in lines of a watch; that there are none yet says that the server has answered."""
+        self.trouble = ""
+        self._has_told = self._has_told or bool(lines)
         events: list[WatchEvent] = []
         for line in lines:
             if not self._knows_where:

@@ -65,6 +65,7 @@ class HttpTransport:
                     if response.status == _UNAUTHORIZED:
                         await self._has_renewed()
                     return await _answer(response)
+                told(())
                 await _read_lines(response, told)
         except _BROKEN as error:
             return _broken(error)
