@@ -64,6 +64,7 @@ class Line:
         trouble = self.trouble(request)
         stream = trouble or self.api.answer("GET", request.path)
         if not isinstance(stream, WatchStream):
+            assert isinstance(stream, HttpAnswer | Response), stream
             answer = stream if isinstance(stream, HttpAnswer) else _of_response(stream)
             self.kernel.call_at(self.kernel.now() + _THERE, lambda: ended(answer))
             return
