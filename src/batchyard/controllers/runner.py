@@ -31,6 +31,7 @@ from batchyard.api.errors import ApiError, Conflict, Forbidden, NotFound, Refuse
 from batchyard.api.meta import Key
 from batchyard.base.check import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant
+from batchyard.controllers.turns import Turns
 from batchyard.controllers.workqueue import Lane, WakeUp, WorkQueue
 from batchyard.ports.client import Client, EventType, WatchEvent, WriteResult
 from batchyard.ports.controller import Controller, EventRecord, Outcome
@@ -70,11 +71,10 @@ class Runner:
         "_flights",
         "_kernel",
         "_lanes_by_kind",
-        "_pace",
         "_queue",
         "_sink",
         "_stopped",
-        "_turn",
+        "_turns",
     )
 
     def __init__(
@@ -91,14 +91,13 @@ class Runner:
         self._kernel = kernel
         self._client = client
         self._sink = sink
-        self._pace = pace
+        self._turns = Turns(kernel, pace)
         self._defects = defects
         self._queue = WorkQueue(controllers)
         self._lanes_by_kind: dict[str, Sequence[tuple[KeysFor, Lane]]] = {}
         self._flights = 0
         self._draining_soon = False
         self._stopped = False
-        self._turn: Instant | None = None  # of the higher ranks, that the kernel knows of
         client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
@@ -173,7 +172,7 @@ class Runner:
         """Check what must hold between two pieces of work."""
         self._queue.validate()
         invariant(self._flights >= 0, "no more outcomes land than were submitted")
-        will_drain = self._draining_soon or self._turn is not None
+        will_drain = self._draining_soon or self._turns.is_awaited
         invariant(will_drain or not self._queue or not self._is_quiet(), "keys do not wait without a drain")
 
     def _lane(self, controller: str) -> Lane:
@@ -203,27 +202,13 @@ class Runner:
                 if not self._is_quiet():
                     self._drain_when_quiet()
                     return
-                if self._pace is None:
-                    self._reconcile(*line.popleft(), now)
-                elif (turn := self._pace.next_turn()) > now:
-                    self._drain_at(turn)
+                if not self._turns.has_come(now, self._drain_soon):
                     return
-                else:
-                    self._pace.take(partial(self._reconcile, *line.popleft(), now))
+                self._turns.take(partial(self._reconcile, *line.popleft(), now))
 
     def _is_quiet(self) -> bool:
         """Whether no write is under way and no change undelivered."""
         return self._flights == 0 and self._client.settled()
-
-    def _drain_at(self, turn: Instant) -> None:
-        """Drain again when it is the turn of the higher ranks, once; a change before that does so by itself."""
-        if turn != self._turn:
-            self._turn = turn
-            self._kernel.call_at(turn, self._take_turn)
-
-    def _take_turn(self) -> None:
-        self._turn = None
-        self._drain_soon()
 
     def _drain_when_quiet(self) -> None:
         """Drain again after the client's delivery; the landing of our own writes does that by itself."""

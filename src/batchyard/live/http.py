@@ -68,9 +68,8 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """A connection is there, its handshake done."""
         self._transport = transport
-        certificate = transport.get_extra_info("peercert")
+        certificate, address = transport.get_extra_info("peercert"), transport.get_extra_info("peername")
         self.peer = peer_of(certificate) if certificate else None
-        address = transport.get_extra_info("peername")
         self._requests = Requests(self, str(address[0]) if address else "")
         if not self._connections.enter(self):
             self._requests.is_over = True
