@@ -110,3 +110,4 @@ def test_fields_are_explained(platform: Running) -> None:
     assert told.splitlines()[:2] == ["GROUP:      kueue.x-k8s.io", "KIND:       ClusterQueue"]
     assert "ENUM:\n    StrictFIFO\n    BestEffortFIFO\n" in told
     assert "backoffLimit" in platform.kubectl("explain", "job.spec")
+    assert "How many pods are to succeed." in platform.kubectl("explain", "job.spec.completions")

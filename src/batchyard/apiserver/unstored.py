@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from batchyard.api.schema.descriptions import description
 from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.built_in import BuiltIn
 from batchyard.apiserver.openapi.schemas import schema_name
@@ -19,7 +20,11 @@ class Unstored(BuiltIn):
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Its schema in a version, as OpenAPI has it: fields are looked at when it is answered."""
         kind = {"group": self._info.group, "version": version, "kind": self._info.kind}
-        schema = {"type": "object", "x-kubernetes-group-version-kind": [kind]}
+        schema = {
+            "type": "object",
+            "description": description(self._info.kind),
+            "x-kubernetes-group-version-kind": [kind],
+        }
         return {schema_name(self._info, version): schema}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from batchyard.api.schema.descriptions import description
 from batchyard.api.schema.tables import NATIVE, Field, Scope, scope, scope_for
 from batchyard.api.scheme import ServedKind
 
@@ -66,18 +67,26 @@ def _with_all_referred(first: str, of: Scope, type_name: str) -> Schemas:
         name, within, type_name = waiting.pop()
         if name not in found:
             fields = within.fields(type_name)
-            found[name] = _object(fields, within)
+            found[name] = _object(type_name, fields, within)
             waiting += list(_referred(fields, within))
     return found
 
 
-def _object(fields: Mapping[str, Field], within: Scope) -> dict[str, Any]:
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {name: _schema(field, within) for name, field in fields.items()},
+def _object(type_name: str, fields: Mapping[str, Field], within: Scope) -> dict[str, Any]:
+    properties = {
+        name: _described(_schema(field, within), description(type_name, name)) for name, field in fields.items()
     }
+    about = "" if "." in type_name else description(type_name)  # within a CRD a type is but one field's
+    schema = _described({"type": "object", "properties": properties}, about)
     required = [name for name, field in fields.items() if field.required]
     return {**schema, "required": required} if required else schema
+
+
+def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    """A schema that says what it is of; a reference says nothing itself."""
+    if not text:
+        return schema
+    return {"allOf": [schema], "description": text} if "$ref" in schema else {**schema, "description": text}
 
 
 def _schema(field: Field, within: Scope) -> dict[str, Any]:
