@@ -9,7 +9,6 @@ from batchyard.api.schema import tables
 from batchyard.api.schema.descriptions import description
 from batchyard.api.schema.tables import scope_for
 
-
 #: Kinds of which nothing is stored.
 ASKED = (
     *("APIService", "Binding", "ComponentStatus", "LocalSubjectAccessReview", "NodeMetrics", "PodMetrics"),
