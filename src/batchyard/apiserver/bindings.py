@@ -78,8 +78,11 @@ def _sent(request: Request) -> Mapping[str, Any]:
     if not isinstance(sent, Mapping) or sent.get("kind", _KIND) != _KIND:
         raise bad_request("the body of the request is no Binding")
     metadata = sent.get("metadata") or {}
-    if not isinstance(metadata, Mapping) or not isinstance(metadata.get("annotations") or {}, Mapping):
+    if not isinstance(metadata, Mapping):
         raise bad_request("the metadata of the Binding is no object")
+    annotations = metadata.get("annotations") or {}
+    if not isinstance(annotations, Mapping) or not all(isinstance(text, str) for text in annotations.values()):
+        raise bad_request("the annotations of the Binding are no texts")
     return {**sent, "metadata": metadata}
 
 

@@ -24,7 +24,10 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
         "spec.restartPolicy",
         "spec.schedulerName",
         "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.nominatedNodeName",
         "status.phase",
+        "status.podIP",
     ),
     scheme.NODE: ("spec.unschedulable",),
     scheme.JOB: ("status.successful",),
@@ -35,6 +38,10 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
         *("involvedObject.fieldPath", "reason", "reportingComponent", "source", "type"),
     ),
 }
+
+
+#: What fields are that are not told.
+_UNTOLD: Final = {"spec.hostNetwork": "false", "spec.unschedulable": "false", "status.succeeded": "0"}
 
 
 class Selection(NamedTuple):
@@ -117,5 +124,5 @@ def _field(obj: Obj, path: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
-        return {"spec.unschedulable": "false", "status.succeeded": "0"}.get(path, "")
+        return _UNTOLD.get(path, "")
     return str(value)

@@ -16,6 +16,8 @@ from batchyard.ports.kernel import Kernel, Ticket
 from batchyard.runtime.durations import Plan, plan_of
 from batchyard.runtime.pod_log import Run, first_lines, last_line, lost_line, run_in, run_since, saves
 
+#: What containers do that run before the others: it takes them no time.
+_AT_ONCE: Final = Plan(0, 0)
 _SIMULATED: Final = "is simulated: it has no process"
 
 
@@ -33,7 +35,8 @@ class SimulatedContainers:
         """The log of the container's last run, or of the one before."""
         run = run_in(pod, container, previous=previous)
         assert run is not None, "whoever asks for the log of a run has seen that there is one"
-        log = SimulatedLog(pod, container, run, plan_of(pod, self._reader), self._kernel, previous=previous)
+        plan = _AT_ONCE if _prepares(pod, container) else plan_of(pod, self._reader)
+        log = SimulatedLog(pod, container, run, plan, self._kernel, previous=previous)
         if not log.is_over:
             self._follow(key_of(pod), log)
         return log
@@ -149,6 +152,12 @@ class SimulatedLog:
     def _wake(self) -> None:
         self._ticket = None
         self.on_news()
+
+
+def _prepares(pod: Obj, container: str) -> bool:
+    """Whether a container runs to its end before the others start."""
+    found = pod["spec"].get("initContainers") or ()
+    return any(each["name"] == container and each.get("restartPolicy") != "Always" for each in found)
 
 
 def _requested(container: Mapping[str, Any]) -> Usage:

@@ -105,10 +105,10 @@ class Api:
         self.stored = Stored(window, start)
         self.tokens = Tokens(self.stored, Sealed(), self.stored.kernel.now)
         built_in = [events_resource(), *built_in_resources(), definition_resource()]
-        containers = SimulatedContainers(self.stored.client, self.stored.kernel)
-        self.stored.join(containers)
+        self.containers = SimulatedContainers(self.stored.client, self.stored.kernel)
+        self.stored.join(self.containers)
         self.index = AdmissionIndex()
-        served = with_subresources(built_in, self.stored, containers, self.index, self.stored.kernel.now)
+        served = with_subresources(built_in, self.stored, self.containers, self.index, self.stored.kernel.now)
         security = security_of(self.stored, served, self.tokens)
         self.stored.store.listen(security.rbac.observe)
         self.audited: list[Audited] = []

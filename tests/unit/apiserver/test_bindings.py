@@ -55,6 +55,7 @@ def test_a_dry_run_binds_nothing(api: Api) -> None:
         (binding(node=""), 422),
         (binding(uid="another"), 409),
         (binding(namespace="other"), 400),
+        (binding(annotations={"a": 1}), 400),
         ({"kind": "Pod"}, 400),
         ([], 400),
     ],

@@ -134,6 +134,36 @@ def test_who_follows_a_pod_that_vanishes_is_told_so() -> None:
     assert stream.is_over
 
 
+def test_a_log_that_nobody_reads_any_more_is_forgotten() -> None:
+    api = api_with(pod(RUNNING), 10)
+    stream = api.stream(f"{LOG}?follow=true")
+    stream.take()
+    stream.end()
+    stream.take()
+    assert stream.is_over
+    assert api.stored.kernel.next_instant() is None
+
+
+def test_when_the_platform_ends_logs_do_too() -> None:
+    api = api_with(pod(RUNNING), 10)
+    stream = api.stream(f"{LOG}?follow=true")
+    api.containers.end()
+    assert words(b"".join(stream.take()).decode()) == ["0 started:"]
+    assert stream.is_over
+    api.containers.end()
+    late = api.stream(f"{LOG}?follow=true")
+    assert words(b"".join(late.take()).decode()) == ["0 started:"]
+    assert late.is_over
+
+
+def test_what_prepares_a_pod_takes_no_time() -> None:
+    obj = pod({"terminated": {**ENDED, "exitCode": 0, "finishedAt": STARTED}})
+    status = {**obj["status"], "initContainerStatuses": [{**obj["status"]["containerStatuses"][0], "name": "first"}]}
+    spec = {**obj["spec"], "initContainers": [{"name": "first", "image": "image"}]}
+    text = api_with({**obj, "spec": spec, "status": status}, 200).get(f"{LOG}?container=first")
+    assert words(text) == ["0 started:", "0 finished:"]
+
+
 @pytest.mark.parametrize("part", ["exec", "attach", "portforward", "proxy/metrics"])
 def test_what_needs_a_process_is_refused(part: str) -> None:
     answer = api_with(pod(RUNNING)).ask("GET", f"/api/v1/namespaces/team/pods/pod/{part}")

@@ -107,5 +107,5 @@ RESOURCE_QUOTAS: Final = (
     (Column("Limit"), lambda obj, _now: _used(obj, is_limit=True)),
     AGE,
 )
-LIMIT_RANGES: Final = (NAME, (Column("Created At", type="date"), at("metadata", "creationTimestamp")))
+LIMIT_RANGES: Final = (NAME, (Column("Created At", type="date"), cells.created))
 NETWORK_POLICIES: Final = (NAME, (Column("Pod-Selector"), cells.selector("spec", "podSelector")), AGE)

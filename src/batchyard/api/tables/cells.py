@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj
-from batchyard.api.times import parse_time
-from batchyard.base.instant import Instant, format_age
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.instant import SECOND, Instant, format_age
 
 Cell: TypeAlias = Callable[[Obj, Instant], str]
 
@@ -38,6 +38,12 @@ def age(obj: Obj, now: Instant) -> str:
     """How long ago the object was made."""
     created = obj["metadata"].get("creationTimestamp")
     return format_age(now - parse_time(created)) if created else UNKNOWN
+
+
+def created(obj: Obj, _now: Instant) -> str:
+    """When the object was made, to the second."""
+    made = obj["metadata"].get("creationTimestamp")
+    return format_time(parse_time(made) // SECOND * SECOND) if made else UNKNOWN
 
 
 def at(*path: str, default: Any = None) -> Cell:

@@ -16,7 +16,7 @@ _PENDING: Final = (Column("Pending Workloads", type="integer"), at("status", "pe
 _ADMITTED: Final = at("status", "admittedWorkloads")
 _TEMPLATE: Final = ("spec", "template", "spec")
 _SYSTEM: Final = ("status", "nodeInfo")
-_ROLE: Final = (_NAME, (Column("Created At", type="date"), rbac.created))
+_ROLE: Final = (_NAME, (Column("Created At", type="date"), cells.created))
 _BINDING: Final = (
     _NAME,
     (Column("Role"), rbac.role),

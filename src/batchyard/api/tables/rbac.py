@@ -1,13 +1,8 @@
 """Cells of roles and their bindings. Source: Kubernetes's pkg/printers/internalversion."""
 
 from batchyard.api.meta import Obj
-from batchyard.api.tables.cells import UNKNOWN, Cell
+from batchyard.api.tables.cells import Cell
 from batchyard.base.instant import Instant
-
-
-def created(obj: Obj, _now: Instant) -> str:
-    """When a role was made."""
-    return str(obj["metadata"].get("creationTimestamp") or UNKNOWN)
 
 
 def role(obj: Obj, _now: Instant) -> str:
