@@ -67,3 +67,13 @@ def test_whoever_is_known_may_look_around() -> None:
     assert rbac.decide(Attributes(known, "get", path="/openapi/v3")).allowed
     assert rbac.decide(Attributes(unknown, "get", path="/healthz")).allowed
     assert not rbac.decide(Attributes(unknown, "get", path="/apis")).allowed
+
+
+def test_who_looks_at_queues_and_usage() -> None:
+    rbac, visibility = platform(), "visibility.kueue.x-k8s.io"
+    assert may(rbac, "kueue-batch-user-role", "get", f"localqueues/pendingworkloads.{visibility}")
+    assert not may(rbac, "kueue-batch-user-role", "get", f"clusterqueues/pendingworkloads.{visibility}")
+    assert may(rbac, "kueue-batch-admin-role", "get", f"clusterqueues/pendingworkloads.{visibility}")
+    assert may(rbac, "view", "list", "pods.metrics.k8s.io")
+    assert may(rbac, "view", "get", "pods/log")
+    assert not may(rbac, "view", "create", "pods/exec")
