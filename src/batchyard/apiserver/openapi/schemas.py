@@ -24,6 +24,12 @@ _SCALARS: Final[Mapping[str, Mapping[str, Any]]] = {
     "bytes": {"type": "string", "format": "byte"},
     "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
+#: Kubernetes's own kinds have quantities as a type of their own.
+_QUANTITY: Final = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_QUANTITY_SCHEMA: Final[dict[str, Any]] = {
+    "description": "An amount of a resource: 500m, 2, 10Gi.",
+    "x-kubernetes-int-or-string": True,
+}
 _METADATA: Final = "ObjectMeta"
 _FACTS: Final[Mapping[str, str]] = {
     "default": "default",
@@ -69,7 +75,7 @@ def _with_all_referred(first: str, of: Scope, type_name: str) -> Schemas:
             fields = within.fields(type_name)
             found[name] = _object(type_name, fields, within)
             waiting += list(_referred(fields, within))
-    return found
+    return {**found, _QUANTITY: _QUANTITY_SCHEMA} if of.name == NATIVE else found
 
 
 def _object(type_name: str, fields: Mapping[str, Field], within: Scope) -> dict[str, Any]:
@@ -96,6 +102,8 @@ def _schema(field: Field, within: Scope) -> dict[str, Any]:
         return {"type": "array", "items": _schema(field.element, within), **facts}
     if field.is_map:
         return {"type": "object", "additionalProperties": _schema(field.element, within), **facts}
+    if field.expression == "quantity" and within.name == NATIVE:
+        return {"allOf": [{"$ref": REFERENCE + _QUANTITY}], **facts} if facts else {"$ref": REFERENCE + _QUANTITY}
     if not field.is_object:
         return {**_SCALARS[field.expression], **facts}
     reference = {"$ref": REFERENCE + _type_name(field.expression, within)}
