@@ -24,6 +24,8 @@ _GO_TYPES: Final[Mapping[str, str]] = {
     "int64": "int64",
     "bytes": "[]uint8",
 }
+#: Types that read themselves.
+_NAMED: Final = {"quantity": "resource.Quantity", "time": "v1.Time", "int-or-string": "intstr.IntOrString"}
 _BITS: Final = {"int": 63, "int32": 31, "int64": 63}
 _TEXTS: Final = frozenset({"string", "bytes"})
 
@@ -118,9 +120,12 @@ def _go_type(field: Field) -> str:
     """The type of a field as Go names it, as far as the field tables know."""
     if field.is_list:
         return f"[]{_go_type(field.element)}"
+    if field.expression == "{quantity}":
+        return "v1.ResourceList"
     if field.is_map:
         return f"map[string]{_go_type(field.element)}"
-    return _GO_TYPES.get(field.expression) or f"v1.{_short(field.expression)}"
+    known = _GO_TYPES.get(field.expression) or _NAMED.get(field.expression)
+    return known or f"v1.{_short(field.expression)}"
 
 
 def _short(type_name: str) -> str:

@@ -37,6 +37,12 @@ INTO = "json: cannot unmarshal {} into Go struct field {} of type {}"
             {"spec": {"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "many"}}}]}}}},
             "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
         ),
+        (
+            {"spec": {"template": {"spec": {"containers": [{"resources": {"limits": []}}]}}}},
+            INTO.format(
+                "array", "ResourceRequirements.spec.template.spec.containers.resources.limits", "v1.ResourceList"
+            ),
+        ),
         ({"spec": {"parallelism": None, "unknown": 1}}, None),
     ],
 )
