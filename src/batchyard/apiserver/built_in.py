@@ -30,6 +30,10 @@ class BuiltIn:
         """An object as it was sent, complete and in its storage version; or what is wrong with it."""
         return decode(sent, namespace)
 
+    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+        """An object that is to take the place of a stored one: clients can change all of it."""
+        return new
+
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A stored object in a version that is served."""
         shown = conversion.from_storage(stored, api_version)

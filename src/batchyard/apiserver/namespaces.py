@@ -35,6 +35,10 @@ class NamespaceStrategy(BuiltIn):
         held = with_finalizer(obj, FINALIZER)
         return found._replace(obj={**held, "spec": {**obj["spec"], "finalizers": left}})
 
+    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+        """A changed Namespace, which is held as long as it was: only `finalize` lets it go."""
+        return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
+
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A Namespace with what holds it in its spec."""
         shown = super().show(stored, api_version)

@@ -158,7 +158,8 @@ class Registry:
     ) -> Response:
         """Put what was sent in the place of what is stored, or its status."""
         strategy, has_part = path.resource.strategy, _STATUS in path.resource.subresources
-        sent = sent._replace(obj=as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored))
+        obj = as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored)
+        sent = sent._replace(obj=strategy.prepared(obj, stored))
         _check_same(sent.obj, stored, path)
         if path.subresource == _STATUS:
             new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}

@@ -28,6 +28,9 @@ class Strategy(Protocol):
     def decode(self, sent: Mapping[str, Any], namespace: str) -> Decoded:
         """An object as it was sent, complete and in its storage version; or what is wrong with it."""
 
+    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+        """An object that is to take the place of a stored one, with what clients cannot change as it was."""
+
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A stored object in a version that is served."""
 

@@ -30,6 +30,13 @@ def test_one_that_is_sent_back_is_held_as_it_was() -> None:
     assert (answer.code, answer.body["spec"]) == (200, {"finalizers": ["kubernetes"]})
 
 
+def test_only_its_finalizing_lets_it_go() -> None:
+    api = Api()
+    held(api)
+    answer = api.ask("PUT", PATH, {"metadata": {"name": "team"}})
+    assert (answer.code, answer.body["spec"]) == (200, {"finalizers": ["kubernetes"]})
+
+
 def test_finalized_it_is_held_no_more() -> None:
     api = Api()
     found = held(api)

@@ -83,6 +83,10 @@ class CustomStrategy:
         warnings = [] if told is None else [told]
         return Decoded(None if faults else self._in_version(completed, self._info.api_version), faults, warnings)
 
+    def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+        """An object that is to take the place of a stored one: clients can change all of it."""
+        return new
+
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A stored object in a version that is served."""
         return in_whole_seconds(self._in_version(self._current(stored), api_version), self._times())
