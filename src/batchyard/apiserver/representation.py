@@ -72,8 +72,9 @@ class Representation:
 
     def _table(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
         strategy = self._path.resource.strategy
-        types = [column.type for column in strategy.columns()]
-        rows = [{"cells": _cells(strategy.cells(obj, self._now), types), **self._with(obj)} for obj in stored]
+        found = [_whole if column.counts else _READ.get(column.type) for column in strategy.columns()]
+        readers = [(i, read) for i, read in enumerate(found) if read is not None]
+        rows = [{"cells": _typed(strategy.cells(obj, self._now), readers), **self._with(obj)} for obj in stored]
         about = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
         return {**about, "columnDefinitions": _definitions(strategy), "rows": rows}
 

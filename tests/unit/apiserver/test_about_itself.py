@@ -48,3 +48,9 @@ def test_its_own_service_leads_to_where_it_listens() -> None:
 
 def test_it_may_listen_on_an_address_of_either_kind() -> None:
     assert own_service("::1", 1, is_secure=False)[2]["addressType"] == "IPv6"
+
+
+def test_what_is_counted_is_a_number() -> None:
+    api, path = Api(), "/api/v1/namespaces/team/configmaps"
+    api.post(path, {"metadata": {"name": "a"}, "data": {"x": "1", "y": "2"}})
+    assert api.get(path, accept=TABLE)["rows"][0]["cells"][:2] == ["a", 2]

@@ -83,7 +83,7 @@ def test_metadata_alone(api: Api) -> None:
 def test_a_table_has_rows(api: Api) -> None:
     table = api.get(MAPS, accept="application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
     assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Data", "Age"]
-    assert table["rows"][0]["cells"][:2] == ["m0", "1"]
+    assert table["rows"][0]["cells"][:2] == ["m0", 1]
 
 
 def test_nobody_is_sent_what_he_cannot_read(api: Api) -> None:

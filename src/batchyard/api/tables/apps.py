@@ -51,8 +51,8 @@ _SELECTOR: Final = (Column("Selector", priority=1), cells.selector())
 DEPLOYMENTS: Final = (
     NAME,
     (Column("Ready"), _ready_of_wanted),
-    (Column("Up-to-date"), _in_status("updatedReplicas")),
-    (Column("Available"), _in_status("availableReplicas")),
+    (Column("Up-to-date", counts=True), _in_status("updatedReplicas")),
+    (Column("Available", counts=True), _in_status("availableReplicas")),
     AGE,
     *_containers(*_TEMPLATE),
     _SELECTOR,

@@ -27,6 +27,8 @@ class Column(NamedTuple):
     type: str = "string"
     format: str = ""
     description: str = ""
+    #: Whether its cells are numbers though its type is another, as with Kubernetes's own counts.
+    counts: bool = False
 
 
 def name(obj: Obj, _now: Instant) -> str:

@@ -39,6 +39,6 @@ EVENTS: Final = (
     (Column("Source", priority=1), _source),
     (Column("Message"), lambda obj, _now: (obj.get("message") or "").strip()),
     (Column("First Seen", priority=1), _first_seen),
-    (Column("Count", priority=1), at("count", default=1)),
+    (Column("Count", priority=1, counts=True), at("count", default=1)),
     (Column("Name", priority=1), cells.name),
 )
