@@ -127,9 +127,11 @@ def _definitions(strategy: Strategy) -> list[dict[str, Any]]:
     ]
 
 
-def _cells(texts: Sequence[str], types: Sequence[str]) -> list[Any]:
-    """Cells as values of the types of their columns, where they have one."""
-    return [_READ[type_](text) if type_ in _READ else text for text, type_ in zip(texts, types, strict=True)]
+def _typed(cells: list[Any], readers: Sequence[tuple[int, Callable[[str], Any]]]) -> list[Any]:
+    """Cells, of which those are values of other types than texts whose columns are."""
+    for i, read in readers:
+        cells[i] = read(cells[i])
+    return cells
 
 
 def _whole(text: str) -> Any:
