@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api import scheme
+from batchyard.api.defaults.pod import pod_defaults
 from batchyard.api.meta import Key, key_of
 from batchyard.apiserver.whole_seconds import as_stored
 from unit.apiserver.api import Api
@@ -20,7 +21,7 @@ def api() -> Api:
     """An API with a pod whose times have fractions."""
     api = Api()
     status = {"startTime": FINE, "conditions": [{**CONDITION, "lastTransitionTime": FINE}]}
-    found = pod(status=status, metadata={"creationTimestamp": FINE})
+    found = pod_defaults(pod(status=status, metadata={"creationTimestamp": FINE}))
     api.stored.store.put(key_of(found), found)
     return api
 
