@@ -129,6 +129,8 @@ class Cycle:
             why, requeue = Why(MISCONFIGURED, text=NAMESPACE_MISMATCH), RequeueReason.NAMESPACE_MISMATCH
         elif head.workload.over_limit:
             why = Why(MISCONFIGURED, text=_over_limit(head.workload))
+        elif head.workload.out_of_bounds:
+            why = Why(MISCONFIGURED, text=head.workload.out_of_bounds)
         else:
             return None
         return Wait(head, why, requeue, head.last)

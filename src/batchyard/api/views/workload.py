@@ -93,6 +93,8 @@ class WorkloadView:
     holdings: tuple[Holding, ...]
     #: Some pod set has requests above its limits.
     over_limit: bool
+    #: Why its pods would be refused by LimitRanges, as far as somebody has looked; '' if they would not.
+    out_of_bounds: str
     #: Some pod set may run with fewer pods.
     can_be_partially_admitted: bool
 
@@ -113,6 +115,7 @@ class WorkloadView:
         shared = self._shared
         self.pod_sets, self.pod_set_groups = shared.pod_sets, shared.groups
         self.over_limit, self.can_be_partially_admitted = shared.over_limit, shared.can_shrink
+        self.out_of_bounds = ""
         self.counts = _counts(shared, status)
         self.shape = shared.shape, self.priority, self.counts
         admission = status.get("admission")

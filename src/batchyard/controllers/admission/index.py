@@ -9,19 +9,20 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.conditions import is_true
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, key_of
 from batchyard.api.views.flavor import flavor_view
 from batchyard.api.views.namespace import namespace_labels
 from batchyard.api.views.queues import cluster_queue_view, cohort_view, local_queue_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.controllers.admission.book import WorkloadBook
+from batchyard.controllers.admission.limited_views import LimitedViews
 from batchyard.controllers.admission.line_up import LineUp
 from batchyard.controllers.admission.pending import PendingQueue
 from batchyard.core.decisions import Head
 from batchyard.core.readiness import Check, Readiness, readiness_of
 from batchyard.core.snapshot import Snapshot
-from batchyard.ports.client import EventType, WatchEvent
+from batchyard.ports.client import EventType, Reader, WatchEvent
 
 KINDS: Final = (
     scheme.WORKLOAD,
@@ -31,6 +32,7 @@ KINDS: Final = (
     scheme.RESOURCE_FLAVOR,
     scheme.NAMESPACE,
     scheme.ADMISSION_CHECK,
+    scheme.LIMIT_RANGE,
 )
 
 _DELETED: Final = EventType.DELETED
@@ -45,7 +47,8 @@ class AdmissionIndex:
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.line_up = LineUp(self.snapshot, self.namespaces)
-        self.book = WorkloadBook(self.snapshot, self.line_up, view_of)
+        self._views = LimitedViews(view_of)
+        self.book = WorkloadBook(self.snapshot, self.line_up, self._views.view)
         self._checks: dict[str, Check] = {}
         self._terminating: dict[str, None] = {}
         self._rebuilds = 0
@@ -57,13 +60,24 @@ class AdmissionIndex:
             scheme.RESOURCE_FLAVOR: self._on_flavor,
             scheme.NAMESPACE: self._on_namespace,
             scheme.ADMISSION_CHECK: self._on_check,
+            scheme.LIMIT_RANGE: self._views.observe,
         }
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
         """Take note of a change; whether there is something to decide now."""
         self.line_up.now = now
         self._handlers[event.key.kind](event)
-        return self.line_up.has_work()
+        return self.line_up.has_work() or self._views.has_changed
+
+    def look_anew(self, reader: Reader, now: Instant) -> None:
+        """Look again at Workloads of which something else is true though they did not change."""
+        if not self._views.has_changed:
+            return
+        self.line_up.now = now
+        for obj in self._views.outdated(scheme.WORKLOAD, reader):
+            if workload_view(obj).admissible:
+                revision = int(obj["metadata"].get("resourceVersion", 0))
+                self.book.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
         """Wake whom changes, or time, may help; then the heads of all ClusterQueues that can admit."""

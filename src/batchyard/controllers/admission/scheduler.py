@@ -82,6 +82,7 @@ class Scheduler:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """One cycle; when nothing is left to decide, say why those who wait do."""
         self._index.book.take_back()
+        self._index.look_anew(reader, now)
         heads = self._index.heads(now)
         if self._gate is not None and not self._gate.is_closed:
             self._is_held_back = False

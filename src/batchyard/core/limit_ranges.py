@@ -1,0 +1,112 @@
+"""What LimitRanges make of a Workload: its pods request what they will, once they are there, and must be within bounds.
+
+Sources: Kueue's pkg/workload/resources.go (AdjustResources, ValidateLimitRange) and pkg/util/limitrange. What it knows
+of a Workload is adjusted, not the object: that stays as it was written.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from batchyard.api import quantity
+from batchyard.api.meta import Obj
+from batchyard.api.views.pod import container_limits, container_requests, pod_total
+
+Amounts = Mapping[str, int]
+
+
+class Limits(NamedTuple):
+    """What the LimitRanges of a Namespace say, all together."""
+
+    #: For containers that say nothing: what they request, and what they are limited to.
+    requests: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    #: Bounds by type, Container or Pod, in billionths.
+    most: Mapping[str, Amounts]
+    least: Mapping[str, Amounts]
+
+
+def summed_up(ranges: Sequence[Obj]) -> Limits:
+    """The tightest bounds, and the first defaults."""
+    requests: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    most: dict[str, dict[str, int]] = {}
+    least: dict[str, dict[str, int]] = {}
+    for limit in (each for limit_range in ranges for each in limit_range["spec"].get("limits") or ()):
+        kind = limit["type"]
+        if kind == "Container":
+            requests = {**(limit.get("defaultRequest") or {}), **requests}
+            limits = {**(limit.get("default") or {}), **limits}
+        _tighten(most.setdefault(kind, {}), limit.get("max") or {}, min)
+        _tighten(least.setdefault(kind, {}), limit.get("min") or {}, max)
+    return Limits(requests, limits, most, least)
+
+
+def _tighten(bounds: dict[str, int], more: Mapping[str, Any], choose: Callable[[int, int], int]) -> None:
+    for name, text in more.items():
+        nano = quantity.parse(text)
+        bounds[name] = choose(bounds.get(name, nano), nano)
+
+
+def limited(workload: Obj, limits: Limits) -> Obj:
+    """The Workload as its pods will be: with what containers request and are limited to where they say nothing."""
+    if not limits.requests and not limits.limits:
+        return workload
+    spec = workload["spec"]
+    return {**workload, "spec": {**spec, "podSets": [_filled_pods(each, limits) for each in spec["podSets"]]}}
+
+
+def _filled_pods(pod_set: Obj, limits: Limits) -> Obj:
+    template = pod_set["template"]
+    spec = dict(template["spec"])
+    for field in ("initContainers", "containers"):
+        if spec.get(field):
+            spec[field] = [_filled(container, limits) for container in spec[field]]
+    return {**pod_set, "template": {**template, "spec": spec}}
+
+
+def _filled(container: Obj, limits: Limits) -> Obj:
+    own = container.get("resources") or {}
+    bound = {**limits.limits, **(own.get("limits") or {})}
+    asked = {**limits.requests, **(own.get("requests") or {})}
+    return {**container, "resources": {**own, "limits": bound, "requests": asked}}
+
+
+def out_of_bounds(workload: Obj, limits: Limits) -> str:
+    """Why its pods would be refused, in Kueue's words; empty if they would not."""
+    faults = [
+        f"{path}: Invalid value: [{','.join(names)}]: requests must not be {what}"
+        for i, pod_set in enumerate(workload["spec"]["podSets"])
+        for path, names, what in _faults(pod_set["template"]["spec"], limits, f"spec.podSets[{i}].template.spec")
+    ]
+    if not faults:
+        return ""
+    told = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
+    return f"resources didn't satisfy LimitRange constraints: {told}"
+
+
+def _faults(spec: Mapping[str, Any], limits: Limits, path: str) -> Iterator[tuple[str, list[str], str]]:
+    """Where what is out of bounds, and how."""
+    for field in ("initContainers", "containers"):
+        for i, container in enumerate(spec.get(field) or ()):
+            requests, bounds = container_requests(container), container_limits(container)
+            least = {name: min(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            most = {name: max(amount, bounds.get(name, amount)) for name, amount in requests.items()}
+            yield from _beyond(limits, "Container", most, least, f"{path}.{field}[{i}]")
+    total = pod_total(spec, container_requests)
+    yield from _beyond(limits, "Pod", total, total, path)
+
+
+def _beyond(
+    limits: Limits, kind: str, most: Amounts, least: Amounts, path: str
+) -> Iterator[tuple[str, list[str], str]]:
+    above = _greater(most, limits.most.get(kind, {}))
+    if above:
+        yield path, above, "above the limitRange max"
+    below = _greater(limits.least.get(kind, {}), least)
+    if below:
+        yield path, below, "below the limitRange min"
+
+
+def _greater(amounts: Amounts, others: Amounts) -> list[str]:
+    """The resources of which there is more than of the others, among those they know."""
+    return sorted(f'"{name}"' for name, amount in amounts.items() if name in others and amount > others[name])

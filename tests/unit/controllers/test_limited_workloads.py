@@ -1,0 +1,74 @@
+"""Workloads in Namespaces with LimitRanges: quota is asked for what their pods will request."""
+
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.scheduler import Scheduler
+from batchyard.controllers.admission.workload import WorkloadLifecycle
+from batchyard.core.cycle import Policy
+from batchyard.core.lifecycle.workload import status
+from stage import Stage, said
+from yard import queue
+
+
+def open_stage(*objects: Any) -> Stage:
+    stage = Stage(Scheduler(AdmissionIndex(), Policy()), WorkloadLifecycle())
+    stage.put(make.namespace(), make.flavor("spot"), queue("cq", 5), make.local_queue("cq", cluster_queue="cq"))
+    stage.put(*objects)
+    return stage
+
+
+def limits(name: str = "usual", **fields: Any) -> dict[str, Any]:
+    spec = {"limits": [{"type": "Container", **fields}]}
+    return {"apiVersion": "v1", "kind": "LimitRange", "metadata": make.metadata(name), "spec": spec}
+
+
+def silent(name: str, **resources: Any) -> dict[str, Any]:
+    """A Workload of one pod that requests only what is given."""
+    made = make.workload(name, queue="cq")
+    container = {"name": "c", "image": "i", "resources": resources}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    return {**made, "spec": {**made["spec"], "podSets": [{"name": "main", "count": 1, "template": template}]}}
+
+
+def usage(stage: Stage, name: str) -> Any:
+    (assignment,) = stage.workload(name)["status"]["admission"]["podSetAssignments"]
+    return assignment["resourceUsage"]
+
+
+def test_what_pods_do_not_say_is_asked_for_them() -> None:
+    stage = open_stage(limits(defaultRequest={"cpu": "2"}), limits("more", default={"cpu": "3"}))
+    stage.put(silent("a"), silent("b", requests={"cpu": "1"}), silent("c", limits={"cpu": "4"}))
+    assert [usage(stage, name)["cpu"] for name in "abc"] == ["2", "1", "2"]
+    assert stage.workload("a")["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] == {}
+
+
+def test_who_would_be_refused_waits_and_is_told_so() -> None:
+    stage = open_stage(limits(max={"cpu": "2"}, min={"cpu": "1"}), silent("big", requests={"cpu": "3"}))
+    stage.put(silent("small", requests={"cpu": "500m"}))
+    stage.run(2)
+    place = 'spec.podSets[0].template.spec.containers[0]: Invalid value: ["cpu"]: requests must not be'
+    start = f"resources didn't satisfy LimitRange constraints: {place}"
+    assert said(stage.workload("big"), "QuotaReserved")[2] == f"{start} above the limitRange max"
+    assert said(stage.workload("small"), "QuotaReserved")[2] == f"{start} below the limitRange min"
+
+
+def test_who_waits_is_looked_at_anew_when_limits_change() -> None:
+    stage = open_stage(limits(defaultRequest={"cpu": "6"}), silent("a"))
+    assert status(stage.workload("a")).value == "pending"
+    stage.put(limits(defaultRequest={"cpu": "4"}))
+    assert usage(stage, "a") == {"cpu": "4"}
+    stage.put(limits(max={"cpu": "500m"}), silent("b", requests={"cpu": "1"}))
+    assert status(stage.workload("b")).value == "pending"
+    stage.delete(scheme.LIMIT_RANGE, "usual")
+    assert status(stage.workload("b")).value == "admitted"
+
+
+def test_the_bounds_of_a_pod_are_about_all_its_containers() -> None:
+    bounds = limits()
+    bounds["spec"]["limits"] = [{"type": "Pod", "max": {"cpu": "1"}}]
+    stage = open_stage(bounds, silent("a", requests={"cpu": "2"}))
+    stage.run(2)
+    assert "spec.podSets[0].template.spec: Invalid value" in said(stage.workload("a"), "QuotaReserved")[2]
