@@ -33,7 +33,7 @@ from batchyard.base.check import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant
 from batchyard.controllers.turns import Turns
 from batchyard.controllers.workqueue import Lane, WakeUp, WorkQueue
-from batchyard.ports.client import Client, EventType, WatchEvent, WriteResult
+from batchyard.ports.client import Client, EventType, WatchEvent, Writer, WriteResult
 from batchyard.ports.controller import Controller, EventRecord, Outcome
 from batchyard.ports.kernel import Kernel, Pace
 
@@ -232,15 +232,7 @@ class Runner:
                 self._wake_by(lane, key, outcome.requeue_at)
             lane.depart(key)
             self._flights += 1
-            flight = _Flight(self, lane, key, outcome)
-            if outcome.of_writes:
-                for place, write in enumerate(outcome.writes):
-                    self._client.submit([write], partial(flight.land_one, place))
-            elif outcome.independent:
-                for write in outcome.writes:
-                    self._client.submit([write], flight.land)
-            else:
-                self._client.submit(outcome.writes, flight.land)
+            _Flight(self, lane, key, outcome).take_off(self._client)
             return
         if outcome.requeue_at is not None or key in lane.wake_ups:
             self._wake_at(lane, key, outcome.requeue_at)
@@ -325,6 +317,18 @@ class _Flight:
         self.left = len(outcome.writes) if outcome.independent else 1
         self.error: ApiError | None = None  # the first
         self.succeeded: list[EventRecord] = []
+
+    def take_off(self, writer: Writer) -> None:
+        """Submit the writes, each by itself where they are independent."""
+        outcome = self.outcome
+        if outcome.of_writes:
+            for place, write in enumerate(outcome.writes):
+                writer.submit([write], partial(self.land_one, place))
+        elif outcome.independent:
+            for write in outcome.writes:
+                writer.submit([write], self.land)
+        else:
+            writer.submit(outcome.writes, self.land)
 
     def told(self) -> Sequence[EventRecord]:
         """What is recorded of all this: all of it if all succeeded."""
