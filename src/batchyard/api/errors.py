@@ -20,6 +20,8 @@ class FieldError(NamedTuple):
     path: str
     problem: str
     remedy: str = ""
+    #: The webhook that says so, after the API itself has nothing to say; '' if it is the API.
+    webhook: str = ""
 
     def __str__(self) -> str:
         """`path: problem; remedy`, leaving out what is empty."""

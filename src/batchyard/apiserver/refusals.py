@@ -1,8 +1,9 @@
 """Refusals in the words of the API server. Source: k8s.io/apimachinery, pkg/api/errors."""
 
+from collections.abc import Sequence
 from typing import Final
 
-from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound
+from batchyard.api.errors import ApiError, Conflict, FieldError, Forbidden, InvalidObject, NotFound
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import Refused, causes_of
 from batchyard.ports.client import Create, Write
@@ -42,12 +43,20 @@ def conflict(path: ResourcePath, name: str, told: str = _MODIFIED) -> Refused:
 
 
 def invalid(error: InvalidObject, path: ResourcePath, name: str) -> Refused:
-    """The object breaks rules."""
-    faults = "; ".join(map(str, error.faults))
-    told = faults if len(error.faults) == 1 else f"[{', '.join(map(str, error.faults))}]"
-    about = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(error.faults)}
+    """The object breaks rules: the API's own, or else those of a webhook, which looks at what has passed."""
+    faults = tuple(fault for fault in error.faults if not fault.webhook)
+    if error.faults and not faults:
+        told = _listed(error.faults)
+        message = f'admission webhook "{error.faults[0].webhook}" denied the request: {told}'
+        return Refused(403, "Forbidden", message)
+    told = _listed(faults)
+    about = {"name": name, "group": path.info.group, "kind": path.info.kind, "causes": causes_of(faults)}
     message = f'{path.resource.group_kind} "{name}" is invalid: {told}'
     return Refused(422, "Invalid", message, {k: v for k, v in about.items() if v})
+
+
+def _listed(faults: Sequence[FieldError]) -> str:
+    return str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
 
 
 def details(path: ResourcePath, name: str) -> dict[str, str]:

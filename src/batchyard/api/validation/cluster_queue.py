@@ -9,13 +9,15 @@ from typing import Any, Final
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults, metadata, quotas
 
+WEBHOOK: Final = "vclusterqueue.kb.io"
 _CHECKS: Final = "spec.admissionChecksStrategy.admissionChecks"
 
 
 def cluster_queue_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """All rules of a ClusterQueue."""
-    yield from _spec_faults(queue)
-    yield from _on_flavors_faults(queue.get("spec") or {}, {})
+    yield from metadata.metadata_faults(queue)
+    yield from faults.denied_by(WEBHOOK, _spec_faults(queue))
+    yield from faults.denied_by(WEBHOOK, _on_flavors_faults(queue.get("spec") or {}, {}))
 
 
 def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -24,18 +26,19 @@ def cluster_queue_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) 
     References to missing flavors that were stored before the rule existed may stay, as upstream lets them.
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
-    yield from _spec_faults(new)
+    yield from metadata.metadata_faults(new)
+    yield from faults.denied_by(WEBHOOK, _spec_faults(new))
     kept = _on_flavors(old_spec) if _flavors(spec).keys() == _flavors(old_spec).keys() else {}
-    yield from _on_flavors_faults(spec, kept)
+    yield from faults.denied_by(WEBHOOK, _on_flavors_faults(spec, kept))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
-        yield faults.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
+        kept_policy = faults.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
+        yield from faults.denied_by(WEBHOOK, [kept_policy])
 
 
 def _spec_faults(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """What holds of new and changed ClusterQueues alike."""
     spec = queue.get("spec") or {}
     groups = spec.get("resourceGroups") or ()
-    yield from metadata.metadata_faults(queue)
     yield from quotas.group_faults(groups, kind="ClusterQueue", parent=spec.get("cohortName") or "")
     yield from metadata.selector_faults(spec.get("namespaceSelector"), "spec.namespaceSelector")
     yield from _preemption_faults(spec.get("preemption") or {})

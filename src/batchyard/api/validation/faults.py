@@ -3,13 +3,15 @@
 Source: k8s.io/apimachinery/pkg/util/validation/field.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from batchyard.api.errors import FieldError
 
+#: How rules of schemas show a value: by its type.
+_BY_TYPE: Final = ('Invalid value: "object": ', 'Invalid value: "array": ')
 NEGATIVE: Final = "must be greater than or equal to 0"
 IMMUTABLE: Final = "field is immutable"
 _VALUE_LENGTH_MAX: Final = 200
@@ -19,6 +21,12 @@ def printed(value: Any) -> str:
     """A value as messages show it: texts quoted, the rest as JSON, long ones cut."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= _VALUE_LENGTH_MAX else f"{text[:_VALUE_LENGTH_MAX]}..."
+
+
+def denied_by(webhook: str, found: Iterable[FieldError]) -> Iterator[FieldError]:
+    """Faults that a webhook finds; those beside them that break rules of the schema stay the API's."""
+    for fault in found:
+        yield fault if fault.problem.startswith(_BY_TYPE) else fault._replace(webhook=webhook)
 
 
 def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:

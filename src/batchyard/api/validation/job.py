@@ -22,6 +22,8 @@ from batchyard.api.validation import (
 )
 from batchyard.api.views.job import pods_at_once
 
+#: Kueue's.
+_WEBHOOK: Final = "vjob.kb.io"
 _INDEXES_MAX: Final = 100_000
 _PARALLELISM_OF_MANY_MAX: Final = 10_000
 _MODES: Final = ("NonIndexed", "Indexed")
@@ -39,16 +41,26 @@ _KEPT: Final = (
 def job_faults(job: Obj) -> Iterator[FieldError]:
     """All rules of a Job."""
     yield from _kubernetes_faults(job)
-    yield from queued_jobs.create_faults(job)
-    yield from _partial_admission_faults(job)
-    yield from _equal_completions_faults(job)
-    yield from _topology_faults(job)
+    yield from faults.denied_by(_WEBHOOK, _queued_faults(job))
 
 
 def job_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """All rules of a changed Job: once it runs, little of it changes."""
     yield from _kubernetes_faults(new)
     yield from _spec_update_faults(new.get("spec") or {}, old.get("spec") or {})
+    yield from faults.denied_by(_WEBHOOK, _queued_update_faults(new, old))
+
+
+def _queued_faults(job: Obj) -> Iterator[FieldError]:
+    """Kueue's rules of a Job."""
+    yield from queued_jobs.create_faults(job)
+    yield from _partial_admission_faults(job)
+    yield from _equal_completions_faults(job)
+    yield from _topology_faults(job)
+
+
+def _queued_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
+    """Kueue's rules of a changed Job."""
     yield from queued_jobs.create_faults(new)
     if _annotation(new, well_known.MIN_PARALLELISM) != _annotation(old, well_known.MIN_PARALLELISM):
         yield from _partial_admission_faults(new)

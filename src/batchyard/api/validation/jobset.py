@@ -22,6 +22,8 @@ from batchyard.api.validation import (
 )
 from batchyard.api.views.job import pods_at_once
 
+#: Kueue's; JobSet's own is called alike.
+_WEBHOOK: Final = "vjobset.kb.io"
 PATH: Final = "spec.replicatedJobs"
 _INT32_MAX: Final = 2**31 - 1
 #: A pod's name ends in characters of its own.
@@ -48,10 +50,10 @@ def jobset_faults(jobset: Obj) -> Iterator[FieldError]:
         yield from _template_faults(replicated["template"], f"{path}.template.metadata")
         yield from job.spec_faults(_job_spec(replicated), f"{path}.template.spec", claims)
     yield from jobset_policies.policy_faults(spec, _name(jobset))
-    yield from queued_jobs.create_faults(jobset)
+    yield from faults.denied_by(_WEBHOOK, queued_jobs.create_faults(jobset))
     if label(jobset, well_known.QUEUE_NAME):
         yield from _pod_set_faults(spec.get("replicatedJobs") or ())
-    yield from _topology_faults(spec)
+    yield from faults.denied_by(_WEBHOOK, _topology_faults(spec))
 
 
 def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
@@ -70,7 +72,7 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
         yield faults.immutable(PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != before.get("managedBy"):
         yield faults.immutable("spec.managedBy", spec.get("managedBy"))
-    yield from queued_jobs.update_faults(new, old)
+    yield from faults.denied_by(_WEBHOOK, queued_jobs.update_faults(new, old))
 
 
 def _name(jobset: Obj) -> str:

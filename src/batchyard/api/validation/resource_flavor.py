@@ -13,7 +13,8 @@ def resource_flavor_faults(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
     """All rules of a ResourceFlavor."""
     spec = flavor.get("spec") or {}
     yield from metadata.metadata_faults(flavor)
-    yield from metadata.label_faults(spec.get("nodeLabels"), "spec.nodeLabels")
+    labels = metadata.label_faults(spec.get("nodeLabels"), "spec.nodeLabels")
+    yield from faults.denied_by("vresourceflavor.kb.io", labels)
     yield from tolerations.taint_faults(spec.get("nodeTaints") or (), "spec.nodeTaints")
     yield from tolerations.toleration_faults(spec.get("tolerations") or (), "spec.tolerations")
     if spec.get("topologyName") and not spec.get("nodeLabels"):

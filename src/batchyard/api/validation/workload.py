@@ -12,6 +12,7 @@ from batchyard.api.conditions import is_true
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import admission_gates, amounts, faults, metadata, workload_status
 
+_WEBHOOK: Final = "vworkload.kb.io"
 _POD_SETS: Final = "spec.podSets"
 _CLASS: Final = "spec.priorityClassRef"
 _CLASS_KINDS: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "WorkloadPriorityClass"}
@@ -19,13 +20,20 @@ _CLASS_KINDS: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "
 
 def workload_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """All rules of a Workload."""
-    yield from _spec_faults(workload)
+    yield from metadata.metadata_faults(workload)
+    yield from faults.denied_by(_WEBHOOK, _spec_faults(workload))
     if workload.get("status"):
-        yield from workload_status.status_faults(workload, None)
+        yield from faults.denied_by(_WEBHOOK, workload_status.status_faults(workload, None))
 
 
 def workload_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """All rules of a changed Workload: what quota was reserved for stays."""
+    yield from metadata.metadata_faults(new)
+    yield from faults.denied_by(_WEBHOOK, _change_faults(new, old))
+
+
+def _change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """What may not become of a Workload."""
     yield from _spec_faults(new)
     yield from workload_status.status_faults(new, old)
     yield from admission_gates.gate_update_faults(new, old)
@@ -42,7 +50,6 @@ def workload_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
 
 def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """What is asked for, and in what order."""
-    yield from metadata.metadata_faults(workload)
     spec = workload.get("spec") or {}
     variable, seen = 0, {}
     for i, pod_set in enumerate(spec.get("podSets") or ()):
