@@ -48,8 +48,8 @@ class BuiltIn:
         return validation.validate_update(new, old)
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
-        """What may not become of the status of a stored object: the same as of any."""
-        return []
+        """What may not become of the status of a stored object."""
+        return validation.validate_status(new, old)
 
     def columns(self) -> Sequence[Column]:
         """The columns of its table, those of `-o wide` too."""

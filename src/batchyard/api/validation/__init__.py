@@ -112,10 +112,19 @@ _UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
     scheme.TOPOLOGY: topology.topology_update_faults,
 }
 
+#: What Kueue's webhook looks at too.
+_STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.workload_update_faults}
+
 
 def validate(obj: Obj) -> list[FieldError]:
     """All faults of a new object; kinds without rules of their own keep those of metadata."""
     return list(_RULES.get(group_kind(obj), metadata.metadata_faults)(obj))
+
+
+def validate_status(new: Obj, old: Obj) -> list[FieldError]:
+    """All faults of an object of which the status alone is changed; few kinds have rules of that."""
+    rule = _STATUS_RULES.get(group_kind(new))
+    return list(rule(new, old)) if rule else []
 
 
 def validate_update(new: Obj, old: Obj) -> list[FieldError]:

@@ -1,0 +1,96 @@
+"""Who refuses what: the API itself, or Kueue's webhooks once it has nothing to say."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.meta import Key, Obj, key_of, with_path
+from unit.apiserver.api import Api
+from yard import queue
+
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+NAME = "metadata.labels[kueue.x-k8s.io/queue-name]"
+MERGE = {"content-type": "application/merge-patch+json"}
+JOBS = "/apis/batch/v1/namespaces/team/jobs"
+
+
+def bare(obj: Obj, **metadata: Any) -> dict[str, Any]:
+    """An object as users send it."""
+    known = {field: obj["metadata"][field] for field in ("name", "namespace", "labels") if field in obj["metadata"]}
+    return {**{field: value for field, value in obj.items() if field != "status"}, "metadata": {**known, **metadata}}
+
+
+def lending(limit: int) -> dict[str, Any]:
+    """A ClusterQueue that lends so much of one cpu."""
+    made = bare(queue("cq", 1, cohort="all"))
+    made["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["lendingLimit"] = limit
+    return made
+
+
+LENT = "spec.resourceGroups[0].flavors[0].resources[0].lendingLimit"
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "code", "told"),
+    [
+        (
+            f"{KUEUE}/clusterqueues",
+            lending(2),
+            403,
+            f'admission webhook "vclusterqueue.kb.io" denied the request: {LENT}: Invalid value: "2": must be less',
+        ),
+        (
+            f"{KUEUE}/clusterqueues",
+            with_path(lending(2), ("metadata", "name"), "No"),
+            422,
+            'ClusterQueue.kueue.x-k8s.io "No" is invalid: metadata.name: Invalid value',
+        ),
+        (
+            f"{KUEUE}/namespaces/team/workloads",
+            bare(make.workload(pod_sets=[make.pod_set(requests={"pods": 1})])),
+            403,
+            'admission webhook "vworkload.kb.io" denied the request: spec.podSets[0].template.spec.containers[0]',
+        ),
+        (
+            JOBS,
+            bare(make.job(labels={"kueue.x-k8s.io/max-exec-time-seconds": "x"})),
+            403,
+            'admission webhook "vjob.kb.io" denied the request: metadata.labels[kueue.x-k8s.io/max-exec-time-seconds]',
+        ),
+        (JOBS, bare(make.job(parallelism=-1)), 422, 'Job.batch "job" is invalid: spec.parallelism'),
+        (
+            "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets",
+            bare(make.jobset(), labels={"kueue.x-k8s.io/queue-name": "No"}),
+            403,
+            f'admission webhook "vjobset.kb.io" denied the request: {NAME}: Invalid value: "No"',
+        ),
+    ],
+)
+def test_rules_are_told_by_those_whose_they_are(path: str, sent: Any, code: int, told: str) -> None:
+    response = Api().ask("POST", path, sent)
+    assert (response.code, response.body["reason"]) == (code, "Forbidden" if code == 403 else "Invalid")
+    assert response.body["message"].startswith(told), response.body["message"]
+
+
+def test_a_job_that_runs_stays_in_its_queue() -> None:
+    api = Api()
+    api.post(JOBS, bare(make.job()))
+    change = {"spec": {"suspend": False}, "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "other"}}}
+    response = api.ask("PATCH", f"{JOBS}/job", change, headers=MERGE)
+    assert response.code == 403
+    start = f'admission webhook "vjob.kb.io" denied the request: {NAME}: Invalid value: "other": field is immutable'
+    assert response.body["message"].startswith(start)
+
+
+def test_an_admission_is_not_changed_by_a_write_of_the_status_either() -> None:
+    api = Api()
+    reserved = make.condition("QuotaReserved", reason="QuotaReserved")
+    admitted = {"conditions": [reserved], "admission": make.admission(main=1)}
+    held = make.workload(status=admitted)
+    api.stored.store.put(Key(*key_of(held)), held)
+    other = {"status": {"admission": {**make.admission(main=1), "clusterQueue": "other"}}}
+    response = api.ask("PATCH", f"{KUEUE}/namespaces/team/workloads/wl/status", other, headers=MERGE)
+    assert response.code == 403
+    start = 'admission webhook "vworkload.kb.io" denied the request: status.admission: Invalid value'
+    assert response.body["message"].startswith(start)
