@@ -113,7 +113,7 @@ _UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
 }
 
 #: What Kueue's webhook looks at too.
-_STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.workload_update_faults}
+_STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.workload_status_faults}
 
 
 def validate(obj: Obj) -> list[FieldError]:

@@ -32,10 +32,21 @@ def workload_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> It
     yield from faults.denied_by(_WEBHOOK, _change_faults(new, old))
 
 
+def workload_status_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """All rules of a Workload of which the status alone is changed."""
+    yield from faults.denied_by(_WEBHOOK, _status_change_faults(new, old))
+
+
+def _status_change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    yield from workload_status.status_faults(new, old)
+    replaces = well_known.REPLACEMENT_FOR in (new["metadata"].get("annotations") or {})
+    yield from workload_status.cluster_name_update_faults(new, old, replaces=replaces)
+
+
 def _change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """What may not become of a Workload."""
     yield from _spec_faults(new)
-    yield from workload_status.status_faults(new, old)
+    yield from _status_change_faults(new, old)
     yield from admission_gates.gate_update_faults(new, old)
     if is_true(old, "QuotaReserved"):
         yield from _pod_set_update_faults(new["spec"].get("podSets") or (), old["spec"].get("podSets") or ())
@@ -44,8 +55,6 @@ def _change_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[F
             yield from _kept(new, old, "queueName", None)
     if is_true(old, "Admitted") and is_true(new, "Admitted"):
         yield from _kept(new, old, "maximumExecutionTimeSeconds", 0)
-    replaces = well_known.REPLACEMENT_FOR in (new["metadata"].get("annotations") or {})
-    yield from workload_status.cluster_name_update_faults(new, old, replaces=replaces)
 
 
 def _spec_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
