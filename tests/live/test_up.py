@@ -137,6 +137,14 @@ def test_files_that_cannot_be_opened_do_not_end_it(platform: Running, capsys: py
     assert json.loads(capsys.readouterr().out)["health"] == "ok"
 
 
+def test_a_terminal_that_is_closed_ends_it_in_order(tmp_path: Path) -> None:
+    with Running(tmp_path, PLAIN) as running:
+        running.process.send_signal(signal.SIGHUP)
+        assert running.process.wait(20) == 0
+        assert running.process.stderr is not None
+        assert "ended, all is kept" in running.process.stderr.read()
+
+
 def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
     with Running(tmp_path, PLAIN) as running:
         place = ("127.0.0.1", int(running.url.rpartition(":")[2]))

@@ -186,7 +186,9 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     speed: Annotated[
         float, typer.Option(parser=_speed, metavar="FACTOR", show_default="1x", help="How fast time runs: 1x, 60x.")
     ] = 1.0,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any port that is free.")] = 0,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Where to listen; 0: any port that is free.")
+    ] = 0,
     insecure_loopback: Annotated[
         bool, typer.Option("--insecure-loopback", help="No TLS and no credentials, for whoever is on this machine.")
     ] = False,
@@ -305,12 +307,16 @@ def down(data_dir: _DataDir = _DATA_DIR) -> None:
 
 @app.command()
 def user(
-    name: Annotated[str, typer.Argument(help="The name of the user.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the user.")],
     group: Annotated[
         list[str] | None, typer.Option(metavar="GROUP", help="A group that the user is in, such as a team; repeatable.")
     ] = None,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where kubectl is to work for the user.")] = "",
-    days: Annotated[int, typer.Option(min=1, max=365, help="For how long it is good; it cannot be taken back.")] = 30,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", metavar="NAMESPACE", help="Where kubectl is to work for the user.")
+    ] = "",
+    days: Annotated[
+        int, typer.Option(metavar="N", min=1, max=365, help="For how long it is good; it cannot be taken back.")
+    ] = 30,
     data_dir: _DataDir = _DATA_DIR,
 ) -> None:
     """Write a kubeconfig for another user of the platform; what he may do is said by RoleBindings."""

@@ -65,7 +65,7 @@ def process_of(folder: Path) -> Process:
     """What listens in a data directory; ends the command if nothing does."""
     running = process_in(folder)
     if running is None:
-        output.fail(f"batchyard: nothing runs in {folder}")
+        output.fail(f"batchyard: nothing runs in {folder}; start it with `batchyard up`, or name its --data-dir")
     return running
 
 
@@ -164,7 +164,9 @@ def _cluster_of(path: Path) -> Obj:
         output.fail(f"{told}; name a file that describes simulated nodes (./local, if it is called that)")
     try:
         manifests = read_manifests([(str(path), path.read_text("utf-8"))])
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        output.fail(f"batchyard: {path}: {error.strerror}; name a file that holds a Cluster with --cluster")
+    except UnicodeDecodeError as error:
         output.fail(f"batchyard: {path}: {error}")
     clusters = [manifest.obj for manifest in manifests.objects if manifest.obj["kind"] == kind_info(CLUSTER).kind]
     if manifests.faults:

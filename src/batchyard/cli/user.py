@@ -28,7 +28,9 @@ class NewUser(NamedTuple):
 def user(folder: Path, new: NewUser) -> None:
     """Write a kubeconfig for a user, and say where it is and what to do with it."""
     for name in (new.name, *new.groups):
-        if not name or name.startswith(_RESERVED):
+        if not name:
+            output.fail("batchyard: nobody has an empty name")
+        if name.startswith(_RESERVED):
             output.fail(f"batchyard: {name!r} is no name for people: those that begin with {_RESERVED} are reserved")
     if "/" in new.name or new.name.startswith("."):
         output.fail(f"batchyard: {new.name!r} is no name: it becomes that of a file")

@@ -1,6 +1,7 @@
 """Serving an embedded platform: its port, TLS, signals, and its end in order."""
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -86,7 +87,9 @@ def _listener(place: Place) -> socket.socket:
     try:
         return socket.create_server((place.address, place.port), family=family)
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise PortError(f"{place.address} is no address of this machine; name one with --listen") from error
+        why = os.strerror(error.errno) if error.errno else str(error)
         told = f"port {place.port} of {place.address}: {why}"
         raise PortError(f"{told}; name another with --port, or none for any that is free") from error
 
@@ -103,6 +106,8 @@ def _end_when_told(ended: asyncio.Event, embedded: Embedded) -> None:
 
     for told in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(told, end)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: whoever closes the terminal wants it to go on
+        loop.add_signal_handler(signal.SIGHUP, end)
     embedded.on_failure = end
 
 

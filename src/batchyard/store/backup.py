@@ -8,10 +8,14 @@ for the ones it knows. (etcd's snapshots are restored for Kubernetes in the same
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 from batchyard.store.journal import LEAP
 from batchyard.store.journal_file import Contents, damaged, new_identity, read_journal, read_only, told, write_floor
 from batchyard.store.mark import BadMark, JournalError, Mark, Marked, peek, rename_for_good
+
+#: What every file of SQLite begins with.
+_SQLITE: Final = b"SQLite format 3\0"
 
 
 def back_up(journal: Path, backup: Path) -> Contents:
@@ -19,6 +23,8 @@ def back_up(journal: Path, backup: Path) -> Contents:
     if not journal.exists():
         raise JournalError(f"{journal}: there is no such journal; name its data directory")
     _refuse_to_overwrite(backup)
+    if not backup.parent.is_dir():
+        raise JournalError(f"{backup}: there is no folder {backup.parent}")
     try:
         marked = peek(journal)
     except BadMark:
@@ -45,6 +51,9 @@ def restore(backup: Path, journal: Path) -> Contents:
         raise JournalError(f"{backup}: there is no such file")
     if any(backup.with_name(backup.name + end).exists() for end in ("-wal", "-journal")):
         raise JournalError(f"{backup} is no backup: a log lies beside it; make one with `batchyard backup`")
+    with backup.open("rb") as file:
+        if file.read(len(_SQLITE)) != _SQLITE:
+            raise JournalError(f"{backup} is no backup; name a file that `batchyard backup` wrote")
     contents = read_journal(backup, is_alone=True)
     mark = Mark(journal)
     try:

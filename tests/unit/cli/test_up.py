@@ -59,3 +59,26 @@ def test_processes_of_this_machine_are_not_there_yet(tmp_path: Path) -> None:
 
 def test_time_that_others_live_in_has_a_greatest_speed() -> None:
     assert "say a factor, at most 3600x" in told_of("up", "--speed", "max")
+
+
+def test_what_is_no_file_of_a_cluster_is_told(tmp_path: Path) -> None:
+    up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster")
+    assert f"{tmp_path / 'none'}: No such file or directory; name a file" in told_of(*up, str(tmp_path / "none"))
+    assert f"{tmp_path}: Is a directory; name a file" in told_of(*up, str(tmp_path))
+
+
+def test_an_address_of_another_machine_is_told(tmp_path: Path) -> None:
+    told = told_of("up", "--data-dir", str(tmp_path), "--listen", "192.0.2.1")
+    assert "192.0.2.1 is no address of this machine; name one with --listen" in told
+
+
+def test_what_is_no_backup_is_told(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text " * 1000, "utf-8")
+    told = told_of("restore", str(tmp_path / "text"), "--data-dir", str(tmp_path / "new"))
+    assert f"{tmp_path / 'text'} is no backup; name a file that `batchyard backup` wrote" in told
+
+
+def test_a_backup_into_no_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").touch()
+    told = told_of("backup", str(tmp_path / "none/kept"), "--data-dir", str(tmp_path))
+    assert f"{tmp_path / 'none/kept'}: there is no folder {tmp_path / 'none'}" in told

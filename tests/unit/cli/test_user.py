@@ -24,6 +24,7 @@ def test_nobody_gets_a_kubeconfig_where_nothing_runs(batchyard: Batchyard, tmp_p
         (("anna", "--group", "system:masters"), "reserved"),
         (("../anna",), "becomes that of a file"),
         ((".anna",), "becomes that of a file"),
+        (("",), "nobody has an empty name"),
     ],
 )
 def test_names_that_are_the_platforms_are_refused(
