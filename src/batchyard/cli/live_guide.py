@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from batchyard.api import scheme, well_known
+from batchyard.api.conditions import is_true
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
@@ -39,6 +40,10 @@ from batchyard.sim.guide import (
 )
 
 _WORK: Final = ("Job", "JobSet")
+#: What kubectl prints of what it has sent.
+_CAME: Final = 'jsonpath={.metadata.creationTimestamp}{"\\n"}'
+#: How often queues are looked at until their figures are right.
+_LOOKS_MAX: Final = 50
 
 
 class Started(NamedTuple):
@@ -87,7 +92,7 @@ class LiveGuide:
         for step, following in zip_longest(steps, steps[1:]):
             last = self._last_of(step)
             self._wait_until(last + parse_duration(step.looks.queues))
-            now, queues = self.now(), self.objects(scheme.CLUSTER_QUEUE)
+            now, queues = self.now(), self._settled_queues()
             if following is not None:
                 self._prepare(following)
             self._wait_until(last + parse_duration(step.looks.nodes))
@@ -105,19 +110,30 @@ class LiveGuide:
         items: list[Obj] = found["items"]
         return items
 
+    def _settled_queues(self) -> Sequence[Obj]:
+        """The ClusterQueues, once their figures count every Workload, with which a busy machine is late."""
+        for _ in range(_LOOKS_MAX):
+            queues = self.objects(scheme.CLUSTER_QUEUE)
+            if sum(map(_counted, queues)) == sum(
+                not is_true(each, "Finished") for each in self.objects(scheme.WORKLOAD)
+            ):
+                break
+            self._wait(SECOND)
+        return queues
+
     def _prepare(self, step: GuideStep) -> None:
         """Send what a step's Jobs need."""
         self._send("create", [each for each in self._documents_of(step.name) if each["kind"] not in _WORK])
 
     def _last_of(self, step: GuideStep) -> Instant:
-        """Send a step's Jobs, or wait for the end; when it was done."""
+        """Send a step's Jobs, or wait for the end; when the last of them came, or all was over."""
         self._wait_until(self.began + step.starts_at)
         if step.folder is None:
             self._wait_for_all()
-        else:
-            work = [each for each in self._documents_of(step.name) if each["kind"] in _WORK]
-            self._send("create", [_timed(document, step.runtime) for document in work])
-        return self.now()
+            return self.now()
+        work = [each for each in self._documents_of(step.name) if each["kind"] in _WORK]
+        came = self._send("create", [_timed(document, step.runtime) for document in work], "-o", _CAME)
+        return max(map(parse_time, came.split()))
 
     def _documents_of(self, step: str) -> Sequence[dict[str, Any]]:
         return [document for path in self._files.get(step, ()) for document in _documents(path)]
@@ -143,10 +159,10 @@ class LiveGuide:
         told = (self._started.folder / LOG).read_text("utf-8", "replace")
         output.fail(f"{told}batchyard: the platform ended before the guide did")
 
-    def _send(self, verb: str, documents: Sequence[dict[str, Any]]) -> None:
-        """Let kubectl send documents, in order."""
-        if documents:
-            self._kubectl(verb, "-f", "-", sent="\n".join(map(json.dumps, documents)))
+    def _send(self, verb: str, documents: Sequence[dict[str, Any]], *arguments: str) -> str:
+        """Let kubectl send documents, in order; what it prints."""
+        sent = "\n".join(map(json.dumps, documents))
+        return self._kubectl(verb, "-f", "-", *arguments, sent=sent) if documents else ""
 
     def _kubectl(self, *arguments: str, sent: str = "") -> str:
         kubeconfig = self._started.folder / KUBECONFIG
@@ -160,6 +176,13 @@ class LiveGuide:
         if done.returncode:
             output.fail(f"batchyard: kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
+
+
+def _counted(queue: Obj) -> int:
+    """How many Workloads the figures of a ClusterQueue count."""
+    status = queue.get("status") or {}
+    counted: int = status.get("pendingWorkloads", 0) + status.get("reservingWorkloads", 0)
+    return counted
 
 
 def _documents(path: Path) -> Sequence[dict[str, Any]]:
