@@ -48,6 +48,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
                 for document in yaml.safe_load_all(path.read_text("utf-8")):
                     resource = dynamic.resources.get(api_version=document["apiVersion"], kind=document["kind"])
                     resource.create(body=document, namespace=document["metadata"].get("namespace"))
+            pods = kube.client.CoreV1Api(api).list_pod_for_all_namespaces
+            next(iter(kube.watch.Watch().stream(pods, timeout_seconds=30)))  # until there is one
         yield started
 
 
