@@ -1,5 +1,6 @@
 """The Python clients people have, against a platform that runs: kubernetes, kr8s and lightkube, each as it comes."""
 
+import asyncio
 import json
 import sys
 import threading
@@ -9,6 +10,7 @@ from typing import Any
 
 import kr8s
 import kubernetes
+import kubernetes.aio
 import lightkube
 import pytest
 import yaml
@@ -199,6 +201,21 @@ def test_credentials_can_come_from_a_program(platform: Running) -> None:
         assert who == "system:serviceaccount:team:default"
         with pytest.raises(ApiException, match="is forbidden"):
             kube.client.CoreV1Api(api).list_secret_for_all_namespaces()
+
+
+def test_its_asynchronous_side_writes_and_watches(platform: Running) -> None:
+    async def told() -> list[str]:
+        configuration = kube.aio.client.Configuration()
+        await kube.aio.config.load_kube_config(str(platform.kubeconfig), client_configuration=configuration)
+        async with kube.aio.client.ApiClient(configuration) as api, kube.aio.watch.Watch() as watch:
+            core = kube.aio.client.CoreV1Api(api)
+            await core.create_namespaced_config_map("default", {"metadata": {"name": "asynchronous"}})
+            named = {"namespace": "default", "field_selector": "metadata.name=asynchronous"}
+            return [
+                each["type"] async for each in watch.stream(core.list_namespaced_config_map, timeout_seconds=1, **named)
+            ]
+
+    assert asyncio.run(told()) == ["ADDED"]
 
 
 # --- kr8s ---
