@@ -21,7 +21,9 @@ class Answer(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The reason of a Status; what else was said where it is none."""
+        """The reason of a Status; of a page that is not there, what clients make of it; what else was said."""
+        if (self.code, self.body) == (404, "404 page not found\n"):
+            return "NotFound"
         return str(self.body.get("reason", "")) if isinstance(self.body, dict) else str(self.body)
 
 
