@@ -113,7 +113,7 @@ def test_requests_of_one_connection_are_answered_in_order(tmp_path: Path) -> Non
     asked = b"".join(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path.encode() for path in paths)
     answer = said(tmp_path, asked[:9], asked[9:70], asked[70:-2], b"connection: close\r\n\r\n")
     assert codes(answer) == [200, 404, 200]
-    assert answer.index(b"ok") < answer.index(b"NotFound") < answer.index(b"gitVersion")
+    assert answer.index(b"ok") < answer.index(b"404 page not found") < answer.index(b"gitVersion")
     assert answer.count(b"connection: close") == 1
 
 
