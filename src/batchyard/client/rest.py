@@ -21,7 +21,6 @@ from batchyard.client.outbox import Outbox, Submission, Written
 from batchyard.client.places import revision_of
 from batchyard.client.rate_limit import RateLimit
 from batchyard.client.wire import HttpAnswer, Transport
-from batchyard.client.writes import kind_of
 from batchyard.ports.client import Create, Delete, EventType, Listener, WatchEvent, Write, WriteResult
 from batchyard.ports.kernel import Kernel
 
@@ -74,8 +73,6 @@ class RestClient:
         self._listeners: list[Listener] = []
         #: By kind, what has to be seen before somebody is told the result of his writes.
         self._awaited: dict[str, list[tuple[_Awaited, _Expected]]] = {}
-        #: How many submissions have no result yet, of kinds that are watched.
-        self._under_way = 0
         #: What was written of kinds that are not watched.
         self._written: OrderedDict[Key, Obj] = OrderedDict()
         #: Called when a list or a watch has told something, or has failed.
@@ -113,22 +110,15 @@ class RestClient:
         self._listeners.append(listener)
 
     def settled(self) -> bool:
-        """Whether all changes have been delivered, which they are as they come, and all results of writes.
-
-        Writes of kinds that are not watched do not count: nobody decides by those.
-        """
-        return not self._under_way
+        """Whether all that came has been delivered, which it is as it comes."""
+        return True
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
         """Take writes, to be done in order until one is refused; `done` is told of the last that was tried, later."""
         last = writes[-1]
         known = self.get(last.key) if isinstance(last, Delete) else None
         submission = Submission(writes, partial(self._answered, done, known))
-        self._under_way += self._counts(submission)
         self.outbox.submit(submission)
-
-    def _counts(self, submission: Submission) -> bool:
-        return any(kind_of(write) in self.informers for write in submission.writes)
 
     def _version_of(self, kind: str) -> str:
         """The version in which a kind is written."""
@@ -214,7 +204,6 @@ class RestClient:
         """One thing less to wait for; when there is none left, tell the result."""
         expected.left -= 1
         if not expected.left:
-            self._under_way -= self._counts(expected.submission)
             expected.done(expected.result)
             self.outbox.finish(expected.submission)
 

@@ -41,4 +41,4 @@ class Transport(Protocol):
         told: Callable[[Sequence[bytes]], None],
         ended: Callable[[HttpAnswer], None],
     ) -> None:
-        """Send a request whose answer goes on; tell of its lines as they come, of none at first, and of its end."""
+        """Send a request whose answer goes on; tell of its lines as they come, first of none, and of its end, once."""

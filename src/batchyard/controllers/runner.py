@@ -4,10 +4,12 @@ On every change each interested controller names the keys to look at; each waits
 the kernel, takes them lowest rank first and in order of arrival, reconciles, and submits the writes in order. A key
 whose writes are under way is not looked at before all of them have landed, which is after their own watch events.
 
-Controllers above the lowest rank run only in quiet: no key of a lower rank waits, no write of any controller is under
-way, and no change is undelivered. So they see all that follows from what they did before, and each look of theirs
-that writes ends the drain; the delivery of its writes starts the next. Where they have a pace they look no more often
-than that says: in real time many changes come while one look lasts, and are seen together by the next.
+Controllers above the lowest rank run only in quiet: no key of a lower rank waits, and the client has settled. In
+process that is when no write is under way and no change undelivered: so they see all that follows from what they did
+before, and each look of theirs that writes ends the drain; the delivery of its writes starts the next. Over a network
+some write is always under way: there they see what has come, and of their own keys none whose writes are. Where they
+have a pace they look no more often than that says: in real time many changes come while one look lasts, and are seen
+together by the next.
 
 A look that writes nothing says what there is to wait for: the wake-up of its key is the one it asks for, or none. One
 that writes is looked at again when that has changed something; until then it can only hasten the wake-up. A key that
@@ -162,7 +164,7 @@ class Runner:
 
     def is_idle(self) -> bool:
         """Whether nothing waits or is under way but for wake-ups."""
-        return not self._queue and self._is_quiet()
+        return not self._queue and self._flights == 0 and self._is_quiet()
 
     def failing(self) -> Sequence[tuple[str, Key, int]]:
         """Every key whose last writes failed: the controller, the key, how often in a row."""
@@ -207,8 +209,8 @@ class Runner:
                 self._turns.take(partial(self._reconcile, *line.popleft(), now))
 
     def _is_quiet(self) -> bool:
-        """Whether no write is under way and no change undelivered."""
-        return self._flights == 0 and self._client.settled()
+        """Whether all that is to be seen before a decision has been: in process, all that follows from the last."""
+        return self._client.settled()
 
     def _drain_when_quiet(self) -> None:
         """Drain again after the client's delivery; the landing of our own writes does that by itself."""

@@ -24,6 +24,7 @@ from batchyard.live.definitions import install
 from batchyard.live.health import Health
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.kubeconfig import Source, read_access
+from batchyard.live.pace import Pace
 from batchyard.live.real_time import RealTime
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.rest_wire import HttpTransport
@@ -83,6 +84,7 @@ class Operator:
         self.client.on_news = self._heard
         self.platform: Platform | None = None
         self.leads = False
+        self._speed = 1.0
         #: What was told to be wrong, and may be so still.
         self._troubles: dict[str, None] = {}
 
@@ -143,7 +145,8 @@ class Operator:
             self._tell(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
 
     def _begun(self) -> Platform:
-        ports = Ports(self.kernel, self.client, (), (), EventRecorder(self.client), _ignore)
+        pace = Pace(self.kernel.clock, self._speed)
+        ports = Ports(self.kernel, self.client, (), (), EventRecorder(self.client), _ignore, pace)
         platform = build_platform(ports, self._wanted.settings)
         platform.runner.observe(self.client.everything())
         return platform
@@ -160,6 +163,7 @@ class Operator:
         if isinstance(instant, int) and isinstance(speed, float | int):
             under_way: Duration = (self.timers.now() - asked_at) // 2
             theirs = instant + int(under_way * speed)
+            self._speed = float(speed)
             if abs(theirs - self.kernel.clock()) > _CLOCK_DIFFERS * speed:
                 self.kernel.set_clock(theirs, speed)
         elif answer.code:  # somebody else's server, whose time is the clock's

@@ -123,4 +123,7 @@ class Client(Reader, Writer, Protocol):
         """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""
 
     def settled(self) -> bool:
-        """Whether all changes and all results of writes have been delivered."""
+        """Whether all that is to be seen before a decision has been delivered: every change that is known here.
+
+        Where writes take effect at once their results are too; where they take time nobody can wait for all of them.
+        """
