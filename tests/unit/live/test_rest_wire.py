@@ -1,0 +1,127 @@
+"""Requests over a real socket: answers, lines of watches, new credentials, and what breaks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from batchyard.base.instant import SECOND
+from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.live.kubeconfig import Access
+from batchyard.live.rest_wire import HttpTransport
+
+Test = Callable[[HttpTransport, "Server"], Awaitable[None]]
+
+
+class Server:
+    """Answers as it is told to."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+        self.good = "Bearer old"
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.tokens.append(request.headers.get("authorization", ""))
+        if self.tokens[-1] != self.good:
+            return web.Response(status=401)
+        match request.path:
+            case "/busy":
+                return web.Response(status=429, headers={"retry-after": "3"}, text="{}")
+            case "/slow":
+                await asyncio.Event().wait()
+            case "/watch":
+                return await _lines(request)
+        return web.Response(text=f"{request.method} {(await request.read()).decode()}")
+
+
+async def _lines(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for part in (b'{"a"', b': 1}\n{"b": 2}\n\n{"c"'):
+        await response.write(part)
+        await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=0.02)
+    return response
+
+
+def run(test: Test, token: str = "Bearer old") -> Server:
+    """Do that with a server that listens."""
+    server = Server()
+
+    async def whole() -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{any:.*}", server.answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+        async def renew() -> Access:
+            return _access(url, "Bearer new")
+
+        wire = HttpTransport(_access(url, token), renew)
+        await test(wire, server)
+        await wire.close()
+        await runner.cleanup()
+
+    asyncio.run(whole())
+    return server
+
+
+def _access(url: str, token: str) -> Access:
+    return Access(url, True, token, None, "", "default")
+
+
+def test_a_request_is_answered() -> None:
+    async def test(wire: HttpTransport, _server: Server) -> None:
+        assert await wire.ask(HttpRequest("PUT", "/x?a=%2F", b"body")) == HttpAnswer(200, b"PUT body")
+        assert (await wire.ask(HttpRequest("GET", "/busy"))).retry_after == 3 * SECOND
+
+    run(test)
+
+
+def test_credentials_that_are_good_no_more_are_read_again() -> None:
+    async def test(wire: HttpTransport, server: Server) -> None:
+        server.good = "Bearer new"
+        answers = await asyncio.gather(*[wire.ask(HttpRequest("GET", "/x")) for _ in range(5)])
+        assert [answer.code for answer in answers] == [200] * 5
+
+    assert run(test).tokens[-1] == "Bearer new"
+
+
+def test_who_has_no_good_credentials_is_told() -> None:
+    async def test(wire: HttpTransport, server: Server) -> None:
+        server.good = "Bearer other"
+        assert (await wire.ask(HttpRequest("GET", "/x"))).code == 401
+
+    assert len(run(test).tokens) == 2
+
+
+def test_whole_lines_are_told_as_they_come() -> None:
+    async def test(wire: HttpTransport, _server: Server) -> None:
+        told: list[Sequence[bytes]] = []
+        answer = await wire.stream(HttpRequest("GET", "/watch"), told.append)
+        assert [line for lines in told for line in lines] == [b'{"a": 1}', b'{"b": 2}']
+        assert told[0] == ()
+        assert answer == HttpAnswer(200)
+        assert (await wire.stream(HttpRequest("GET", "/busy"), told.append)).code == 429
+
+    run(test)
+
+
+def test_no_answer_in_time_may_have_been_sent_and_no_connection_was_not() -> None:
+    async def test(wire: HttpTransport, _server: Server) -> None:
+        late = await wire.ask(HttpRequest("GET", "/slow", within=SECOND // 20))
+        assert (late.code, late.was_sent) == (0, True)
+        gone = HttpTransport(_access("http://127.0.0.1:1", "x"), _never)
+        refused = await gone.ask(HttpRequest("GET", "/x"))
+        assert (refused.code, refused.was_sent) == (0, False)
+        assert "127.0.0.1:1" in refused.trouble
+        await gone.close()
+
+    run(test)
+
+
+async def _never() -> Any:
+    raise AssertionError("nobody asks for that")
