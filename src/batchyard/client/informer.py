@@ -19,7 +19,7 @@ from batchyard.client.backoff import backoff
 from batchyard.client.cache import Cache
 from batchyard.client.places import key_in, path_of_kind, received, revision_of
 from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded
+from batchyard.client.writes import decoded, trouble_of
 from batchyard.ports.client import EventType, WatchEvent
 
 PAGE: Final = 500
@@ -224,8 +224,7 @@ class Informer:
         self._failures += 1
         wait = backoff(self._failures, self._seed, self.info.constant)
         self._wait = max(wait, answer.retry_after or 0)
-        told = decoded(answer.body).get("message") or answer.trouble or "no reason was given"
-        self.trouble = f"{self.info.plural}: {answer.code}: {told}" if answer.code else f"no answer: {told}"
+        self.trouble = trouble_of(answer)
 
     def _recovered(self) -> None:
         self._failures, self._refused, self.trouble = 0, self._refused % len(self._versions), ""

@@ -6,10 +6,13 @@ from batchyard.base.chance import draw
 from batchyard.base.instant import Duration
 from batchyard.client.election import Election
 from batchyard.client.wire import HttpAnswer, HttpRequest, Transport
+from batchyard.client.writes import trouble_of
 from batchyard.ports.kernel import Kernel
 
 #: A candidate waits up to so many hundredths of the retry period longer, so that not all try at once.
 _JITTER = 120
+#: It was read or written; it is not there; somebody else was faster.
+_USUAL = (200, 201, 404, 409)
 
 
 class Leadership:
@@ -22,6 +25,9 @@ class Leadership:
         self._has_led = False
         self._tries = 0
         self._is_over = False
+        #: Told what keeps it from knowing who leads, once for each reason.
+        self.on_trouble: Callable[[str], None] = _nobody_told
+        self._trouble = ""
         self.on_leading: Callable[[], None] = _nobody
         self.on_lost: Callable[[], None] = _nobody
 
@@ -58,6 +64,7 @@ class Leadership:
     def _answered(self, answer: HttpAnswer) -> None:
         if self._is_over:
             return
+        self._tell_trouble(answer)
         following = self._election.answered(answer, self._timers.now())
         if following is not None:
             self._ask(following)
@@ -70,6 +77,12 @@ class Leadership:
             self._lose()
             return
         self._timers.call_at(self._timers.now() + self._wait(), self._try)
+
+    def _tell_trouble(self, answer: HttpAnswer) -> None:
+        trouble = "" if answer.code in _USUAL else trouble_of(answer)
+        if trouble and trouble != self._trouble:
+            self.on_trouble(f"the Lease: {trouble}")
+        self._trouble = trouble
 
     def _wait(self) -> Duration:
         terms = self._election.terms
@@ -89,4 +102,8 @@ class Leadership:
 
 
 def _nobody() -> None:
+    pass
+
+
+def _nobody_told(_trouble: str) -> None:
     pass

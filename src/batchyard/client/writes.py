@@ -29,6 +29,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _LATER: Final = frozenset({429, 503})
 #: Somebody between us and the server gave up.
 _LOST: Final = frozenset({0, 502, 504})
+_UNKNOWN_USER: Final = 401
 _SERVERS_OWN: Final = frozenset({"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"})
 
 
@@ -109,6 +110,16 @@ def error_of(answer: HttpAnswer, write: Write) -> ApiError | None:
             or [FieldError("", told)]
         )
     return Unanswered(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {told}")
+
+
+def trouble_of(answer: HttpAnswer) -> str:
+    """What keeps a request from being done, in words; the same for all requests where it is not for this one alone."""
+    told = decoded(answer.body).get("message") or answer.trouble or "no reason was given"
+    if not answer.code:
+        return f"no answer: {told}"
+    if answer.code == _UNKNOWN_USER:
+        return f"{answer.code}: {told}: the server takes none of the credentials of the kubeconfig"
+    return f"{answer.code}: {told}"
 
 
 def decoded(body: bytes) -> Mapping[str, Any]:

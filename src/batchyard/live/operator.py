@@ -120,6 +120,7 @@ class Operator:
             return None
         leadership = Leadership(Election(terms), self.timers, self._carrier)
         leadership.on_leading, leadership.on_lost = self._lead, self._lost
+        leadership.on_trouble = lambda trouble: self._tell(f"batchyard: {trouble}")
         return leadership
 
     def _lead(self) -> None:

@@ -23,6 +23,8 @@ class Candidate:
         self.told: list[str] = []
         self.leadership.on_leading = lambda: self.told.append("leads")
         self.leadership.on_lost = lambda: self.told.append("lost")
+        self.troubles: list[str] = []
+        self.leadership.on_trouble = self.troubles.append
         self.leadership.start()
 
     def cut_off(self) -> None:
@@ -118,6 +120,14 @@ def test_who_has_slept_past_his_deadline_may_never_write_again() -> None:
     assert not leader.leadership.may_write()
     leader.leadership._timers = kernel
     assert not leader.leadership.may_write()
+
+
+def test_what_keeps_it_from_knowing_is_told_once() -> None:
+    rivals = Rivals()
+    rivals.run(5)
+    rivals.second.line.trouble = lambda _request: HttpAnswer(403, b'{"message": "no rights"}')
+    rivals.run(30)
+    assert rivals.second.troubles == ["the Lease: 403: no rights"]
 
 
 def test_a_lease_that_others_renew_is_left_to_them_though_clocks_differ() -> None:

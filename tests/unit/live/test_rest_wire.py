@@ -11,7 +11,7 @@ from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.live.kubeconfig import Access
 from batchyard.live.rest_wire import HttpTransport
 
-Test = Callable[[HttpTransport, "Server"], Awaitable[None]]
+Act = Callable[[HttpTransport, "Server"], Awaitable[None]]
 
 
 class Server:
@@ -44,7 +44,7 @@ async def _lines(request: web.Request) -> web.StreamResponse:
     return response
 
 
-def run(test: Test, token: str = "Bearer old") -> Server:
+def run(act: Act, token: str = "Bearer old") -> Server:
     """Do that with a server that listens."""
     server = Server()
 
@@ -61,7 +61,7 @@ def run(test: Test, token: str = "Bearer old") -> Server:
             return _access(url, "Bearer new")
 
         wire = HttpTransport(_access(url, token), renew)
-        await test(wire, server)
+        await act(wire, server)
         await wire.close()
         await runner.cleanup()
 
@@ -74,32 +74,32 @@ def _access(url: str, token: str) -> Access:
 
 
 def test_a_request_is_answered() -> None:
-    async def test(wire: HttpTransport, _server: Server) -> None:
+    async def act(wire: HttpTransport, _server: Server) -> None:
         assert await wire.ask(HttpRequest("PUT", "/x?a=%2F", b"body")) == HttpAnswer(200, b"PUT body")
         assert (await wire.ask(HttpRequest("GET", "/busy"))).retry_after == 3 * SECOND
 
-    run(test)
+    run(act)
 
 
 def test_credentials_that_are_good_no_more_are_read_again() -> None:
-    async def test(wire: HttpTransport, server: Server) -> None:
+    async def act(wire: HttpTransport, server: Server) -> None:
         server.good = "Bearer new"
         answers = await asyncio.gather(*[wire.ask(HttpRequest("GET", "/x")) for _ in range(5)])
         assert [answer.code for answer in answers] == [200] * 5
 
-    assert run(test).tokens[-1] == "Bearer new"
+    assert run(act).tokens[-1] == "Bearer new"
 
 
 def test_who_has_no_good_credentials_is_told() -> None:
-    async def test(wire: HttpTransport, server: Server) -> None:
+    async def act(wire: HttpTransport, server: Server) -> None:
         server.good = "Bearer other"
         assert (await wire.ask(HttpRequest("GET", "/x"))).code == 401
 
-    assert len(run(test).tokens) == 2
+    assert len(run(act).tokens) == 2
 
 
 def test_whole_lines_are_told_as_they_come() -> None:
-    async def test(wire: HttpTransport, _server: Server) -> None:
+    async def act(wire: HttpTransport, _server: Server) -> None:
         told: list[Sequence[bytes]] = []
         answer = await wire.stream(HttpRequest("GET", "/watch"), told.append)
         assert [line for lines in told for line in lines] == [b'{"a": 1}', b'{"b": 2}']
@@ -107,11 +107,11 @@ def test_whole_lines_are_told_as_they_come() -> None:
         assert answer == HttpAnswer(200)
         assert (await wire.stream(HttpRequest("GET", "/busy"), told.append)).code == 429
 
-    run(test)
+    run(act)
 
 
 def test_no_answer_in_time_may_have_been_sent_and_no_connection_was_not() -> None:
-    async def test(wire: HttpTransport, _server: Server) -> None:
+    async def act(wire: HttpTransport, _server: Server) -> None:
         late = await wire.ask(HttpRequest("GET", "/slow", within=SECOND // 20))
         assert (late.code, late.was_sent) == (0, True)
         gone = HttpTransport(_access("http://127.0.0.1:1", "x"), _never)
@@ -120,7 +120,7 @@ def test_no_answer_in_time_may_have_been_sent_and_no_connection_was_not() -> Non
         assert "127.0.0.1:1" in refused.trouble
         await gone.close()
 
-    run(test)
+    run(act)
 
 
 async def _never() -> Any:

@@ -1,0 +1,31 @@
+"""What `operator` refuses before anything runs, and says why."""
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from batchyard.cli.app import app
+
+
+def told_of(*arguments: str) -> str:
+    """What a command that fails says."""
+    done = CliRunner(env={"KUBECONFIG": None, "COLUMNS": "200"}).invoke(app, arguments)
+    assert done.exit_code in {1, 2}, done.output
+    return " ".join(done.output.split())
+
+
+def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
+    told = told_of("operator", "--kubeconfig", str(tmp_path / "none"))
+    assert "none: there is no such file; name another with --kubeconfig" in told
+
+
+def test_controllers_that_run_elsewhere_alone_are_refused() -> None:
+    assert "'runtime' is not in the list of known controllers: admission" in told_of(
+        "operator", "--controllers", "runtime"
+    )
+    assert "'queues' is not in the list of known controllers" in told_of("up", "--controllers", "*,queues")
+
+
+def test_a_lease_ends_after_who_holds_it_has_ended() -> None:
+    assert "a lease is longer than its renew deadline" in told_of("operator", "--leader-elect-renew-deadline", "15s")
+    assert "'soon' is not a duration" in told_of("operator", "--leader-elect-retry-period", "soon")
