@@ -24,7 +24,7 @@ from live.operating import Operating, plain_kubeconfig
 from live.running import Running
 
 _LOOKS_EVERY = 0.05  # seconds
-_LOOKS_MAX = 400
+_LOOKS_MAX = 1200
 _SCENE = """
 apiVersion: sim.batchyard.dev/v1alpha1
 kind: Scenario

@@ -153,7 +153,7 @@ PROVISIONING = Scene(
         Step(of_example("dws", "jobs.yaml")[2:3], 1800),
     ],
     controllers="admission,provisioning",
-    speed=300,
+    speed=600,
     cluster=EXAMPLES / "dws" / "cluster.yaml",
 )
 HOTSWAP = Scene(

@@ -4,12 +4,14 @@ The names are those of controller-runtime and client-go where these have such fi
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from aiohttp import web
 
 if TYPE_CHECKING:
     from batchyard.live.operator import Operator
+
+_ENDS_WITHIN: Final = 1.0  # seconds
 
 
 class Health:
@@ -32,7 +34,7 @@ class Health:
                     web.get("/metrics", self._metrics),
                 ]
             )
-            self._runner = web.AppRunner(app, access_log=None)
+            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
             await self._runner.setup()
             await web.TCPSite(self._runner, address, port).start()
             self._tell(f"batchyard: health and metrics at http://{address}:{port}")

@@ -51,7 +51,7 @@ def run(act: Act, token: str = "Bearer old") -> Server:
     async def whole() -> None:
         app = web.Application()
         app.router.add_route("*", "/{any:.*}", server.answer)
-        runner = web.AppRunner(app)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
