@@ -6,6 +6,7 @@ that controllers go by is the clock's; where the server is a batchyard whose tim
 """
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -184,7 +185,7 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
     wire = HttpTransport(access, lambda: read_access(wanted.source))
     operator = Operator(wanted, wire, tell)
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _loop, context: operator.fail(_error_of(context)))
+    loop.set_exception_handler(lambda _, context: _take_note(operator, loop, context))
     try:
         async with Health(operator, wanted.address, wanted.port, tell):
             tell(f"batchyard: operator at {access.url}")
@@ -203,9 +204,18 @@ async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
         ended.result()
 
 
-def _error_of(context: dict[str, Any]) -> BaseException:
+def _take_note(operator: Operator, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A defect of ours ends the operator; what a broken connection leaves behind does not."""
     error = context.get("exception")
-    return error if isinstance(error, BaseException) else OperatorError(str(context.get("message")))
+    if isinstance(error, BaseException) and _is_ours(error):
+        operator.fail(error)
+    elif not isinstance(error, OSError):
+        loop.default_exception_handler(context)
+
+
+def _is_ours(error: BaseException) -> bool:
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith("batchyard.") for frame, _ in frames)
 
 
 def _at_once(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
