@@ -88,7 +88,7 @@ class Settings:
     #: What that API's certificate is signed by, as PEM, for containers to find; empty where it has none.
     root_certificate: str = ""
     #: Which controllers run, by group.
-    controllers: Sequence[str] = tuple(groups.GROUPS)
+    controllers: Sequence[str] = groups.GROUPS
 
 
 @dataclass(frozen=True, slots=True)

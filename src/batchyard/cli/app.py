@@ -49,13 +49,13 @@ def _speed(text: str | float) -> float:
 def _chosen_of_platform(text: str) -> tuple[str, ...]:
     from batchyard.controllers.groups import GROUPS  # noqa: PLC0415 - loads the platform
 
-    return _chosen(text, tuple(GROUPS))
+    return _chosen(text, GROUPS)
 
 
 def _chosen_of_operator(text: str) -> tuple[str, ...]:
-    from batchyard.controllers.groups import REMOTE  # noqa: PLC0415 - loads the platform
+    from batchyard.controllers.groups import ON_KUBERNETES, REMOTE  # noqa: PLC0415 - loads the platform
 
-    return _chosen(text, REMOTE)
+    return _chosen(text, REMOTE) if text else ON_KUBERNETES
 
 
 def _chosen(text: str, among: tuple[str, ...]) -> tuple[str, ...]:
@@ -256,8 +256,8 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     kubeconfig: _Kubeconfig = "",
     context: Annotated[str, typer.Option(metavar="NAME", help="Which context of the kubeconfig.")] = "",
     controllers: Annotated[
-        str, typer.Option(metavar="LIST", help="Which controllers run: *, name, -name.")
-    ] = "admission,provisioning,jobset,hotswap",
+        str, typer.Option(metavar="LIST", help="Which run: *, name, -name; by default what Kubernetes does not do.")
+    ] = "",
     leader_elect: Annotated[
         bool, typer.Option("--leader-elect/--no-leader-elect", help="Work only while holding a Lease.")
     ] = True,

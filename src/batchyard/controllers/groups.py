@@ -20,23 +20,11 @@ API: Final = "api"
 RUNTIME: Final = "runtime"
 CLOUD: Final = "cloud"
 
-#: What each group does, in a few words.
-GROUPS: Final[Mapping[str, str]] = {
-    ADMISSION: "queues: who is admitted, where and when; Jobs and JobSets as Workloads",
-    PROVISIONING: "the admission check that asks for capacity",
-    JOBSET: "Jobs of JobSets",
-    HOTSWAP: "pods of gangs on lost nodes are given up at once",
-    JOBS: "pods of Jobs",
-    PLACEMENT: "pods to nodes",
-    NODES: "nodes that are not heard of, and their pods",
-    AUTOSCALER: "nodes that come and go; ProvisioningRequests",
-    NAMESPACES: "Namespaces that come and go",
-    RESOURCE_QUOTA: "what of ResourceQuotas is used",
-    DISRUPTION: "how many disruptions PodDisruptionBudgets allow",
-    API: "ServiceAccounts, aggregated ClusterRoles, kinds of one's own, old Events",
-    RUNTIME: "what runs pods",
-    CLOUD: "what makes machines",
-}
+#: All of them; docs/operator.md says what each does.
+GROUPS: Final = (
+    *(ADMISSION, PROVISIONING, JOBSET, HOTSWAP, JOBS, PLACEMENT, NODES, AUTOSCALER),
+    *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD),
+)
 #: What a Kubernetes cluster does not do by itself.
 ON_KUBERNETES: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
 #: What looks at objects of every kind, runs pods or makes machines is where the objects are, wherever the rest runs.
@@ -77,7 +65,7 @@ _SEEN: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-def chosen(text: str, among: Sequence[str] = tuple(GROUPS)) -> tuple[str, ...]:
+def chosen(text: str, among: Sequence[str] = GROUPS) -> tuple[str, ...]:
     """The groups that a list names: `*` all, `name` one, `-name` all but that; ValueError says what is wrong.
 
     Of two words about one group the first counts. Source: IsControllerEnabled in cmd/controller-manager of Kubernetes.

@@ -72,7 +72,7 @@ class Place:
     #: Go on from a journal that has lost what was acknowledged.
     accept_loss: bool = False
     #: Which controllers run, by group; an operator beside it may do the rest.
-    controllers: Sequence[str] = tuple(GROUPS)
+    controllers: Sequence[str] = GROUPS
 
 
 class Embedded:

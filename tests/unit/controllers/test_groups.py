@@ -8,7 +8,7 @@ from batchyard.controllers.groups import GROUPS, ON_KUBERNETES, REMOTE, chosen
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("*", tuple(GROUPS)),
+        ("*", GROUPS),
         ("admission", ("admission",)),
         (" jobset , admission ", ("admission", "jobset")),
         ("*,-admission", tuple(group for group in GROUPS if group != "admission")),
