@@ -4,6 +4,7 @@ import http.client
 import signal
 import socket
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,14 @@ def finish(platform: Running, count: int) -> None:
 
 
 def admissions(platform: Running) -> list[int]:
-    """How often each Workload's quota was reserved, by the Events that say so."""
-    events = ask(platform.url, "GET", "/api/v1/namespaces/default/events")[1]["items"]
-    return [event["count"] for event in events if event["reason"] == "QuotaReserved"]
+    """How often each Workload got quota, by all that was ever written to it."""
+    given: dict[str, list[bool]] = {}
+    with Client(platform.url) as client:
+        for event in client.lines(f"{WORKLOADS}?watch=1&resourceVersion=1&timeoutSeconds=1"):
+            conditions = event["object"].get("status", {}).get("conditions", [])
+            has_quota = any(c["type"] == "QuotaReserved" and c["status"] == "True" for c in conditions)
+            given.setdefault(event["object"]["metadata"]["name"], [False]).append(has_quota)
+    return [sum(now and not before for before, now in pairwise(states)) for states in given.values()]
 
 
 def lease(platform: Running) -> dict[str, Any]:
