@@ -88,7 +88,6 @@ _RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         ),
         Rule(_READ, ("apps",), ("daemonsets", "daemonsets/status")),
         Rule(_READ, ("discovery.k8s.io",), ("endpointslices",)),
-        Rule(_READ, ("networking.k8s.io",), ("networkpolicies",)),
         Rule(_READ, ("networking.k8s.io",), ("ingresses", "ingresses/status", "networkpolicies")),
         Rule(_READ, ("",), ("replicationcontrollers", "replicationcontrollers/status")),
         Rule(_READ, ("batch",), ("cronjobs", "cronjobs/status", "jobs", "jobs/status")),

@@ -36,6 +36,7 @@ WARNINGS_MAX: Final = 4096
 _AT_LOOPBACK: Final = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 _TEXT: Final = "text/plain; charset=utf-8"
 _LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_LATE: Final = Refused(408, "Timeout", f"the request did not come within {BODY_WITHIN} seconds")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -287,8 +288,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _late(self) -> None:
         """A body did not come in its time."""
-        told = f"the request did not come within {BODY_WITHIN} seconds"
-        if not self._requests.end_late(Refused(408, "Timeout", told)):
+        if not self._requests.end_late(_LATE):
             self._transport.abort()
 
 
