@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from live import converging
 from live.killing import Answers, Client, ask, kill_round, last_look
 from live.running import Running
 
@@ -28,6 +29,15 @@ def test_jobs_come_to_the_same_end_through_sudden_ends(tmp_path: Path) -> None:
     (tmp_path / "calm").mkdir()
     (tmp_path / "killed").mkdir()
     assert end_of(tmp_path / "killed", [1, 5, 9]) == end_of(tmp_path / "calm", [])
+
+
+def test_teams_that_preempt_come_to_the_same_end_and_quota_holds_at_every_revision(tmp_path: Path) -> None:
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "killed").mkdir()
+    calm = converging.end_of(tmp_path / "calm", 0)
+    assert sorted(set(calm.values())) == ["Complete", "Finished"]
+    assert list(converging.end_of(tmp_path / "killed", 2).values()) == list(calm.values())
+    assert converging.faults_of(tmp_path / "killed") == []
 
 
 def end_of(folder: Path, kills: Sequence[int]) -> dict[str, Any]:

@@ -39,6 +39,13 @@ class Collector:
         """The keys of all objects with an owner reference to that uid, sorted."""
         return self._owners.dependents(uid)
 
+    def recall(self, events: Sequence[WatchEvent]) -> None:
+        """Take note of all that is there from before, and of what was left behind and not yet collected then."""
+        for event in events:
+            self.observe(event)
+        living = {event.obj["metadata"].get("uid") for event in events}
+        self._orphaned_by += [uid for uid in self._owners.owners() if uid not in living]
+
     def observe(self, event: WatchEvent) -> None:
         """Take note of a change as it happens."""
         self._owners.observe(event)

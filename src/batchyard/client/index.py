@@ -28,6 +28,10 @@ class OwnerIndex:
         if before is not after:
             self._replace(event.key, before or (), after or ())
 
+    def owners(self) -> Sequence[str]:
+        """The uids of all owners, whether they are there or not."""
+        return list(self._dependents)
+
     def dependents(self, uid: str) -> Sequence[Key]:
         """The keys of all objects with an owner reference to that uid, sorted."""
         keys = self._sorted.get(uid)

@@ -144,6 +144,12 @@ class LocalClient:
         get = self._store.get
         return [obj for key in self._collector.owned_by(uid) if (obj := get(key)) is not None]
 
+    def recall(self, events: Sequence[WatchEvent]) -> None:
+        """Take note of all that is in the store from before, told as additions."""
+        self._collector.recall(events)
+        if not self._delivering_soon:
+            self._deliver_soon()
+
     def subscribe(self, listener: Listener) -> None:
         """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""
         self._listeners.append(listener)

@@ -152,6 +152,7 @@ class Embedded:
         """Show the controllers what is there, and make what is missing."""
         found = [obj for kind in self._store.kinds() for obj in self._store.list(kind)]
         events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
+        self._client.recall(events)
         self.platform.runner.observe(events)
         wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *bootstrap_roles()]
         wanted += [] if cluster is None else initial_objects(cluster)
