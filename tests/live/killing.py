@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from batchyard.live.folder import JOURNAL
+from batchyard.ports.client import EventType
+from batchyard.store.journal_file import read_journal
 from live.running import Running
 
 WRITERS = 16
 _PLACE = "/api/v1/namespaces/default/configmaps"
+_ANEW = f"{_PLACE}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 _ENDS_WITHIN = 60
 _BROKEN = (OSError, http.client.HTTPException)
 
@@ -72,15 +76,16 @@ def ask(url: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         return client.ask(method, path, body)
 
 
-def kill_round(folder: Path, number: int, answers: Answers) -> None:
-    """Let everybody write and one watch, kill the platform when so much was answered, and check what was."""
+def kill_round(folder: Path, number: int, answers: Answers, *options: str) -> None:
+    """Let everybody write and two watch, kill the platform when so much was answered, and check what was."""
     enough, stopped = threading.Event(), threading.Event()
     before = len(answers.acknowledged)
     wanted = before + 30 + 97 * number % 400
     first = max(answers.acknowledged, default=0)
-    with Running(folder, "--insecure-loopback") as running:
+    with Running(folder, "--insecure-loopback", *options) as running:
         _check_kept(running.url, answers)
-        threads = [threading.Thread(target=_watch, args=(running.url, answers, stopped))]
+        watchers = (_watch, _watch_anew)
+        threads = [threading.Thread(target=each, args=(running.url, answers, stopped)) for each in watchers]
         threads += [
             threading.Thread(target=_write, args=(running.url, f"w{writer}", number, answers, (wanted, enough)))
             for writer in range(WRITERS)
@@ -92,8 +97,26 @@ def kill_round(folder: Path, number: int, answers: Answers) -> None:
         running.kill()
         for thread in threads:
             thread.join(_ENDS_WITHIN)
+    check_journal(folder, answers)
     again = [revision for revision in list(answers.acknowledged)[before:] if revision <= first]
     answers.faults += [f"revision {revision} was given before the last end" for revision in again]
+
+
+def check_journal(folder: Path, answers: Answers) -> None:
+    """Hold what a watch was told against what the journal holds: each change once, as it was, and no revision twice."""
+    contents = read_journal(folder / JOURNAL).recovered
+    numbers = [change.revision for change in contents.changes]
+    if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        answers.faults.append("the journal has a gap")
+    told = {revision: (name, word) for revision, name, word in answers.watched}
+    last = max(told, default=0)
+    for change in contents.changes:
+        if change.key.kind == "ConfigMap" and change.key.namespace == "default" and change.revision <= last:
+            word = None if change.type is EventType.DELETED else change.obj["data"]["word"]
+            if told.get(change.revision) != (change.key.name, word):
+                answers.faults.append(f"revision {change.revision} is {change.key.name}={word} in the journal")
+    ahead = [revision for revision in told if revision > contents.revision]
+    answers.faults += [f"revision {revision} was told, and is not in the journal" for revision in ahead]
 
 
 def last_look(folder: Path, answers: Answers) -> None:
@@ -182,6 +205,23 @@ def _watch(url: str, answers: Answers, stopped: threading.Event) -> None:
                 _take(event, answers)
     except _BROKEN:
         assert stopped.wait(_ENDS_WITHIN), "a watch broke before its platform was killed"
+
+
+def _watch_anew(url: str, answers: Answers, stopped: threading.Event) -> None:
+    """Begin with what is there, up to a bookmark; from there on each change is later than the one before."""
+    last, is_begun = 0, False
+    try:
+        with Client(url) as client:
+            for event in client.lines(_ANEW):
+                revision = int(event["object"]["metadata"]["resourceVersion"])
+                if is_begun and revision <= last and event["type"] != "BOOKMARK":
+                    answers.faults.append(f"revision {revision} was told after {last}")
+                is_begun = is_begun or event["type"] == "BOOKMARK"
+                last = max(last, revision)
+    except _BROKEN:
+        assert stopped.wait(_ENDS_WITHIN), "a watch broke before its platform was killed"
+    if not is_begun:
+        answers.faults.append("a watch was not told where it had begun")
 
 
 def _catch_up(url: str, answers: Answers) -> None:
