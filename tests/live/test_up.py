@@ -149,7 +149,7 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
     with Running(tmp_path, PLAIN) as running:
         place = ("127.0.0.1", int(running.url.rpartition(":")[2]))
         with socket.create_connection(place) as slow:
-            slow.sendall(f"POST {CONFIG_MAPS} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n".encode())
+            slow.sendall(f"POST {CONFIG_MAPS} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n".encode())
             assert ask(running.url, "GET", "/version")[0] == 200
             running.process.send_signal(signal.SIGINT)
             while process_in(tmp_path) is not None and not _refuses(place):
