@@ -1,5 +1,9 @@
 """What nobody may do: a table of requests, each with the refusal it meets."""
 
+import base64
+import hashlib
+import hmac
+import json
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +46,41 @@ AGGREGATE = {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}
 LABELLED = {"metadata": {"labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}}}
 XML = {"content_type": "text/xml"}
 MERGE = {"content_type": "application/merge-patch+json"}
+
+AS_MASTER = {"impersonate-user": "erik", "impersonate-group": "system:masters"}
+AS_KNOWN = {"impersonate-user": "a", "impersonate-extra-scopes": "all"}
+AS_UID = {"impersonate-user": "a", "impersonate-uid": "1"}
+AS_ACCOUNT = {"impersonate-user": "system:serviceaccount:kube-system:default"}
+OVERRIDE = {"x-http-method-override": "DELETE"}
+AS_TABLE = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+AS_METADATA = {"accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
+APPLIED = {"content-type": "application/apply-patch+yaml"}
+ONE_OF_TWO = "fieldSelector=metadata.name%3Dopen,metadata.name%3Ds"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+REVIEWS_OF_ACCESS = "/apis/authorization.k8s.io/v1"
+BINDINGS = f"{RBAC}/namespaces/team-a/rolebindings"
+ADMIN = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+TO_ALL = bound("RoleBinding", "cluster-admin")
+TO_ALL_KNOWN = TO_ALL | {"subjects": [{"kind": "Group", "name": "system:authenticated"}]}
+CONVERTED = {
+    "metadata": {"name": "as.b.c"},
+    "spec": {
+        "group": "b.c",
+        "scope": "Namespaced",
+        "names": {"plural": "as", "kind": "A"},
+        "versions": [
+            {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+        ],
+        "conversion": {
+            "strategy": "Webhook",
+            "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/"}},
+        },
+    },
+}
+#: What a list of team-b goes on with.
+FORGED = base64.urlsafe_b64encode(b'{"v":"meta.k8s.io/v1","rv":1,"start":"team-b/a"}').decode()
+BOMB = b"a: &a [x]\n" + b"".join(b"%c: &%c [%s]\n" % (n + 1, n + 1, b"*%c," % n * 9) for n in range(97, 110))
+CODE = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: !!python/object/apply:os.getcwd []}"
 
 
 class Forbidden(NamedTuple):
@@ -165,6 +204,98 @@ TABLE = (
     ),
 )
 
+#: What somebody may try who has read the source. dora may get the Secret `open` of team-b, and nothing else; erik may
+#: impersonate users, and no groups.
+TRICKS = (
+    Forbidden("a token of no algorithm", "token of none", "GET", f"{A}/pods", 401, "Unauthorized"),
+    Forbidden("a token of another algorithm", "token of HS256", "GET", f"{A}/pods", 401, "Unauthorized"),
+    Forbidden("a token of a pod that is gone", "token of a pod", "GET", f"{A}/pods", 401, "Unauthorized"),
+    Forbidden("a token in the query", "nobody", "GET", f"{A}/pods?access_token=x", 401, "Unauthorized"),
+    Forbidden("a password", "nobody", "GET", f"{A}/pods", 401, "Unauthorized", None, {"authorization": "Basic YTpi"}),
+    Forbidden(
+        "a user in a header", "nobody", "GET", f"{A}/pods", 401, "Unauthorized", None, {"x-remote-user": "owner"}
+    ),
+    Forbidden(
+        "no TLS, as is said", "nobody", "GET", f"{A}/pods", 401, "Unauthorized", None, {"x-forwarded-proto": "http"}
+    ),
+    Forbidden(
+        "from here, as is said", "nobody", "GET", f"{A}/pods", 401, "Unauthorized", None, {"x-real-ip": "127.0.0.1"}
+    ),
+    Forbidden(
+        "as another, unknown", "nobody", "GET", f"{A}/pods", 401, "Unauthorized", None, {"impersonate-user": "owner"}
+    ),
+    Forbidden("as one of a group", "erik", "GET", f"{A}/pods", 403, "Forbidden", None, AS_MASTER),
+    Forbidden("with what is known of another", "erik", "GET", f"{A}/pods", 403, "Forbidden", None, AS_KNOWN),
+    Forbidden("with the uid of another", "erik", "GET", f"{A}/pods", 403, "Forbidden", None, AS_UID),
+    Forbidden("as an account, by the right to users", "erik", "GET", f"{A}/pods", 403, "Forbidden", None, AS_ACCOUNT),
+    Forbidden(
+        "another method in a header", "anna", "POST", f"{A}/configmaps/kept", 405, "MethodNotAllowed", {}, OVERRIDE
+    ),
+    Forbidden("another method, not mine", "anna", "GET", f"{B}/configmaps/kept", 403, "Forbidden", None, OVERRIDE),
+    Forbidden("another case", "anna", "GET", "/api/v1/namespaces/TEAM-B/secrets", 403, "Forbidden"),
+    Forbidden("another case of the path", "anna", "GET", "/API/v1/namespaces/team-b/secrets", 403, "Forbidden"),
+    Forbidden("another letter", "anna", "GET", "/api/v1/namespaces/team-%D0%B0/secrets", 403, "Forbidden"),
+    Forbidden("a parameter of the path", "anna", "GET", "/api/v1/namespaces/team-b;a=b/secrets", 403, "Forbidden"),
+    Forbidden("a dot", "anna", "GET", "/api/v1/./namespaces/team-b/secrets", 404, "NotFound"),
+    Forbidden("a way up twice in disguise", "anna", "GET", f"{A}/%252e%252e/team-b/secrets", 404, "NotFound"),
+    Forbidden("a back slash", "anna", "GET", f"{A}\\..\\team-b/secrets", 403, "Forbidden"),
+    Forbidden("a line's end in a name", "anna", "GET", f"{B}/secrets/s%0d%0aa:b", 403, "Forbidden"),
+    Forbidden(
+        "an end of text in a name", "anna", "GET", "/api/v1/namespaces/team-a%00/../team-b/secrets", 404, "NotFound"
+    ),
+    Forbidden("a fragment", "anna", "GET", f"{B}/secrets#/namespaces/team-a", 403, "Forbidden"),
+    Forbidden("an old path of watches", "anna", "GET", "/api/v1/watch/namespaces/team-b/secrets", 404, "NotFound"),
+    Forbidden("an old path of proxies", "anna", "GET", "/api/v1/proxy/namespaces/team-b/pods/p", 404, "NotFound"),
+    Forbidden("a node's own API", "anna", "GET", "/api/v1/nodes/n/proxy/pods", 404, "NotFound"),
+    Forbidden("a list by a name that is mine", "dora", "GET", f"{B}/secrets?{ONE_OF_TWO}", 403, "Forbidden"),
+    Forbidden(
+        "a list of all but one", "dora", "GET", f"{B}/secrets?fieldSelector=metadata.name!=open", 403, "Forbidden"
+    ),
+    Forbidden("a list by a label", "dora", "GET", f"{B}/secrets?labelSelector=metadata.name%3Dopen", 403, "Forbidden"),
+    Forbidden("a watch of one that is another's", "dora", "GET", f"{B}/secrets/s?watch=1", 403, "Forbidden"),
+    Forbidden("a change of what may be read", "dora", "PATCH", f"{B}/secrets/open", 403, "Forbidden", {}, MERGE),
+    Forbidden(
+        "a change that is only tried", "dora", "PATCH", f"{B}/secrets/open?dryRun=All", 403, "Forbidden", {}, MERGE
+    ),
+    Forbidden("all as a table", "dora", "GET", f"{B}/secrets", 403, "Forbidden", None, AS_TABLE),
+    Forbidden("all without what is in it", "dora", "GET", f"{B}/secrets", 403, "Forbidden", None, AS_METADATA),
+    Forbidden("all, read by deleting", "dora", "DELETE", f"{B}/secrets?dryRun=All", 403, "Forbidden"),
+    Forbidden("made by applying", "dora", "PATCH", f"{B}/secrets/new?fieldManager=d", 403, "Forbidden", {}, APPLIED),
+    Forbidden("an eviction", "anna", "POST", f"{B}/pods/p/eviction", 403, "Forbidden", {}),
+    Forbidden("a place for a pod", "anna", "POST", f"{B}/pods/p/binding", 403, "Forbidden", {}),
+    Forbidden(
+        "an admission of one's own", "anna", "POST", f"{KUEUE}/namespaces/team-a/workloads", 403, "Forbidden", {}
+    ),
+    Forbidden("a cohort", "bob", "POST", f"{KUEUE}/cohorts", 403, "Forbidden", {}),
+    Forbidden("a check", "bob", "POST", f"{KUEUE}/admissionchecks", 403, "Forbidden", {}),
+    Forbidden("a priority of queues", "bob", "POST", f"{KUEUE}/workloadpriorityclasses", 403, "Forbidden", {}),
+    Forbidden("a machine", "bob", "POST", "/apis/cloud.batchyard.dev/v1alpha1/instances", 403, "Forbidden", {}),
+    Forbidden("a kind", "bob", "POST", f"{CRDS}", 403, "Forbidden", {}),
+    Forbidden("a kind that asks elsewhere", "owner", "POST", f"{CRDS}", 422, "Invalid", CONVERTED),
+    Forbidden("another namespace gone", "bob", "DELETE", "/api/v1/namespaces/team-a", 403, "Forbidden"),
+    Forbidden("who may do what", "anna", "POST", f"{REVIEWS_OF_ACCESS}/subjectaccessreviews", 403, "Forbidden", {}),
+    Forbidden("whose a token is", "anna", "POST", f"{REVIEWS}/tokenreviews", 403, "Forbidden", {}),
+    Forbidden(
+        "a certificate", "anna", "POST", "/apis/certificates.k8s.io/v1/certificatesigningrequests", 403, "Forbidden", {}
+    ),
+    Forbidden("a binding that is only tried", "bob", "POST", f"{BINDINGS}?dryRun=All", 403, "Forbidden", TO_ALL),
+    Forbidden(
+        "a binding by applying", "bob", "PATCH", f"{BINDINGS}/more?fieldManager=b", 403, "Forbidden", TO_ALL, APPLIED
+    ),
+    Forbidden(
+        "another role for a binding", "bob", "PATCH", f"{BINDINGS}/bob", 422, "Invalid", {"roleRef": ADMIN}, MERGE
+    ),
+    Forbidden("all who are known", "bob", "POST", f"{BINDINGS}", 403, "Forbidden", TO_ALL_KNOWN),
+    Forbidden("a list that another began", "anna", "GET", f"{A}/configmaps?limit=1&continue={FORGED}", 410, "Expired"),
+    Forbidden("a token that is none", "anna", "GET", f"{A}/configmaps?continue=../../b", 400, "BadRequest"),
+    Forbidden("a revision yet to come", "anna", "GET", f"{A}/configmaps?resourceVersion=99999999", 504, "Timeout"),
+    Forbidden(
+        "a bomb", "anna", "POST", f"{A}/configmaps", 400, "BadRequest", BOMB, {"content-type": "application/yaml"}
+    ),
+    Forbidden("code", "anna", "POST", f"{A}/configmaps", 422, "Invalid", CODE, {"content-type": "application/yaml"}),
+    Forbidden("two hosts", "owner", "GET", f"{A}/pods", 400, "Invalid HTTP request received.", None, {"Host": "other"}),
+)
+
 
 class _Objects:
     """ServiceAccounts as a token's maker sees them."""
@@ -195,8 +326,11 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Call
             "expired token": _token(ours, account, now - DAY),
             "token for others": _token(ours, account, now, "https://elsewhere"),
             "orphan token": _token(ours, gone, now),
+            "token of none": forged({"alg": "none"}, unsigned, b""),
+            "token of HS256": forged({"alg": "HS256", "kid": ours.key_id}, unsigned, (folder / "ca.crt").read_bytes()),
+            "token of a pod": _token(ours, account, now, pod={"kind": "Pod", "metadata": {"name": "p", "uid": "gone"}}),
         }
-        certificates = {name: _certificate(folder, name) for name in ("anna", "bob", "carol")}
+        certificates = {name: _certificate(folder, name) for name in ("anna", "bob", "carol", "dora", "erik")}
         certificates["expired"] = _certificate(folder, "anna", at=now - 2 * DAY)
         yield {
             "owner": owner,
@@ -222,6 +356,17 @@ def _prepared(owner: Caller) -> dict[str, Any]:
     _made(owner, f"{RBAC}/clusterroles", role("ClusterRole", "more", rules=[writes]))
     binding = bound("ClusterRoleBinding", "more") | {"subjects": [{"kind": "User", "name": "carol"}]}
     _made(owner, f"{RBAC}/clusterrolebindings", binding)
+    reads = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"], "resourceNames": ["open"]}
+    _made(owner, f"{RBAC}/namespaces/team-b/roles", role("Role", "open", rules=[reads]))
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "open"}
+    binding = role("RoleBinding", "dora", roleRef=reference, subjects=[{"kind": "User", "name": "dora"}])
+    _made(owner, f"{RBAC}/namespaces/team-b/rolebindings", binding)
+    acts = {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"]}
+    _made(owner, f"{RBAC}/clusterroles", role("ClusterRole", "acts", rules=[acts]))
+    binding = bound("ClusterRoleBinding", "acts") | {"subjects": [{"kind": "User", "name": "erik"}]}
+    _made(owner, f"{RBAC}/clusterrolebindings", {**binding, "metadata": {"name": "acts"}})
+    for name in ("open", "s"):
+        _made(owner, f"{B}/secrets", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}})
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}}
     return _made(owner, f"{A}/serviceaccounts", account)
 
@@ -241,12 +386,22 @@ def _certificate(folder: Path, user: str, *groups: str, at: Instant | None = Non
     return path
 
 
-def _token(key: SigningKey, account: dict[str, Any], at: Instant, audience: str = ISSUER) -> str:
+def _token(
+    key: SigningKey, account: dict[str, Any], at: Instant, audience: str = ISSUER, *, pod: dict[str, Any] | None = None
+) -> str:
     """A token made at an instant, good for an hour."""
-    return Tokens(_Objects(), key, lambda: at).issue(account, None, [audience], at + HOUR)
+    return Tokens(_Objects(), key, lambda: at).issue(account, pod, [audience], at + HOUR)
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.what)
+def forged(header: dict[str, str], token: str, key: bytes) -> str:
+    """What a token says, under another header, signed with what everybody knows, or not at all."""
+    begin = base64.urlsafe_b64encode(json.dumps(header).encode()).decode().rstrip("=")
+    message = f"{begin}.{token.split('.')[1]}"
+    signature = hmac.digest(key, message.encode(), hashlib.sha256) if key else b""
+    return f"{message}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
+
+
+@pytest.mark.parametrize("row", [*TABLE, *TRICKS], ids=lambda row: row.what)
 def test_it_is_refused(callers: dict[str, Caller], row: Forbidden) -> None:
     answer = callers[row.who].ask(row.method, row.path, row.body, **row.headers)
     assert (answer.code, answer.reason) == (row.code, row.reason), answer

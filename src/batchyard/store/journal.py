@@ -25,6 +25,7 @@ import msgspec
 
 from batchyard.ports.client import EventType, WatchEvent
 from batchyard.store.journal_file import (
+    BUSY_FOR,
     Contents,
     make_journal,
     note_replaced,
@@ -166,7 +167,7 @@ class Journal:
     def _opened(self, revision: int, sync: Sync) -> sqlite3.Connection:
         """The file, to be written; what was read of it is still what is there."""
         with told(self._path):
-            file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
+            file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=BUSY_FOR)
             file.execute(f"PRAGMA synchronous = {'FULL' if sync is Sync.FULL else 'NORMAL'}")
             file.execute("BEGIN IMMEDIATE")
             (last,) = file.execute("SELECT max(revision) FROM revisions").fetchone()

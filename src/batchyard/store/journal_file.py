@@ -26,6 +26,9 @@ FORMAT: Final = 1
 APPLICATION: Final = 0x62617463
 """What tells our files from other SQLite files: its `application_id`."""
 
+BUSY_FOR: Final = 2.0
+"""Seconds to wait for another who has it open: whoever opens it first after a crash puts its log in order, alone."""
+
 _TABLES: Final = """
 CREATE TABLE revisions (
     revision INTEGER PRIMARY KEY, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
@@ -94,7 +97,7 @@ def write_floor(file: sqlite3.Connection, identity: bytes, revision: int) -> Flo
 def read_only(path: Path, *, is_alone: bool = False) -> sqlite3.Connection:
     """A connection that changes nothing; `is_alone`: nobody writes the file, and no log lies beside it."""
     options = "mode=ro&immutable=1" if is_alone else "mode=ro"
-    return sqlite3.connect(f"file:{quote(str(path))}?{options}", uri=True, isolation_level=None, timeout=0)
+    return sqlite3.connect(f"file:{quote(str(path))}?{options}", uri=True, isolation_level=None, timeout=BUSY_FOR)
 
 
 def read_journal(path: Path, *, is_alone: bool = False) -> Contents:
