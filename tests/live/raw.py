@@ -3,9 +3,11 @@
 import json
 import socket
 import ssl
+import warnings
+from collections.abc import Mapping
 from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import yaml
@@ -18,6 +20,7 @@ class Answer(NamedTuple):
 
     code: int
     body: Any
+    headers: Mapping[str, str] = {}
 
     @property
     def reason(self) -> str:
@@ -39,6 +42,13 @@ class Caller:
         if certificate is not None:
             self._context.load_cert_chain(certificate)
 
+    def with_tls(self, version: ssl.TLSVersion) -> Self:
+        """Somebody who knows no newer version of TLS; who goes as low as the library lets him."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._context.minimum_version = self._context.maximum_version = version
+        return self
+
     def ask(self, method: str, path: str | bytes, body: Any = None, **headers: str) -> Answer:
         """Send a request, and read the answer."""
         sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
@@ -56,4 +66,5 @@ class Caller:
                 response.begin()
                 content = response.read()
         is_json = response.headers.get_content_type() == "application/json"
-        return Answer(response.status, json.loads(content) if is_json and content else content.decode())
+        body = json.loads(content) if is_json and content else content.decode()
+        return Answer(response.status, body, dict(response.headers))

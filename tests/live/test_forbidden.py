@@ -335,6 +335,7 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Call
         yield {
             "owner": owner,
             "nobody": Caller(platform.kubeconfig),
+            "of old": Caller(platform.kubeconfig),
             "good token": Caller(platform.kubeconfig, token=_token(ours, account, now)),
             "foreign": Caller(platform.kubeconfig, certificate=_certificate(tmp_path_factory.mktemp("ca"), "anna")),
             **{name: Caller(platform.kubeconfig, token=token) for name, token in tokens.items()},
@@ -427,3 +428,17 @@ def test_nothing_of_what_was_tried_was_done(callers: dict[str, Caller]) -> None:
     left = [(obj["metadata"]["name"], obj.get("data")) for obj in found]
     assert [each for each in left if each[0] != "kube-root-ca.crt"] == [("kept", None)]
     assert callers["owner"].ask("GET", f"{A}/configmaps/x").code == 404
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
+def test_older_versions_of_tls_get_no_connection(callers: dict[str, Caller], version: ssl.TLSVersion) -> None:
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        callers["of old"].with_tls(version).ask("GET", "/healthz")
+
+
+def test_names_of_fields_end_no_header(callers: dict[str, Caller]) -> None:
+    sent = config_map("warned", "team-a") | {"a\r\nset-cookie: b": 1}
+    answer = callers["anna"].ask("POST", f"{A}/configmaps?dryRun=All", sent)
+    assert answer.code == 201
+    assert all(name.lower() != "set-cookie" for name in answer.headers)
+    assert "unknown field" in answer.headers["warning"]

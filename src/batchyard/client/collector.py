@@ -116,12 +116,17 @@ class Collector:
             obj = None if key is None else self._get(key)
             if obj is None:
                 continue
-            blocking = [dependent for dependent in self._dependents(uid) if _blocks(dependent[1], uid)]
+            namespace = "" if key is None else key.namespace
+            blocking = [
+                (blocker, dependent)
+                for blocker, dependent in self._dependents(uid)
+                if _blocks(dependent, uid) and namespace in ("", blocker.namespace)
+            ]
             for blocker, dependent in blocking:
                 if "deletionTimestamp" not in dependent["metadata"]:
                     owns = dependent["metadata"]["uid"] in self._owners
                     self._apply(Delete(blocker, propagation=Propagation.FOREGROUND if owns else Propagation.BACKGROUND))
-            if not any(_blocks(dependent, uid) for _, dependent in self._dependents(uid)):
+            if not any(self._get(blocker) is not None for blocker, _ in blocking):
                 self._apply(Update(without_finalizer(obj, FOREGROUND_FINALIZER)))
 
     def _dependents(self, uid: str) -> list[tuple[Key, Obj]]:

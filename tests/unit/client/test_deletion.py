@@ -114,6 +114,15 @@ def test_in_the_foreground_an_owner_goes_last() -> None:
     assert desk.names() == []
 
 
+def test_nobody_in_another_namespace_holds_up_a_deletion() -> None:
+    desk = Desk()
+    top = desk.create("ConfigMap", "top")
+    held = {"namespace": "other", "finalizers": ["example.com/held"]}
+    desk.create("ConfigMap", "intruder", top, metadata=held)
+    desk.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
+    assert desk.names() == ["intruder"]
+
+
 def test_what_does_not_block_its_owner_goes_after_it() -> None:
     desk = Desk()
     top = desk.create("ConfigMap", "top")

@@ -28,3 +28,15 @@ def test_a_large_file_is_begun_anew(tmp_path: Path) -> None:
     log.close()
     assert sorted(found.name for found in tmp_path.iterdir()) == ["audit.log", "audit.log.1"]
     assert all(found.stat().st_size <= 1000 for found in tmp_path.iterdir())
+
+
+def test_whatever_is_asked_is_one_line(tmp_path: Path) -> None:
+    api, path = Api(), tmp_path / "audit.log"
+    name = '\n{"kind":"Event","user":{"username":"nobody"}}\n\u2028\x1b[2K'
+    api.ask("GET", f"/api/v1/{name}?{name}", headers={"user-agent": name})
+    log = AuditLog(path)
+    log.note(api.audited[-1])
+    log.close()
+    [line] = path.read_bytes().split(b"\n")[:-1]
+    assert json.loads(line)["userAgent"] == name
+    assert b"\x1b" not in line

@@ -65,7 +65,10 @@ def expression(text: str) -> Expression:
 
 def evaluated(program: Any, variables: Mapping[str, Any]) -> tuple[Any, str]:
     """The result of a program, and what went wrong, one of them empty."""
-    result = program.eval(data=variables)
+    try:
+        result = program.eval(data=variables)
+    except RuntimeError as error:  # its own bounds: more steps than a rule may take
+        return None, f"call cost exceeds limit: {error}"
     if result.type() == cel.Type.ERROR:
         return None, str(result.plain_value()).partition(": ")[2]
     return result.plain_value(), ""

@@ -39,6 +39,13 @@ def test_a_rule_that_cannot_be_evaluated_is_broken() -> None:
     assert told[0].endswith("evaluating rule: much")
 
 
+def test_a_rule_that_takes_too_long_is_broken() -> None:
+    items = {"type": "array", "items": WHOLE}
+    rule = {"rule": "self.a.all(x, self.a.all(y, self.a.all(z, x + y + z > 0)))", "message": "much"}
+    told = space(ruled(rule, a=items)).refused(rocket(a=[1] * 100))
+    assert told[0].startswith('spec: Invalid value: "object": call cost exceeds limit: ')
+
+
 def test_a_rule_of_change_is_asked_where_something_was() -> None:
     api = space(ruled({"rule": "self.a >= oldSelf.a", "message": "never less"}, a=WHOLE))
     api.post(ROCKETS, rocket(a=2))
