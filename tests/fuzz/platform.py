@@ -87,6 +87,7 @@ class Fuzzed:
                 *("--url", self.url, "--checks", "not_a_server_error", "--phases", phases, "--seed", "1"),
                 *("--max-examples", str(examples), "--suppress-health-check", "all", "--no-color", "--warnings", "off"),
             ],
+            cwd=self._folder,  # it keeps a cache where it runs
             capture_output=True,
             text=True,
             check=False,
