@@ -292,7 +292,7 @@ TRICKS = (
     Forbidden(
         "a bomb", "anna", "POST", f"{A}/configmaps", 400, "BadRequest", BOMB, {"content-type": "application/yaml"}
     ),
-    Forbidden("code", "anna", "POST", f"{A}/configmaps", 422, "Invalid", CODE, {"content-type": "application/yaml"}),
+    Forbidden("code", "anna", "POST", f"{A}/configmaps", 400, "BadRequest", CODE, {"content-type": "application/yaml"}),
     Forbidden("two hosts", "owner", "GET", f"{A}/pods", 400, "Invalid HTTP request received.", None, {"Host": "other"}),
 )
 
