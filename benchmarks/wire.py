@@ -47,7 +47,7 @@ class _Connection(asyncio.Protocol):
 
     def send(self, ask: Ask) -> None:
         body = b"" if ask.body is None else _encode(ask.body)
-        line = f"{ask.method} {ask.path} HTTP/1.1\r\nhost: x\r\ncontent-type: {ask.content_type}\r\n"
+        line = f"{ask.method} {ask.path} HTTP/1.1\r\nhost: {self._wire.host}\r\ncontent-type: {ask.content_type}\r\n"
         self._ask, self._sent_at = ask, time.perf_counter()
         self._transport.write(f"{line}content-length: {len(body)}\r\n\r\n".encode() + body)
 
@@ -73,6 +73,7 @@ class Wire:
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None) -> None:
         self._address = address
+        self.host = f"{address[0]}:{address[1]}"
         self._context = context
         self._free: deque[_Connection] = deque()
         self._waiting: deque[Ask] = deque()
@@ -109,7 +110,7 @@ class Wire:
         """The lines of a watch, without end."""
         host, port = self._address
         reader, writer = await asyncio.open_connection(host, port, ssl=self._context, limit=1 << 26)
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: {self.host}\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
         while length := int(await reader.readline(), 16):
             chunk = await reader.readexactly(length + 2)

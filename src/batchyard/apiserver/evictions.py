@@ -46,7 +46,8 @@ class Evictions:
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
-        _check_preconditions(options, pod)
+        if unmet := options.unmet(pod):
+            raise _conflict(name, unmet)
         self._evict(pod, options)
         return Response(201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
 
@@ -67,18 +68,6 @@ class Evictions:
         error = self._objects.attempt(write, dry_run=dry_run).error
         if error is not None:
             raise _conflict(name, str(error))
-
-
-def _check_preconditions(options: DeleteOptions, pod: Obj) -> None:
-    metadata = pod["metadata"]
-    wanted = (
-        ("UID", options.uid, metadata["uid"], "deleted and then recreated"),
-        ("ResourceVersion", options.resource_version, metadata["resourceVersion"], "modified"),
-    )
-    for what, asked, there, happened in wanted:
-        if asked and asked != there:
-            told = f"the {what} in the precondition ({asked}) does not match the {what} in record ({there})"
-            raise _conflict(metadata["name"], f"{told}. The object might have been {happened}")
 
 
 def _refused(refusal: Refusal) -> Refused:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj
 from batchyard.apiserver.authentication import User
 from batchyard.apiserver.patch import APPLY
 from batchyard.apiserver.request import Refused, Request, bad_request, causes_of
@@ -43,6 +44,19 @@ class DeleteOptions(NamedTuple):
     propagation: Propagation | None
     uid: str | None
     resource_version: str | None
+
+    def unmet(self, stored: Obj) -> str:
+        """Which precondition an object does not meet, in words; nothing if it meets all."""
+        found = stored["metadata"]
+        wanted = (
+            ("UID", self.uid, found["uid"], "deleted and then recreated"),
+            ("ResourceVersion", self.resource_version, found["resourceVersion"], "modified"),
+        )
+        for what, asked, there, happened in wanted:
+            if asked and asked != there:
+                told = f"the {what} in the precondition ({asked}) does not match the {what} in record ({there})"
+                return f"{told}. The object might have been {happened}"
+        return ""
 
 
 def write_options(request: Request, content_type: str = "") -> WriteOptions:

@@ -278,17 +278,9 @@ def _second_of(time: str) -> int:
 
 
 def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath) -> None:
-    found, kind = stored["metadata"], path.resource.group_kind
-    wanted = (
-        ("UID", options.uid, found["uid"], "deleted and then recreated"),
-        ("ResourceVersion", options.resource_version, found["resourceVersion"], "modified"),
-    )
-    for what, asked, there, happened in wanted:
-        if asked and asked != there:
-            told = f"the {what} in the precondition ({asked}) does not match the {what} in record ({there})"
-            message = f"{told}. The object might have been {happened}"
-            whole = f'Operation cannot be fulfilled on {kind} "{path.name}": {message}'
-            raise Refused(409, "Conflict", whole, details(path, path.name))
+    if unmet := options.unmet(stored):
+        told = f'Operation cannot be fulfilled on {path.resource.group_kind} "{path.name}": {unmet}'
+        raise Refused(409, "Conflict", told, details(path, path.name))
 
 
 def _deletion(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:
