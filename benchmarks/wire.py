@@ -30,6 +30,7 @@ class Ask(NamedTuple):
     body: Any
     content_type: str
     done: Callable[[int, bytes, float], None]
+    accept: str = JSON
 
 
 class _Connection(asyncio.Protocol):
@@ -48,6 +49,7 @@ class _Connection(asyncio.Protocol):
     def send(self, ask: Ask) -> None:
         body = b"" if ask.body is None else _encode(ask.body)
         line = f"{ask.method} {ask.path} HTTP/1.1\r\nhost: {self._wire.host}\r\ncontent-type: {ask.content_type}\r\n"
+        line += f"accept: {ask.accept}\r\n"
         self._ask, self._sent_at = ask, time.perf_counter()
         self._transport.write(f"{line}content-length: {len(body)}\r\n\r\n".encode() + body)
 
@@ -100,10 +102,11 @@ class Wire:
         else:
             self._free.append(connection)
 
-    async def asked(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+    async def asked(self, method: str, path: str, body: Any = None, accept: str = JSON) -> tuple[int, bytes]:
         """Send a request, and wait for the answer."""
         answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-        self.ask(Ask(method, path, body, JSON, lambda code, content, _: answer.set_result((code, content))))
+        done = lambda code, content, _: answer.set_result((code, content))  # noqa: E731
+        self.ask(Ask(method, path, body, JSON, done, accept))
         return await answer
 
     async def watched(self, path: str) -> AsyncIterator[bytes]:

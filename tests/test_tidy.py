@@ -111,10 +111,11 @@ def test_an_entry_point_reaches_every_module() -> None:
     assert_none(dead_modules())
 
 
-def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
+def test_what_is_compiled_inherits_and_is_inherited_from_only_as_it_can_be() -> None:
     hook = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
     compiled = [place.removeprefix("/") for place in hook["hooks"]["mypyc"]["include"]]
     assert_none(modules.interpreted_heirs(python_files(SRC), compiled))
+    assert_none(modules.container_heirs(python_files(SRC), compiled))
 
 
 def test_every_exception_is_still_needed_and_has_a_reason() -> None:
@@ -209,6 +210,14 @@ def test_an_heir_of_a_compiled_class_is_found() -> None:
     found = modules.interpreted_heirs([base, heir], ["src/a/"])
     assert [violation.subject for violation in found] == ["C"]
     assert not list(modules.interpreted_heirs([base, heir], ["src/"]))
+
+
+def test_an_heir_of_a_container_in_a_compiled_module_is_found() -> None:
+    file = SourceFile(
+        "src/a/b.py", "class A(OrderedDict[str, int], Generic[K]): pass\nclass B(list): pass\nclass C(A): pass"
+    )
+    assert [violation.subject for violation in modules.container_heirs([file], ["src/a/"])] == ["A", "B"]
+    assert not list(modules.container_heirs([file], ["src/c/"]))
 
 
 def test_a_module_without_docstring_is_found() -> None:

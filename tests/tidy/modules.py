@@ -91,3 +91,16 @@ def _is_compiled_class(file: SourceFile, name: str) -> bool:
     found = [node for node in file.classes() if node.name == name]
     bases = {base.id for node in found for base in node.bases if isinstance(base, ast.Name)}
     return bool(found) and not bases & _NEVER_COMPILED
+
+
+_CONTAINERS = frozenset({"dict", "list", "set", "deque", "OrderedDict", "Counter", "defaultdict"})
+
+
+def container_heirs(files: Sequence[SourceFile], compiled: Sequence[str]) -> Iterator[Violation]:
+    """Classes of compiled modules that inherit from a container of Python's, which crash when they run."""
+    for file in (file for file in files if any(map(file.lies_in, compiled))):
+        for heir in file.classes():
+            bases = (base.value if isinstance(base, ast.Subscript) else base for base in heir.bases)
+            for name in (base.id for base in bases if isinstance(base, ast.Name) and base.id in _CONTAINERS):
+                what = f"{heir.name} inherits from {name} in a module that is compiled"
+                yield Violation(file.path, heir.lineno, "container-base", heir.name, what, "hold one instead")

@@ -46,22 +46,25 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-class _Remembered(OrderedDict[_K, _V], Generic[_K, _V]):
+class _Remembered(Generic[_K, _V]):
     """A bounded memory: what was not looked at for longest goes first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_K, _V] = OrderedDict()
 
     def recall(self, key: _K) -> _V | None:
         """What is known of a key."""
-        found = self.get(key)
+        found = self._known.get(key)
         if found is not None:
-            self.move_to_end(key)
+            self._known.move_to_end(key)
         return found
 
     def remember(self, key: _K, value: _V) -> None:
         """Know this of a key."""
-        self[key] = value
-        self.move_to_end(key)
-        if len(self) > REMEMBERED_MAX:
-            self.popitem(last=False)
+        self._known[key] = value
+        self._known.move_to_end(key)
+        if len(self._known) > REMEMBERED_MAX:
+            self._known.popitem(last=False)
 
 
 class EventRecorder:
