@@ -2,7 +2,7 @@
 
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, group_kind, with_finalizer
-from batchyard.api.schema import with_defaults as with_schema_defaults
+from batchyard.api.schema import settle
 from batchyard.api.scheme import kind_info
 
 
@@ -12,5 +12,8 @@ def in_use(obj: Obj) -> Obj:
 
 
 def specified(obj: Obj) -> Obj:
-    """The object with a spec, which may be left out where nothing in it must be said."""
-    return obj if "spec" in obj else with_schema_defaults(kind_info(group_kind(obj)), {**obj, "spec": {}})
+    """The object with a spec, which may be left out; with the defaults of its fields, if none of them must be said."""
+    if "spec" in obj:
+        return obj
+    info, empty = kind_info(group_kind(obj)), {**obj, "spec": {}}
+    return settle(info, info.storage_version, empty).obj or empty
