@@ -163,4 +163,6 @@ def _refuses(place: tuple[str, int]) -> bool:
         socket.create_connection(place).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # Accepted by a listener that closed before anybody spoke.
+        return False
     return False
