@@ -13,6 +13,7 @@ import uvloop
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import CLUSTER, kind_info
+from batchyard.base.garbage import rare_collections
 from batchyard.cli import output
 from batchyard.live.folder import JOURNAL, KUBECONFIG, LOG, DirectoryError, Process, prepare, process_in
 from batchyard.live.platform import LOOPBACK, Place
@@ -69,6 +70,7 @@ def process_of(folder: Path) -> Process:
     return running
 
 
+@rare_collections()
 def _run(wanted: Wanted, cluster: Obj | None) -> None:
     place = wanted.place
 
