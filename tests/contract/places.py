@@ -105,7 +105,7 @@ class OverHttp:
             if found == wanted:
                 return
             threading.Event().wait(_LOOKS_EVERY)
-        raise AssertionError("\n".join([*differences(wanted, found), self.operator.told()]))
+        raise AssertionError("\n".join([*differences(wanted, found), self.operator.log()]))
 
     def objects(self, kind: str) -> Sequence[Obj]:
         """All objects of a kind."""

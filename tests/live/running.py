@@ -5,49 +5,39 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 _READY = "listening on "
 _ENDS_WITHIN = 30
 _ANSWERS_WITHIN = 60
 
 
-class Running:
-    """A process of `batchyard up` that listens."""
+class Child:
+    """A process of the command `batchyard`, which does not outlive its test."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "batchyard", "up", "--data-dir", str(folder), *options]
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "batchyard", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        told = []
-        for line in self.process.stderr:
-            told.append(line)
-            if _READY in line:
-                self.url = line.partition(_READY)[2].partition(",")[0]
-                break
-        else:
-            raise AssertionError("it ended before it listened: " + "".join(told))
-        self.kubeconfig = folder / "kubeconfig"
 
-    def kubectl(self, *arguments: str, sent: str = "", fails: bool = False) -> str:
-        """What kubectl prints to the owner; with `fails`, what it says of its failure."""
-        return kubectl(self.kubeconfig, *arguments, sent=sent, fails=fails)
+    @property
+    def told(self) -> IO[str]:
+        """What it tells."""
+        assert self.process.stderr is not None
+        return self.process.stderr
 
     def kill(self) -> None:
         """End it without a word of warning."""
         self.process.kill()
-        self._ended()
+        self.ended()
 
     def end(self) -> int:
         """Ask it to end; its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self._ended()
+        return self.ended()
 
-    def _ended(self) -> int:
-        code = self.process.wait(_ENDS_WITHIN)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
+    def ended(self) -> int:
+        """Its exit code, once it has ended."""
+        return self.process.wait(_ENDS_WITHIN)
 
     def __enter__(self) -> Self:
         return self
@@ -55,8 +45,33 @@ class Running:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.kill()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        self.told.close()
+
+
+class Running(Child):
+    """A process of `batchyard up` that listens."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        super().__init__("up", "--data-dir", str(folder), *options)
+        lines = []
+        for line in self.told:
+            lines.append(line)
+            if _READY in line:
+                self.url = line.partition(_READY)[2].partition(",")[0]
+                break
+        else:
+            raise AssertionError("it ended before it listened: " + "".join(lines))
+        self.kubeconfig = folder / "kubeconfig"
+
+    def ended(self) -> int:
+        """Its exit code, once it has ended; what it told meanwhile is lost."""
+        code = super().ended()
+        self.told.close()
+        return code
+
+    def kubectl(self, *arguments: str, sent: str = "", fails: bool = False) -> str:
+        """What kubectl prints to the owner; with `fails`, what it says of its failure."""
+        return kubectl(self.kubeconfig, *arguments, sent=sent, fails=fails)
 
 
 def kubectl(kubeconfig: Path, *arguments: str, sent: str = "", fails: bool = False) -> str:

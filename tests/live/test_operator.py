@@ -100,7 +100,7 @@ def test_a_leader_that_slept_ends_and_writes_nothing_more(platform: Running) -> 
         submit(platform, range(3, 6))
         leader.signal(signal.SIGCONT)
         assert leader.ended() == 1
-        assert "leader election lost" in leader.told()
+        assert "leader election lost" in leader.log()
         finish(platform, 6)
         assert standby.process.poll() is None
     assert admissions(platform) == [1] * 6
