@@ -1,8 +1,9 @@
 """Which objects a list has: as of which revision, and page by page.
 
 A list that goes on over several pages shows one revision: what was listed is held, for some lists at a time, and a
-client that comes back too late is told so. Sources: k8s.io/apiserver, pkg/storage/continue.go and etcd3/store.go;
-k8s.io/apimachinery, pkg/apis/meta/internalversion/validation.
+client that comes back too late is told so. A list as of an earlier revision is worked out from what is there and what
+has changed since, as long as that is known. Sources: k8s.io/apiserver, pkg/storage/continue.go, etcd3/store.go and
+etcd3/errors.go; k8s.io/apimachinery, pkg/apis/meta/internalversion/validation.
 """
 
 import base64
@@ -11,7 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from operator import itemgetter, lt
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,6 +22,8 @@ from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import Refused, Request, bad_request, causes_of
 from batchyard.apiserver.selection import Selection, selection_of
+from batchyard.ports.client import WatchEvent
+from batchyard.store.log import Expired
 
 #: How many lists are held for those who have not read them to their end.
 HELD_MAX: Final = 64
@@ -30,6 +33,14 @@ _TOO_OLD: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter."
 )
+_EXPIRED: Final = "The resourceVersion for the provided list is too old."
+
+
+class History(Protocol):
+    """What has happened."""
+
+    def changes_since(self, revision: int) -> Sequence[WatchEvent]:
+        """All changes after a revision, durable or not; Expired where they are no longer known."""
 
 
 class Page(NamedTuple):
@@ -54,8 +65,9 @@ _decode_token = msgspec.json.Decoder(_Token).decode
 class Lists:
     """See the module."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, history: History) -> None:
         self._objects = objects
+        self._history = history
         self._held: OrderedDict[tuple[str, str, int], Sequence[Obj]] = OrderedDict()
 
     def page(self, request: Request, path: ResourcePath) -> Page:
@@ -77,19 +89,32 @@ class Lists:
         return Page(items, metadata)
 
     def _begins(self, request: Request, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        """The whole list as it is now, if that is what is asked for."""
+        """The whole list as it is now, or as it was if that is what is asked for."""
         revision = self._objects.revision
         match, asked = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
         _check_match(match, asked)
         wanted = revision_of(asked)
         check_not_ahead(wanted, revision)
+        found = in_order_of_keys(self._objects.list(path.info.constant, path.namespace or None))
         if match == "Exact" and wanted != revision:
-            held = self._held.get((path.info.constant, path.namespace, wanted))
-            if held is None:
-                told = f"The resourceVersion for the provided list is too old: {wanted} ({revision})."
-                raise Refused(410, "Expired", told)
-            return wanted, held, ""
-        return revision, in_order_of_keys(self._objects.list(path.info.constant, path.namespace or None)), ""
+            return wanted, self._as_of(wanted, path, found), ""
+        return revision, found, ""
+
+    def _as_of(self, revision: int, path: ResourcePath, found: Sequence[Obj]) -> Sequence[Obj]:
+        """What a list was at an earlier revision: every change since is undone, the last one first."""
+        try:
+            changes = self._history.changes_since(revision)
+        except Expired as expired:
+            raise Refused(410, "Expired", _EXPIRED) from expired
+        was = {_place(obj): obj for obj in found}
+        for change in reversed(changes):
+            if change.key.kind != path.info.constant or path.namespace not in ("", change.key.namespace):
+                continue
+            if change.old is None:
+                del was[_place(change.obj)]
+            else:
+                was[_place(change.old)] = change.old
+        return [was[place] for place in sorted(was)]
 
     def _goes_on(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
         """The list that a token goes on with."""

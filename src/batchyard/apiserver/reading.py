@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key
-from batchyard.apiserver.listing import Lists, check_not_ahead, revision_of
+from batchyard.apiserver.listing import History, Lists, check_not_ahead, revision_of
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.refusals import not_found
@@ -20,11 +20,11 @@ from batchyard.store.log import Expired
 _NO_REVISION: Final = ("", "0")
 
 
-class Feed(Protocol):
-    """The changes that are durable, for watches."""
+class Feed(History, Protocol):
+    """The changes, of which watches are told those that are durable."""
 
     def since(self, revision: int) -> Sequence[WatchEvent]:
-        """The changes after a revision; Expired where they are no longer known."""
+        """The durable changes after a revision; Expired where they are no longer known."""
 
     def join(self, watch: WatchStream) -> None:
         """Feed a watch with all that comes."""
@@ -37,7 +37,7 @@ class Reading:
         self._objects = objects
         self._feed = feed
         self._now = now
-        self._lists = Lists(objects)
+        self._lists = Lists(objects, feed)
 
     def get(self, request: Request, path: ResourcePath) -> Response:
         """One object."""
@@ -72,11 +72,11 @@ class Reading:
             watch.begin((), self._objects.revision)
         else:
             watch.begin((), int(version))
-            watch.feed(self._changes_since(int(version)))
+            watch.feed(self._durable_since(int(version)))
         self._feed.join(watch)
         return watch
 
-    def _changes_since(self, revision: int) -> Sequence[WatchEvent]:
+    def _durable_since(self, revision: int) -> Sequence[WatchEvent]:
         try:
             return self._feed.since(revision)
         except Expired as expired:

@@ -1,5 +1,6 @@
 """`batchyard guide`: the reference architecture's guide, played; each table beside what the guide's authors saw."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.simulate import tell_warnings
 from batchyard.cli.tables import render_json, render_yaml
-from batchyard.sim.guide import Guide, Seen, cluster_file, examples_folder, played_steps, unfinished_of
+from batchyard.sim.guide import Guide, Seen, examples_folder, played_steps, pool_of, unfinished_of
 from batchyard.sim.result import refusal_of
 from batchyard.sim.scenario import InvalidScenario
 
@@ -54,10 +55,10 @@ def run(manifests: Path | None, step: str | None, form: Output, live: float | No
         return
     from batchyard.cli.live_guide import LiveGuide, platform  # noqa: PLC0415 - loads the platform
 
-    with platform(cluster_file(folder), live) as started:
+    with platform(guide.cluster, live) as started:
         played = LiveGuide(guide, started)
         seen_live = list(played.play(played_steps(step)))
-        _compare(seen, seen_live)
+        _compare(rows_of(seen, guide), rows_of(seen_live, played))
         _show(seen_live, played, step, form)
 
 
@@ -74,31 +75,37 @@ def _show(seen: Sequence[Seen], guide: Played, step: str | None, form: Output) -
     _conclude(seen, guide, whole=step is None)
 
 
-def _compare(simulated: Sequence[Seen], live: Sequence[Seen]) -> None:
-    """Say where a platform that runs shows something else than the simulation: rows of queues, and nodes of pools."""
-    rows = [(one.step.name, *row) for one, other in zip(simulated, live, strict=True) for row in _both(one, other)]
-    for name, is_same, simulated_row, live_row in rows:
-        if not is_same:
-            output.tell(f"{name}: simulated {simulated_row or 'nothing'}, live {live_row or 'nothing'}")
-    same = sum(is_same for _, is_same, _, _ in rows)
-    output.tell(f"batchyard: {same} of {len(rows)} rows of the tables are those of the simulation")
+def _compare(simulated: Mapping[str, str], live: Mapping[str, str]) -> None:
+    """Say where a platform that runs shows something else than the simulation."""
+    names = dict.fromkeys((*simulated, *live))
+    differ = [name for name in names if simulated.get(name) != live.get(name)]
+    for name in differ:
+        output.tell(f"{name}: simulated {simulated.get(name, 'nothing')}, live {live.get(name, 'nothing')}")
+    output.tell(f"batchyard: {len(names) - len(differ)} of {len(names)} rows of the tables are those of the simulation")
 
 
-def _both(one: Seen, other: Seen) -> Iterator[tuple[bool, str, str]]:
-    """The rows of both tables of a step, each beside the other's: whether they are the same, and what they say."""
-    for mine, its in ((_queue_rows(one), _queue_rows(other)), (_pool_rows(one), _pool_rows(other))):
-        for name in dict.fromkeys((*mine, *its)):
-            yield mine.get(name) == its.get(name), " ".join(mine.get(name, ())), " ".join(its.get(name, ()))
+def rows_of(seen: Sequence[Seen], guide: Played) -> Mapping[str, str]:
+    """What a guide shows, but for names and ages that no two runs share: queues, kinds of nodes by pool, Jobs."""
+    rows = {f"{each.step.name}: {name}": cells for each in seen for name, cells in _rows_of_step(each)}
+    for job in _jobs(guide):
+        name, status, completions, *_ = tables.row(job, now=guide.now(), wide=False)
+        rows[f"{job['metadata']['namespace']}/{name}"] = f"{status} {completions}"
+    return rows
 
 
-def _queue_rows(seen: Seen) -> Mapping[str, Sequence[str]]:
-    """The rows of `kubectl get clusterqueues -o wide`, by name."""
-    _, *rows = tables.table(scheme.CLUSTER_QUEUE, seen.cluster_queues, now=seen.now, wide=True, namespaces=False)
-    return {row[0]: [cell for cell in row if cell] for row in rows}
+def _rows_of_step(seen: Seen) -> Iterator[tuple[str, str]]:
+    """Rows of both tables of a step, by name."""
+    _, *queues = tables.table(scheme.CLUSTER_QUEUE, seen.cluster_queues, now=seen.now, wide=True, namespaces=False)
+    for name, *cells in queues:
+        yield name, " ".join(filter(None, cells))
+    nodes = Counter(_kind_of_node(node, seen.nodes_now) for node in seen.nodes)
+    for kind, count in nodes.items():
+        yield kind, f"{count} nodes"
 
 
-def _pool_rows(seen: Seen) -> Mapping[str, Sequence[str]]:
-    return {f"pool {pool}": (f"pool {pool}", f"{count} nodes") for pool, count in seen.pools.items()}
+def _kind_of_node(node: Obj, now: Instant) -> str:
+    _, status, roles, _, version, *_ = tables.row(node, now=now, wide=False)
+    return f"{pool_of(node)} {status} {roles} {version}"
 
 
 def _shown(seen: Sequence[Seen], guide: Played, form: Output) -> str:

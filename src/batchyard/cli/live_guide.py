@@ -1,10 +1,14 @@
 """`batchyard guide --live`: the guide's manifests, sent by kubectl to a platform in a process of its own.
 
-A step begins when the guide's does, or later if the machine is slower than the time that it plays in. Its Jobs come as
-fast as kubectl sends them, in the guide's order. What they need is sent while the step before is looked at: a second of
-kubectl's is a minute of the platform's, and nothing is decided by when a ConfigMap comes.
+Time runs many times faster than kubectl starts. So each step has a kubectl that was started before: it has sent what
+the Jobs need, while the step before was looked at, and sends each Job at its moment. And what was to be seen at some
+moment is asked for later, as of the revision that the platform had come to by then.
+
+A guide begins whole minutes after its Cluster was made, as in the simulation: the autoscaler looks every ten seconds
+from then on.
 """
 
+import http.client
 import json
 import shutil
 import subprocess
@@ -23,7 +27,8 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.cli import output
-from batchyard.cli.status import asked
+from batchyard.cli.kubectl import Kubectl, Sending
+from batchyard.cli.status import connected, told_by
 from batchyard.cli.up import ENDED_WITHIN, Wanted, start_behind
 from batchyard.live.folder import KUBECONFIG, LOG, Process, prepare
 from batchyard.live.platform import Place
@@ -31,13 +36,13 @@ from batchyard.sim.guide import (
     BEFORE,
     LONGEST,
     SHRINKING_MAX,
-    START,
     Guide,
     GuideStep,
     Seen,
     ready_by_pool,
     unfinished_of,
 )
+from batchyard.store.journal import Sync
 
 _WORK: Final = ("Job", "JobSet")
 #: What kubectl prints of what it has sent.
@@ -55,15 +60,23 @@ class Started(NamedTuple):
     speed: float
 
 
+class Moment(NamedTuple):
+    """An instant, and the revision that the platform had come to by then."""
+
+    now: Instant
+    revision: int
+
+
 @contextmanager
-def platform(cluster: Path, speed: float) -> Iterator[Started]:
+def platform(cluster: Obj | None, speed: float) -> Iterator[Started]:
     """A platform that runs as long as it is needed, and leaves nothing."""
     if shutil.which("kubectl") is None:
         output.fail("batchyard: there is no kubectl on this machine, which plays the guide live")
     with TemporaryDirectory(prefix="batchyard-guide-") as name:
-        folder = Path(name)
+        folder, described = Path(name, "data"), Path(name, "cluster.json")
+        described.write_text(json.dumps(cluster), "utf-8")
         prepare(folder)
-        process, running = start_behind(Wanted(Place(folder), cluster, speed))
+        process, running = start_behind(Wanted(Place(folder, sync=Sync.PROCESS), described, speed))
         try:
             yield Started(folder, process, running, speed)
         finally:
@@ -77,78 +90,109 @@ class LiveGuide:
     def __init__(self, planned: Guide, started: Started) -> None:
         self._files = planned.files
         self._started = started
+        self._kubectl = Kubectl(started.folder / KUBECONFIG)
+        self._connection = connected(started.running, started.folder)
         self.initial: Mapping[str, int] = {}
         #: When the guide began, so that its first step comes when it is due.
         self.began: Instant = 0
 
     def play(self, steps: Sequence[GuideStep]) -> Iterator[Seen]:
-        """Play each step, and look."""
-        arrived = self.now()
-        self._send("apply", self._documents_of(BEFORE))
-        self._prepare(steps[0])
-        self._wait_until(arrived + START)
+        """Play each step, and look; a step that follows another is sent before the other is told of."""
+        self._kubectl.run("apply", "-f", "-", sent="\n".join(map(json.dumps, self._documents_of(BEFORE))))
+        sending = self._prepared(steps[0])
+        (cluster,) = self.objects(scheme.CLUSTER)
+        made = parse_time(cluster["metadata"]["creationTimestamp"])
         self.initial = ready_by_pool(self.objects(scheme.NODE))
-        self.began = self.now() - START
+        self.began = made + -(-(self.now() - made) // MINUTE) * MINUTE
+        looked: tuple[GuideStep, Instant, Sequence[Obj], Moment] | None = None
         for step, following in zip_longest(steps, steps[1:]):
-            last = self._last_of(step)
-            self._wait_until(last + parse_duration(step.looks.queues))
-            now, queues = self.now(), self._settled_queues()
-            if following is not None:
-                self._prepare(following)
-            self._wait_until(last + parse_duration(step.looks.nodes))
-            yield Seen(step, now, queues, self.now(), self.objects(scheme.NODE))
+            last = self._last_of(step, sending)
+            if looked is not None:
+                yield self._seen(*looked)
+            now, queues = self._settled_queues(last + parse_duration(step.looks.queues))
+            sending = self._prepared(following)
+            looked = (step, now, queues, self._moment(last + parse_duration(step.looks.nodes)))
+        assert looked is not None, "there is a step"
+        yield self._seen(*looked)
 
     def now(self) -> Instant:
         """What time it is for the platform."""
-        return parse_time(asked(self._started.running, self._started.folder)["time"])
+        return self._moment(0).now
 
     def objects(self, kind: str) -> Sequence[Obj]:
         """All objects of a kind, as kubectl gets them."""
         info = scheme.kind_info(kind)
         named = f"{info.plural}.{info.group}" if info.group else info.plural
-        found: dict[str, Any] = json.loads(self._kubectl("get", named, "-A", "-o", "json"))
-        items: list[Obj] = found["items"]
-        return items
+        return _items(self._kubectl.run("get", named, "-A", "-o", "json"))
 
-    def _settled_queues(self) -> Sequence[Obj]:
-        """The ClusterQueues, once their figures count every Workload, with which a busy machine is late."""
-        for _ in range(_LOOKS_MAX):
-            queues = self.objects(scheme.CLUSTER_QUEUE)
-            if sum(map(_counted, queues)) == sum(
-                not is_true(each, "Finished") for each in self.objects(scheme.WORKLOAD)
-            ):
+    def _seen(self, step: GuideStep, now: Instant, queues: Sequence[Obj], moment: Moment) -> Seen:
+        return Seen(step, now, queues, moment.now, self._objects_at(moment, scheme.NODE))
+
+    def _objects_at(self, moment: Moment, kind: str) -> Sequence[Obj]:
+        """All objects of a kind as they were."""
+        info = scheme.kind_info(kind)
+        group = f"apis/{info.group}" if info.group else "api"
+        asked = f"resourceVersion={moment.revision}&resourceVersionMatch=Exact"
+        return _items(self._kubectl.run("get", "--raw", f"/{group}/{info.storage_version}/{info.plural}?{asked}"))
+
+    def _settled_queues(self, instant: Instant) -> tuple[Instant, Sequence[Obj]]:
+        """The ClusterQueues at an instant, or as soon after it as their figures count every Workload."""
+        for look in range(_LOOKS_MAX):
+            moment = self._moment(instant + look * SECOND)
+            queues = self._objects_at(moment, scheme.CLUSTER_QUEUE)
+            workloads = self._objects_at(moment, scheme.WORKLOAD)
+            if sum(map(_counted, queues)) == sum(not is_true(each, "Finished") for each in workloads):
                 break
-            self._wait(SECOND)
-        return queues
+        return moment.now, queues
 
-    def _prepare(self, step: GuideStep) -> None:
-        """Send what a step's Jobs need."""
-        self._send("create", [each for each in self._documents_of(step.name) if each["kind"] not in _WORK])
+    def _prepared(self, step: GuideStep | None) -> Sending | None:
+        """A kubectl that sends what a step's Jobs need, and goes on with the Jobs."""
+        if step is None or step.folder is None:
+            return None
+        sending = self._kubectl.sending("create", "-f", "-", "-o", _CAME)
+        for document in self._documents_of(step.name):
+            if document["kind"] not in _WORK:
+                sending.give(document)
+        return sending
 
-    def _last_of(self, step: GuideStep) -> Instant:
-        """Send a step's Jobs, or wait for the end; when the last of them came, or all was over."""
-        self._wait_until(self.began + step.starts_at)
-        if step.folder is None:
-            self._wait_for_all()
-            return self.now()
-        work = [each for each in self._documents_of(step.name) if each["kind"] in _WORK]
-        came = self._send("create", [_timed(document, step.runtime) for document in work], "-o", _CAME)
-        return max(map(parse_time, came.split()))
+    def _last_of(self, step: GuideStep, sending: Sending | None) -> Instant:
+        """Send a step's Jobs, each when it is due, or wait for the end; when the last of them came, or all was over."""
+        if sending is None:
+            return self._end_of_all(step)
+        for path, at in self._files[step.name]:
+            for document in _documents(path):
+                if document["kind"] in _WORK:
+                    self._moment(self.began + at)
+                    sending.give(_timed(document, step.runtime))
+        return max(self.began + self._files[step.name][-1].at, *map(parse_time, sending.end().split()))
 
     def _documents_of(self, step: str) -> Sequence[dict[str, Any]]:
-        return [document for path in self._files.get(step, ()) for document in _documents(path)]
+        return [document for path, _ in self._files[step] for document in _documents(path)]
 
-    def _wait_for_all(self) -> None:
-        """Let time pass until everything is over and the nodes are gone."""
-        while unfinished_of(self.objects(scheme.JOB)) and self.now() < self.began + LONGEST:
-            self._wait(MINUTE)
-        latest = self.now() + SHRINKING_MAX
-        while len(self.objects(scheme.NODE)) > sum(self.initial.values()) and self.now() < latest:
-            self._wait(MINUTE)
+    def _end_of_all(self, step: GuideStep) -> Instant:
+        """When everything is over and the nodes are gone, by whole minutes."""
+        due = self.began + step.starts_at
+        while unfinished_of(self._objects_at(self._moment(due), scheme.JOB)) and due < self.began + LONGEST:
+            due += MINUTE
+        latest, few = due + SHRINKING_MAX, sum(self.initial.values())
+        while len(self._objects_at(self._moment(due), scheme.NODE)) > few and due < latest:
+            due += MINUTE
+        return due
 
-    def _wait_until(self, instant: Instant) -> None:
-        while (left := instant - self.now()) > 0:
-            self._wait(left)
+    def _moment(self, instant: Instant) -> Moment:
+        """Wait for an instant, and say how things stand at it; or later if the machine is too slow for the time."""
+        while (moment := self._present()).now < instant:
+            self._wait(instant - moment.now)
+        return moment
+
+    def _present(self) -> Moment:
+        try:
+            told = told_by(self._connection)
+        except (OSError, http.client.HTTPException):
+            self._wait(0)  # which tells if the platform has ended
+            self._connection.close()
+            told = told_by(self._connection)
+        return Moment(told["instant"], told["revision"])
 
     def _wait(self, duration: Duration) -> None:
         """Let time pass for the platform, which must not end meanwhile."""
@@ -159,23 +203,10 @@ class LiveGuide:
         told = (self._started.folder / LOG).read_text("utf-8", "replace")
         output.fail(f"{told}batchyard: the platform ended before the guide did")
 
-    def _send(self, verb: str, documents: Sequence[dict[str, Any]], *arguments: str) -> str:
-        """Let kubectl send documents, in order; what it prints."""
-        sent = "\n".join(map(json.dumps, documents))
-        return self._kubectl(verb, "-f", "-", *arguments, sent=sent) if documents else ""
 
-    def _kubectl(self, *arguments: str, sent: str = "") -> str:
-        kubeconfig = self._started.folder / KUBECONFIG
-        done = subprocess.run(  # noqa: S603 - kubectl with words of ours
-            ["kubectl", "--kubeconfig", str(kubeconfig), *arguments],  # noqa: S607 - the user's own
-            input=sent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            output.fail(f"batchyard: kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout
+def _items(text: str) -> Sequence[Obj]:
+    items: list[Obj] = json.loads(text)["items"]
+    return items
 
 
 def _counted(queue: Obj) -> int:

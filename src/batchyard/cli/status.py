@@ -40,19 +40,28 @@ def status(folder: Path, form: Output) -> None:
 
 def asked(running: Process, folder: Path) -> dict[str, Any]:
     """The answer of the platform to its owner."""
+    connection = connected(running, folder)
+    try:
+        return told_by(connection)
+    finally:
+        connection.close()
+
+
+def connected(running: Process, folder: Path) -> http.client.HTTPConnection:
+    """What reaches the platform as its owner, over one connection or one after the other."""
     place = urlsplit(running.url)
     assert place.hostname is not None, "a platform says where it listens"
     if place.scheme == "http":
-        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN)
-    else:
-        secured = _as_owner(folder)
-        connection = http.client.HTTPSConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN, context=secured)
-    try:
-        connection.request("GET", PATH)
-        response = connection.getresponse()
-        content = response.read()
-    finally:
-        connection.close()
+        return http.client.HTTPConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN)
+    secured = _as_owner(folder)
+    return http.client.HTTPSConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN, context=secured)
+
+
+def told_by(connection: http.client.HTTPConnection) -> dict[str, Any]:
+    """What the platform says of itself; raises OSError, HTTPException or ValueError where it does not."""
+    connection.request("GET", PATH)
+    response = connection.getresponse()
+    content = response.read()
     if response.status != http.client.OK:
         raise ValueError(f"{response.status} {response.reason}")
     document: dict[str, Any] = json.loads(content)

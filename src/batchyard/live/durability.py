@@ -59,7 +59,11 @@ class GroupCommit:
 
     def since(self, revision: int) -> Sequence[WatchEvent]:
         """The durable changes after a revision; Expired where they are no longer known."""
-        return [change for change in self._store.changes_since(revision) if change.revision <= self.durable]
+        return [change for change in self.changes_since(revision) if change.revision <= self.durable]
+
+    def changes_since(self, revision: int) -> Sequence[WatchEvent]:
+        """All changes after a revision, durable or not; Expired where they are no longer known."""
+        return self._store.changes_since(revision)
 
     def join(self, watch: Follower) -> None:
         """Feed a watch with all that becomes durable."""

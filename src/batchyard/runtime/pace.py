@@ -9,7 +9,7 @@ from batchyard.api.meta import Obj
 from batchyard.base.chance import triangular
 from batchyard.base.instant import Duration
 from batchyard.core.machines.catalog import catalog_of
-from batchyard.core.machines.times import spread_of
+from batchyard.core.machines.times import POD_START, spread_of
 from batchyard.runtime.pod_life import Pace
 
 
@@ -20,9 +20,9 @@ def pace_of(cluster: Obj | None, seed: int) -> Pace:
 
 def _start_delay(cluster: Obj, seed: int) -> Callable[[Obj], Duration]:
     catalog = catalog_of(cluster)
-    spread = spread_of("podStart", catalog.machine(""), cluster, catalog)  # the same on every machine
+    spread = spread_of(POD_START, catalog.machine(""), cluster, catalog)  # the same on every machine
 
     def delay(pod: Obj) -> Duration:
-        return triangular(*spread, seed, "podStart", pod["metadata"]["uid"])
+        return triangular(*spread, seed, POD_START, pod["metadata"]["uid"])
 
     return delay

@@ -4,7 +4,8 @@ Spacing and figures are the guide's (`guide.json`). Within a step, for job 0 to 
 apart, and a second after each round. The authors looked at the queues when a step had settled and nothing of it had
 ended yet, and at the nodes when the cluster had grown. Rows of queues that quota arithmetic alone decides are exact:
 they must be the same here; all others depend on when one looks. What the training programs take is not in the
-manifests: unless an annotation says it, pods run as long as the guide's Jobs did once they had their nodes.
+manifests: unless an annotation says it, pods run as long as the guide's Jobs did once they had their nodes. Machines
+take their typical times, so that what is to be seen hangs on no chance, in a simulation or live.
 """
 
 import pkgutil
@@ -21,8 +22,9 @@ from batchyard.api import scheme, well_known
 from batchyard.api.conditions import is_true
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
-from batchyard.api.meta import Obj, annotation, label, with_path
+from batchyard.api.meta import Obj, annotation, group_kind, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
+from batchyard.core.machines.times import in_typical_times
 from batchyard.sim.files import files_below, read_sources
 from batchyard.sim.scenario import FileFault, Scenario, make_scenario
 from batchyard.sim.world import EPOCH, World
@@ -32,7 +34,9 @@ BEFORE: Final = "platform"
 #: The platform is applied at the start; its folders in this order.
 PLATFORM: Final = ("teams", "priorityclass", "kueue")
 CLUSTER_FILE: Final = "cluster.yaml"
-START: Final = MINUTE
+#: When the first step comes. The autoscaler looks every ten seconds, and then in the middle between two rounds of Jobs:
+#: at the very instant of one it would be nobody's to say which of both was first.
+START: Final = MINUTE + 2 * SECOND
 BETWEEN_APPLIES: Final = SECOND // 2
 BETWEEN_ROUNDS: Final = SECOND
 #: What the guide's tables call the pools that are made for compactly placed Jobs.
@@ -51,6 +55,13 @@ class Row(NamedTuple):
 
     pending: int = 0
     admitted: int = 0
+
+
+class Applied(NamedTuple):
+    """A file, and when it is applied, from the start of the world."""
+
+    path: Path
+    at: Duration
 
 
 class Looks(msgspec.Struct, frozen=True):
@@ -144,10 +155,15 @@ def ready_by_pool(nodes: Sequence[Obj]) -> dict[str, int]:
     """How many nodes are ready in each pool; those of pools made for placement groups count together."""
     counts: dict[str, int] = {}
     for node in nodes:
-        pool = AUTO_PROVISIONED if label(node, well_known.PLACEMENT_GROUP) else label(node, well_known.NODE_POOL)
+        pool = pool_of(node)
         if pool is not None and is_true(node, "Ready"):
             counts[pool] = counts.get(pool, 0) + 1
     return counts
+
+
+def pool_of(node: Obj) -> str | None:
+    """What the guide's tables call the pool of a node; None where it has none."""
+    return AUTO_PROVISIONED if label(node, well_known.PLACEMENT_GROUP) else label(node, well_known.NODE_POOL)
 
 
 class Guide:
@@ -159,10 +175,11 @@ class Guide:
         for step in steps:
             if step.folder is not None:
                 plan.add(step)
-        self._last_applies = plan.last_applies
-        #: What is read for the platform (BEFORE) and for each step, in the order in which it is applied.
-        self.files: Mapping[str, Sequence[Path]] = plan.files
+        #: What is applied for the platform (BEFORE) and for each step, in order.
+        self.files: Mapping[str, Sequence[Applied]] = plan.files
         scenario, self.warnings = plan.scenario()
+        #: What it is played on.
+        self.cluster = scenario.cluster
         self.world = World(scenario)
         #: How many nodes there are in each pool before the first step.
         self.initial: Mapping[str, int] = {}
@@ -177,7 +194,7 @@ class Guide:
                 self._wait_for_all(step)
                 last = world.now()
             else:
-                last = self._last_applies[step.name]
+                last = self.files[step.name][-1].at
             world.run_until(last + parse_duration(step.looks.queues))
             world.settle()
             now, queues = world.kernel.now(), world.objects(scheme.CLUSTER_QUEUE)
@@ -224,31 +241,31 @@ class _Plan:
         self._folder = folder
         self._unread: list[FileFault] = []
         self._manifests = Manifests()
-        #: When the last manifest of each step is applied.
-        self.last_applies: dict[str, Duration] = {}
         self._read(cluster_file(folder), 0)
-        #: What is read, for the platform and for each step.
-        self.files: dict[str, list[Path]] = {
-            BEFORE: [path for name in PLATFORM for path in self._files(folder / "platform" / name)]
+        #: What is applied, for the platform and for each step.
+        self.files: dict[str, list[Applied]] = {
+            BEFORE: [Applied(path, 0) for name in PLATFORM for path in self._files(folder / "platform" / name)]
         }
-        for path in self.files[BEFORE]:
-            self._read(path, 0)
+        for applied in self.files[BEFORE]:
+            self._read(*applied)
 
     def add(self, step: GuideStep) -> None:
         """Plan a step."""
         assert step.folder is not None
-        at = last = step.starts_at
+        at = step.starts_at
         folder = self._folder / step.folder
-        read = self.files[step.name] = sorted(folder.glob("*.yaml"))
-        for path in read:
-            self._read(path, at)
-        for applied in self._rounds(folder / "workloads"):
-            for path in applied:
-                read.append(path)
-                self._read(path, at, step.runtime)
-                last, at = at, at + BETWEEN_APPLIES
+        needed = [Applied(path, at) for path in sorted(folder.glob("*.yaml"))]
+        work = []
+        for paths in self._rounds(folder / "workloads"):
+            for path in paths:
+                work.append(Applied(path, at))
+                at += BETWEEN_APPLIES
             at += BETWEEN_ROUNDS
-        self.last_applies[step.name] = last
+        for applied in needed:
+            self._read(*applied)
+        for applied in work:
+            self._read(*applied, step.runtime)
+        self.files[step.name] = [*needed, *work]
 
     def scenario(self) -> tuple[Scenario, Sequence[str]]:
         """All of it, and what is to be said about it; InvalidScenario with every fault."""
@@ -272,7 +289,8 @@ class _Plan:
         """Read a file that is applied at a moment, whatever it says itself; its Jobs run so long unless they say it."""
         read, moment = read_manifests(read_sources([path], self._unread)), f"{at}us"
         for manifest in read.objects:
-            obj = with_path(manifest.obj, ("metadata", "annotations", well_known.SUBMIT_AT), moment)
+            obj = in_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
+            obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), moment)
             if runtime is not None and obj["kind"] in _WORK and annotation(obj, well_known.RUNTIME) is None:
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))

@@ -75,6 +75,9 @@ class Stored:
     def since(self, revision: int) -> Sequence[WatchEvent]:
         return self.store.changes_since(revision)
 
+    def changes_since(self, revision: int) -> Sequence[WatchEvent]:
+        return self.store.changes_since(revision)
+
     def join(self, watch: WatchStream | SimulatedContainers) -> None:
         self._watches.append(watch)
 

@@ -1,11 +1,14 @@
 """How long the steps of a machine take: three figures each, from the Cluster, else from the catalogue."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj
 from batchyard.base.instant import Duration, parse_duration
-from batchyard.core.machines.catalog import Catalog, MachineType
+from batchyard.core.machines.catalog import Catalog, MachineType, catalog_of
+
+#: The step that takes as long on every machine.
+POD_START: Final = "podStart"
 
 
 class Spread(NamedTuple):
@@ -20,6 +23,25 @@ def spread_of(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -
     """How long a step (`boot`, `drivers`, ...; see the catalogue) takes for a machine type."""
     row = _figures(step, machine, cluster, catalog)
     return Spread(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
+
+
+def in_typical_times(cluster: Obj) -> Obj:
+    """A Cluster of which every step of every machine takes its typical time, so that nothing hangs on chance."""
+    catalog = catalog_of(cluster)
+    spec = cluster.get("spec") or {}
+    said: Mapping[str, Any] = spec.get("times") or {}
+    steps = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
+
+    def typical(machine: MachineType, steps: Iterable[str]) -> Mapping[str, Any]:
+        texts = {step: _figures(step, machine, cluster, catalog)["typical"] for step in steps}
+        return {step: {"min": text, "typical": text, "max": text} for step, text in texts.items()}
+
+    its_own = [step for step in steps if step != POD_START]
+    by_machine = dict(said.get("byMachine") or {})
+    for name, machine in catalog.machines.items():
+        by_machine[name] = {**by_machine.get(name, {}), **typical(machine, its_own)}
+    times = {**said, **typical(catalog.machine(""), steps), "byMachine": by_machine}
+    return {**cluster, "spec": {**spec, "times": times}}
 
 
 def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
