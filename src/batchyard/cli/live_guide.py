@@ -30,6 +30,7 @@ from batchyard.cli import output
 from batchyard.cli.kubectl import Kubectl, Sending
 from batchyard.cli.status import connected, told_by
 from batchyard.cli.up import ENDED_WITHIN, Wanted, start_behind
+from batchyard.live.clock import wall_clock
 from batchyard.live.folder import KUBECONFIG, LOG, Process, prepare
 from batchyard.live.platform import Place
 from batchyard.sim.guide import (
@@ -159,12 +160,13 @@ class LiveGuide:
         """Send a step's Jobs, each when it is due, or wait for the end; when the last of them came, or all was over."""
         if sending is None:
             return self._end_of_all(step)
-        for path, at in self._files[step.name]:
-            for document in _documents(path):
-                if document["kind"] in _WORK:
-                    self._moment(self.began + at)
-                    sending.give(_timed(document, step.runtime))
-        return max(self.began + self._files[step.name][-1].at, *map(parse_time, sending.end().split()))
+        files = self._files[step.name]
+        work = [(at, each) for path, at in files for each in _documents(path) if each["kind"] in _WORK]
+        began, asked_at = self._moment(self.began + step.starts_at).now, wall_clock()
+        for at, document in work:
+            self._wait(self.began + at - began - int((wall_clock() - asked_at) * self._started.speed))
+            sending.give(_timed(document, step.runtime))
+        return max(self.began + files[-1].at, *map(parse_time, sending.end().split()))
 
     def _documents_of(self, step: str) -> Sequence[dict[str, Any]]:
         return [document for path, _ in self._files[step] for document in _documents(path)]
