@@ -1,37 +1,42 @@
-"""The guide of the reference architecture, played by kubectl against a platform that runs: its first step."""
+"""The guide of the reference architecture, played by kubectl against a platform that runs: its first two steps."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from batchyard.api.scheme import JOB
+from batchyard.cli.guide import rows_of
 from batchyard.cli.live_guide import LiveGuide, platform
-from batchyard.sim.guide import Guide, Seen, cluster_file, examples_folder, played_steps
+from batchyard.sim.guide import Guide, examples_folder, played_steps
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+Rows = Mapping[str, str]
 
 
 @pytest.fixture(scope="module")
-def played() -> Iterator[tuple[Seen, LiveGuide]]:
-    """What is to be seen after the first step, and the guide, which can still be asked."""
-    folder, steps = examples_folder(), played_steps("low-priority")
+def played() -> Iterator[tuple[Guide, Rows, LiveGuide, Rows]]:
+    """The guide and its rows, simulated and live; the latter can still be asked."""
+    folder, steps = examples_folder(), played_steps("high-priority")
     assert folder is not None
-    with platform(cluster_file(folder), 60.0) as started:
-        live = LiveGuide(Guide(folder, steps), started)
-        (seen,) = live.play(steps)
-        yield seen, live
+    guide = Guide(folder, steps)
+    simulated = rows_of(list(guide.play()), guide)
+    with platform(guide.cluster, 60.0) as started:
+        live = LiveGuide(guide, started)
+        seen = list(live.play(steps))
+        yield guide, simulated, live, rows_of(seen, live)
 
 
-def test_all_low_priority_jobs_are_admitted(played: tuple[Seen, LiveGuide]) -> None:
-    seen, live = played
-    done = sum(bool(job["status"].get("completionTime")) for job in live.objects(JOB))
-    assert len(live.objects(JOB)) == 16
-    assert sum(row.pending for row in seen.rows.values()) == 0
-    assert sum(row.admitted for row in seen.rows.values()) + done >= 16
+def test_what_is_to_be_seen_is_what_the_simulation_shows(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
+    _, simulated, _, live = played
+    assert live == simulated
+    assert live["high-priority: cq-team-a-hp"] == "team-a-b StrictFIFO 2 2"
 
 
-def test_the_reserved_nodes_are_used_and_spot_nodes_are_made(played: tuple[Seen, LiveGuide]) -> None:
-    seen, live = played
-    assert live.initial["reserved-np"] == seen.pools["reserved-np"] == 4
-    assert seen.pools["spot-np"] > 16
+def test_it_begins_with_the_same_nodes(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
+    guide, _, live, _ = played
+    assert live.initial == guide.initial
+
+
+def test_steps_come_when_they_are_due(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
+    guide, _, live, _ = played
+    assert live.now() - live.began >= guide.now() - guide.began

@@ -13,7 +13,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +31,7 @@ from batchyard.cli.kubectl import Kubectl, Sending
 from batchyard.cli.status import connected, told_by
 from batchyard.cli.up import ENDED_WITHIN, Wanted, start_behind
 from batchyard.live.clock import wall_clock
-from batchyard.live.folder import KUBECONFIG, LOG, Process, prepare
+from batchyard.live.folder import KUBECONFIG, LOG, prepare
 from batchyard.live.platform import Place
 from batchyard.sim.guide import (
     BEFORE,
@@ -57,7 +57,8 @@ class Started(NamedTuple):
 
     folder: Path
     process: subprocess.Popen[bytes]
-    running: Process
+    #: What reaches it as its owner.
+    connection: http.client.HTTPConnection
     speed: float
 
 
@@ -79,7 +80,8 @@ def platform(cluster: Obj | None, speed: float) -> Iterator[Started]:
         prepare(folder)
         process, running = start_behind(Wanted(Place(folder, sync=Sync.PROCESS), described, speed))
         try:
-            yield Started(folder, process, running, speed)
+            with closing(connected(running, folder)) as connection:
+                yield Started(folder, process, connection, speed)
         finally:
             process.terminate()
             process.wait(ENDED_WITHIN)
@@ -92,7 +94,8 @@ class LiveGuide:
         self._files = planned.files
         self._started = started
         self._kubectl = Kubectl(started.folder / KUBECONFIG)
-        self._connection = connected(started.running, started.folder)
+        #: How things stood at the last look.
+        self._stood = self._present()
         self.initial: Mapping[str, int] = {}
         #: When the guide began, so that its first step comes when it is due.
         self.began: Instant = 0
@@ -101,33 +104,37 @@ class LiveGuide:
         """Play each step, and look; a step that follows another is sent before the other is told of."""
         self._kubectl.run("apply", "-f", "-", sent="\n".join(map(json.dumps, self._documents_of(BEFORE))))
         sending = self._prepared(steps[0])
-        (cluster,) = self.objects(scheme.CLUSTER)
-        made = parse_time(cluster["metadata"]["creationTimestamp"])
-        self.initial = ready_by_pool(self.objects(scheme.NODE))
-        self.began = made + -(-(self.now() - made) // MINUTE) * MINUTE
-        looked: tuple[GuideStep, Instant, Sequence[Obj], Moment] | None = None
+        self.began = self._first_minute()
+        looked: tuple[GuideStep, Instant, Sequence[Obj]] | None = None
         for step, following in zip_longest(steps, steps[1:]):
             last = self._last_of(step, sending)
             if looked is not None:
                 yield self._seen(*looked)
             now, queues = self._settled_queues(last + parse_duration(step.looks.queues))
             sending = self._prepared(following)
-            looked = (step, now, queues, self._moment(last + parse_duration(step.looks.nodes)))
+            self._stood = self._moment(last + parse_duration(step.looks.nodes))
+            looked = (step, now, queues)
         assert looked is not None, "there is a step"
         yield self._seen(*looked)
 
     def now(self) -> Instant:
-        """What time it is for the platform."""
-        return self._moment(0).now
+        """When it was looked at last."""
+        return self._stood.now
 
     def objects(self, kind: str) -> Sequence[Obj]:
-        """All objects of a kind, as kubectl gets them."""
-        info = scheme.kind_info(kind)
-        named = f"{info.plural}.{info.group}" if info.group else info.plural
-        return _items(self._kubectl.run("get", named, "-A", "-o", "json"))
+        """All objects of a kind, as they were when they were looked at last."""
+        return self._objects_at(self._stood, kind)
 
-    def _seen(self, step: GuideStep, now: Instant, queues: Sequence[Obj], moment: Moment) -> Seen:
-        return Seen(step, now, queues, moment.now, self._objects_at(moment, scheme.NODE))
+    def _first_minute(self) -> Instant:
+        """The next whole minute of the Cluster; what nodes it has until then are those that it began with."""
+        self._stood = self._present()
+        self.initial = ready_by_pool(self.objects(scheme.NODE))
+        (cluster,) = self.objects(scheme.CLUSTER)
+        made = parse_time(cluster["metadata"]["creationTimestamp"])
+        return made - (made - self._stood.now) // MINUTE * MINUTE
+
+    def _seen(self, step: GuideStep, now: Instant, queues: Sequence[Obj]) -> Seen:
+        return Seen(step, now, queues, self.now(), self.objects(scheme.NODE))
 
     def _objects_at(self, moment: Moment, kind: str) -> Sequence[Obj]:
         """All objects of a kind as they were."""
@@ -182,18 +189,19 @@ class LiveGuide:
         return due
 
     def _moment(self, instant: Instant) -> Moment:
-        """Wait for an instant, and say how things stand at it; or later if the machine is too slow for the time."""
+        """Wait for an instant, and say what it is then; later where the machine is too slow for the time."""
         while (moment := self._present()).now < instant:
             self._wait(instant - moment.now)
         return moment
 
     def _present(self) -> Moment:
+        connection = self._started.connection
         try:
-            told = told_by(self._connection)
+            told = told_by(connection)
         except (OSError, http.client.HTTPException):
             self._wait(0)  # which tells if the platform has ended
-            self._connection.close()
-            told = told_by(self._connection)
+            connection.close()
+            told = told_by(connection)
         return Moment(told["instant"], told["revision"])
 
     def _wait(self, duration: Duration) -> None:
