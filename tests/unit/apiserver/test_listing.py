@@ -64,7 +64,7 @@ def test_whoever_goes_on_too_late_is_told(api: Api) -> None:
         ("resourceVersionMatch=Exact", 422),
         ("resourceVersion=0&resourceVersionMatch=Exact", 422),
         ("resourceVersion=1&resourceVersionMatch=Newest", 422),
-        ("resourceVersion=1&resourceVersionMatch=Exact", 410),
+        ("resourceVersion=1&resourceVersionMatch=Exact", 200),
         ("resourceVersion=1&resourceVersionMatch=NotOlderThan", 200),
         ("fieldSelector=spec.nodeName=a", 400),
         ("labelSelector=a in b", 400),
@@ -72,6 +72,42 @@ def test_whoever_goes_on_too_late_is_told(api: Api) -> None:
 )
 def test_what_cannot_be_listed_is_refused(api: Api, query: str, code: int) -> None:
     assert api.ask("GET", f"{MAPS}?{query}").code == code
+
+
+def as_of(api: Api, path: str, revision: str) -> dict[str, Any]:
+    found: dict[str, Any] = api.get(f"{path}?resourceVersion={revision}&resourceVersionMatch=Exact")
+    return found
+
+
+def test_a_list_can_be_had_as_it_was(api: Api) -> None:
+    was = api.get(MAPS)
+    api.ask("DELETE", f"{MAPS}/m2")
+    api.ask("DELETE", f"{MAPS}/m3")
+    api.post(MAPS, config_map("m3", colour="blue"))
+    api.post(MAPS, config_map("m21"))
+    api.post("/api/v1/namespaces/other/configmaps", config_map("m2"))
+    assert as_of(api, MAPS, was["metadata"]["resourceVersion"]) == was
+    assert names(api.get(MAPS)) == ["m0", "m1", "m21", "m3", "m4"]
+
+
+def test_a_list_as_it_was_has_all_namespaces_in_the_order_of_keys() -> None:
+    api = Api()
+    for namespace in ("team", "team-a"):
+        api.post(f"/api/v1/namespaces/{namespace}/configmaps", config_map("a"))
+    was = api.get("/api/v1/configmaps")
+    api.ask("DELETE", "/api/v1/namespaces/team/configmaps/a")
+    assert places(as_of(api, "/api/v1/configmaps", was["metadata"]["resourceVersion"])) == ["team-a/a", "team/a"]
+
+
+def test_what_a_list_was_is_forgotten_in_the_end() -> None:
+    api = Api(window=3)
+    for number in range(5):
+        api.post(MAPS, config_map(f"m{number}"))
+    last = int(api.get(MAPS)["metadata"]["resourceVersion"])
+    assert names(as_of(api, MAPS, str(last - 3))) == ["m0", "m1"]
+    refused = api.ask("GET", f"{MAPS}?resourceVersion={last - 4}&resourceVersionMatch=Exact")
+    assert (refused.code, refused.body["reason"]) == (410, "Expired")
+    assert refused.body["message"] == "The resourceVersion for the provided list is too old."
 
 
 def test_metadata_alone(api: Api) -> None:

@@ -2,9 +2,13 @@
 
 import pytest
 
+from batchyard.base.instant import SECOND
 from batchyard.core.machines.catalog import builtin_catalog, catalog_of
 from batchyard.core.machines.prices import hourly_price, pool_price
+from batchyard.core.machines.times import in_typical_times, repair_time, spread_of
 from unit.cloud.cloud_make import cluster, node_pool
+
+SLOW = {"min": "1m", "typical": "2m", "max": "3m"}
 
 
 @pytest.mark.parametrize(
@@ -90,3 +94,17 @@ def test_a_cluster_changes_prices_of_accelerators() -> None:
 
 def test_a_cluster_that_changes_nothing_shares_the_catalogue() -> None:
     assert catalog_of(cluster()) is builtin_catalog()
+
+
+def test_in_typical_times_every_step_of_a_machine_takes_as_long_as_it_mostly_does() -> None:
+    calm = in_typical_times(cluster(times={"byMachine": {"a3": {"boot": SLOW, "repair": "1h"}}, "podStart": SLOW}))
+    catalog = catalog_of(calm)
+    for name, step, seconds in (
+        ("g2-standard-24", "drivers", 75),
+        ("a2-highgpu-1g", "drivers", 90),
+        ("a3-highgpu-8g", "boot", 120),
+        ("unheard-of", "boot", 40),
+        ("", "podStart", 120),
+    ):
+        assert set(spread_of(step, catalog.machine(name), calm, catalog)) == {seconds * SECOND}
+    assert repair_time(catalog.machine("a3-highgpu-8g"), calm, catalog) == 3600 * SECOND

@@ -1,6 +1,7 @@
 """The guide, played on our examples and on the reference architecture itself."""
 
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import yaml
 
 from batchyard.api import scheme
 from batchyard.api.meta import label
-from batchyard.base.instant import SECOND
+from batchyard.base.instant import SECOND, Duration
+from batchyard.cli.guide import rows_of
 from batchyard.sim.guide import START, Guide, Row, Seen, examples_folder, guide_steps, played_steps
 from batchyard.sim.scenario import InvalidScenario
+from batchyard.sim.world import World
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "refarch"
@@ -114,6 +117,17 @@ def test_steps_come_at_the_guides_spacing() -> None:
     ]
 
 
+@pytest.mark.parametrize(("seed", "late"), [(1, 0), (2, 3 * SECOND)], ids=["chance", "late"])
+@folders
+def test_what_is_to_be_seen_hangs_on_no_chance_and_no_lateness(folder: Path, seed: int, late: Duration) -> None:
+    guide, steps = played(folder)
+    other = Guide(folder, played_steps())
+    scenario = other.world.scenario
+    moved = [step._replace(at=step.at + late if step.at else 0) for step in scenario.steps]
+    other.world = World(replace(scenario, steps=moved), seed=seed)
+    assert rows_of(list(other.play()), other) == rows_of(list(steps.values()), guide)
+
+
 def test_a_step_is_played_with_those_before_it() -> None:
     assert [step.name for step in played_steps("compact-placement")] == [
         "low-priority",
@@ -126,7 +140,7 @@ def test_a_step_is_played_with_those_before_it() -> None:
 def test_within_a_step_teams_take_turns_half_a_second_apart() -> None:
     guide = Guide(EXAMPLE, played_steps("low-priority"))
     applied = [
-        (step.at / 1_000_000 - 60, obj["metadata"]["name"])
+        ((step.at - START) / SECOND, obj["metadata"]["name"])
         for step in guide.world.scenario.steps
         for obj in step.apply
         if obj["kind"] == "Job"
