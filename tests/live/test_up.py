@@ -18,7 +18,7 @@ from batchyard.cli.options import Output
 from batchyard.cli.status import status
 from batchyard.cli.up import Wanted, down, up
 from batchyard.live.folder import process_in
-from batchyard.live.platform import Place
+from batchyard.live.place import Place
 from live.killing import Client, ask
 from live.running import Running
 

@@ -218,7 +218,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     if insecure_loopback and listen is not None:
         raise typer.BadParameter("--insecure-loopback is for this machine alone: leave out --listen")
     from batchyard.cli import up as command  # noqa: PLC0415 - loads the platform
-    from batchyard.live.platform import LOOPBACK, Place  # noqa: PLC0415 - loads the platform
+    from batchyard.live.place import LOOPBACK, Place  # noqa: PLC0415 - loads the platform
     from batchyard.store.journal import Sync as Promise  # noqa: PLC0415 - loads the platform
 
     place = Place(

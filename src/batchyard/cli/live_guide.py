@@ -32,7 +32,7 @@ from batchyard.cli.status import connected, told_by
 from batchyard.cli.up import ENDED_WITHIN, Wanted, start_behind
 from batchyard.live.clock import wall_clock
 from batchyard.live.folder import KUBECONFIG, LOG, prepare
-from batchyard.live.platform import Place
+from batchyard.live.place import Place
 from batchyard.sim.guide import (
     BEFORE,
     LONGEST,

@@ -4,26 +4,18 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
-import uvloop
-
-from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Obj
-from batchyard.api.scheme import CLUSTER, kind_info
-from batchyard.base.garbage import rare_collections
 from batchyard.cli import output
 from batchyard.live.folder import JOURNAL, KUBECONFIG, LOG, DirectoryError, Process, prepare, process_in
-from batchyard.live.platform import LOOPBACK, Place
-from batchyard.live.serving import PortError, serve
-from batchyard.store.mark import JournalError, wait_until_let_go
+from batchyard.live.place import LOOPBACK, Place
+from batchyard.store.mark import wait_until_let_go
 
 ENDED_WITHIN: Final = 30  # seconds
 _LOOKS_EVERY: Final = 0.05  # seconds
-#: What `--cluster` will mean by the processes of this machine.
-_LOCAL: Final = Path("local")
 
 
 class Wanted(NamedTuple):
@@ -36,20 +28,15 @@ class Wanted(NamedTuple):
 
 def up(wanted: Wanted, *, detach: bool) -> None:
     """Run the platform until it is told to end; `detach`: in the background, once it listens."""
-    cluster = None if wanted.cluster is None else _cluster_of(wanted.cluster)
-    folder = wanted.place.folder
-    try:
-        prepare(folder)
-    except DirectoryError as error:
-        output.fail(f"batchyard: {error}")
-    running = process_in(folder)
-    if running is not None:
-        told = f"batchyard: {folder}: it runs already, pid {running.pid}, {running.url}"
-        output.fail(f"{told}; end it with: batchyard down --data-dir {folder}")
     if detach:
+        _prepare(wanted.place.folder)
         _run_behind(wanted)
-    else:
-        _run(wanted, cluster)
+        return
+    from batchyard.cli.up_here import cluster_of, run  # noqa: PLC0415 - loads the platform, for which others wait
+
+    cluster = None if wanted.cluster is None else cluster_of(wanted.cluster)
+    _prepare(wanted.place.folder)
+    run(wanted.place, cluster, wanted.speed, partial(_tell_ready, wanted.place))
 
 
 def down(folder: Path) -> None:
@@ -70,21 +57,16 @@ def process_of(folder: Path) -> Process:
     return running
 
 
-@rare_collections()
-def _run(wanted: Wanted, cluster: Obj | None) -> None:
-    place = wanted.place
-
-    def ready(url: str) -> None:
-        _tell_ready(place, url)
-
+def _prepare(folder: Path) -> None:
+    """Make a data directory in which nothing runs; ends the command where that cannot be."""
     try:
-        uvloop.run(serve(place, cluster, wanted.speed, ready))
-    except (JournalError, PortError) as error:
+        prepare(folder)
+    except DirectoryError as error:
         output.fail(f"batchyard: {error}")
-    except OSError as error:
-        told = f"{error.filename or place.folder}: {error.strerror}"
-        output.fail(f"batchyard: {told}; see that there is room in its folder and that it may be written")
-    output.tell("batchyard: ended, all is kept")
+    running = process_in(folder)
+    if running is not None:
+        told = f"batchyard: {folder}: it runs already, pid {running.pid}, {running.url}"
+        output.fail(f"{told}; end it with: batchyard down --data-dir {folder}")
 
 
 def _run_behind(wanted: Wanted) -> None:
@@ -157,22 +139,3 @@ def _has_ended(journal: Path) -> bool:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
     return True
-
-
-def _cluster_of(path: Path) -> Obj:
-    """The Cluster of a file; ends the command where there is none."""
-    if path == _LOCAL:
-        told = "batchyard: --cluster local: pods cannot be processes of this machine yet"
-        output.fail(f"{told}; name a file that describes simulated nodes (./local, if it is called that)")
-    try:
-        manifests = read_manifests([(str(path), path.read_text("utf-8"))])
-    except OSError as error:
-        output.fail(f"batchyard: {path}: {error.strerror}; name a file that holds a Cluster with --cluster")
-    except UnicodeDecodeError as error:
-        output.fail(f"batchyard: {path}: {error}")
-    clusters = [manifest.obj for manifest in manifests.objects if manifest.obj["kind"] == kind_info(CLUSTER).kind]
-    if manifests.faults:
-        output.fail("\n".join(map(str, manifests.faults)))
-    if len(clusters) != 1:
-        output.fail(f"batchyard: {path}: holds {len(clusters)} Clusters; give a file with one")
-    return clusters[0]

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from batchyard.base.instant import HOUR
 from batchyard.cli import output
 from batchyard.live.clock import wall_clock
-from batchyard.live.credentials import Authority, kubeconfig, write_private
-from batchyard.live.folder import process_in
+from batchyard.live.credentials import Authority, kubeconfig
+from batchyard.live.folder import process_in, write_private
 
 USERS: Final = "users"
 #: Names that begin so are the platform's own.

@@ -20,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from batchyard.api.times import to_datetime
 from batchyard.base.instant import HOUR, Duration, Instant
+from batchyard.live.folder import write_private
 
 ADMIN: Final = "admin"
 AUTHORITY: Final = "ca.crt"
@@ -139,15 +140,6 @@ def kubeconfig(url: str, authority: bytes, user: str, signed: Signed, namespace:
     }
     text: str = yaml.safe_dump(config, sort_keys=False)
     return text
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    draft.touch(mode=0o600)
-    draft.write_bytes(content)
-    draft.replace(path)
 
 
 def _name(user: str, groups: Sequence[str] = ()) -> x509.Name:

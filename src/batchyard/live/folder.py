@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from batchyard.live.credentials import write_private
 from batchyard.store.mark import is_held, mark_of
 
 JOURNAL: Final = "journal.db"
@@ -57,6 +56,15 @@ def write_state(folder: Path, url: str) -> None:
 def forget_state(folder: Path) -> None:
     """Say so no more; nothing of an earlier process either."""
     (folder / STATE).unlink(missing_ok=True)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600)
+    draft.write_bytes(content)
+    draft.replace(path)
 
 
 def process_in(folder: Path) -> Process | None:

@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from batchyard.admission_chain import AdmissionChain
@@ -31,7 +29,6 @@ from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.events import EventRecorder
-from batchyard.controllers.groups import GROUPS
 from batchyard.live.answers import Answers
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, SigningKey
@@ -39,6 +36,7 @@ from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.folder import JOURNAL
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.pace import Pace
+from batchyard.live.place import Place
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
 from batchyard.ports.client import Create, EventType, Update, WatchEvent, WriteResult
@@ -47,32 +45,12 @@ from batchyard.runtime.containers import SimulatedContainers
 from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
 from batchyard.runtime.pace import pace_of
-from batchyard.store.journal import Journal, Sync
+from batchyard.store.journal import Journal
 from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
-LOOPBACK: Final = "127.0.0.1"
 _LOG: Final = logging.getLogger("batchyard")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an embedded platform lives: its data directory, its port (0: any that is free), and how it is spoken to."""
-
-    folder: Path
-    port: int = 0
-    #: Without TLS and credentials, for whoever can reach the loopback.
-    is_insecure: bool = False
-    #: The address it listens at, for others than this machine to reach it.
-    address: str = LOOPBACK
-    #: Where it is written down who did what.
-    audit_log: Path | None = None
-    sync: Sync = Sync.FULL
-    #: Go on from a journal that has lost what was acknowledged.
-    accept_loss: bool = False
-    #: Which controllers run, by group; an operator beside it may do the rest.
-    controllers: Sequence[str] = GROUPS
 
 
 class Embedded:

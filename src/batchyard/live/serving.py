@@ -18,10 +18,11 @@ from batchyard.apiserver.authentication import MASTERS
 from batchyard.live.audit_log import AuditLog
 from batchyard.live.clock import wall_clock
 from batchyard.live.connections import Connections
-from batchyard.live.credentials import ADMIN, AUTHORITY, Authority, kubeconfig, write_private
-from batchyard.live.folder import KUBECONFIG, forget_state, write_state
+from batchyard.live.credentials import ADMIN, AUTHORITY, Authority, kubeconfig
+from batchyard.live.folder import KUBECONFIG, forget_state, write_private, write_state
 from batchyard.live.http import HEAD_WITHIN, HttpConnection
-from batchyard.live.platform import LOOPBACK, Embedded, Place
+from batchyard.live.place import LOOPBACK, Place
+from batchyard.live.platform import Embedded
 from batchyard.live.tls import server_context
 
 #: How long requests may take to end when the platform is told to.

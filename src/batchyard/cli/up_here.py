@@ -1,0 +1,51 @@
+"""The embedded platform in this process."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import CLUSTER, kind_info
+from batchyard.base.garbage import rare_collections
+from batchyard.cli import output
+from batchyard.live.place import Place
+from batchyard.live.serving import PortError, serve
+from batchyard.store.mark import JournalError
+
+#: What `--cluster` will mean by the processes of this machine.
+_LOCAL: Final = Path("local")
+
+
+@rare_collections()
+def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
+    """Run a platform until it is told to end; `ready` is told its address once it listens."""
+    try:
+        uvloop.run(serve(place, cluster, speed, ready))
+    except (JournalError, PortError) as error:
+        output.fail(f"batchyard: {error}")
+    except OSError as error:
+        told = f"{error.filename or place.folder}: {error.strerror}"
+        output.fail(f"batchyard: {told}; see that there is room in its folder and that it may be written")
+    output.tell("batchyard: ended, all is kept")
+
+
+def cluster_of(path: Path) -> Obj:
+    """The Cluster of a file; ends the command where there is none."""
+    if path == _LOCAL:
+        told = "batchyard: --cluster local: pods cannot be processes of this machine yet"
+        output.fail(f"{told}; name a file that describes simulated nodes (./local, if it is called that)")
+    try:
+        manifests = read_manifests([(str(path), path.read_text("utf-8"))])
+    except OSError as error:
+        output.fail(f"batchyard: {path}: {error.strerror}; name a file that holds a Cluster with --cluster")
+    except UnicodeDecodeError as error:
+        output.fail(f"batchyard: {path}: {error}")
+    clusters = [manifest.obj for manifest in manifests.objects if manifest.obj["kind"] == kind_info(CLUSTER).kind]
+    if manifests.faults:
+        output.fail("\n".join(map(str, manifests.faults)))
+    if len(clusters) != 1:
+        output.fail(f"batchyard: {path}: holds {len(clusters)} Clusters; give a file with one")
+    return clusters[0]
