@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from batchyard.api import scheme, tables
 from batchyard.api.meta import Obj
-from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.options import Output
@@ -62,7 +61,6 @@ def run(manifests: Path | None, step: str | None, form: Output, live: float | No
         _show(seen_live, played, step, form)
 
 
-@rare_collections()
 def _played(guide: Guide) -> Sequence[Seen]:
     return list(guide.play())
 

@@ -8,15 +8,18 @@ import gc
 import sys
 import traceback
 
+from batchyard.base.garbage import rare_collections
+
 INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line."""
     try:
-        from batchyard.cli.app import app  # noqa: PLC0415 - so that Ctrl-C is answered while things load
+        with rare_collections():
+            from batchyard.cli.app import app  # noqa: PLC0415 - so that Ctrl-C is answered while things load
 
-        app()
+            app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:

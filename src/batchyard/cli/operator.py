@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import uvloop
 
-from batchyard.base.garbage import rare_collections
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Duration
 from batchyard.cli import output
@@ -45,7 +44,6 @@ class Options(NamedTuple):
     port: int = 0
 
 
-@rare_collections()
 def operator(options: Options) -> None:
     """Run until told to end."""
     try:

@@ -9,7 +9,6 @@ from typing import BinaryIO, Final
 import msgspec
 
 from batchyard.api import scheme
-from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Duration
 from batchyard.cli import output
 from batchyard.cli.books import books_of, costs_tables, losses_table, unplaced_table
@@ -43,7 +42,6 @@ class Request:
     output: Output
 
 
-@rare_collections()
 def run(request: Request) -> None:
     """Do it; exits with 1 where it fails."""
     scenario = asked_for(request)

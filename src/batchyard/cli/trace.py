@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.tables import Table, format_table
-from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import SECOND, format_age
 from batchyard.cli import output
 from batchyard.cli.options import Output
@@ -25,7 +24,6 @@ _STRIDE: Final = 10
 _NEVER_KNOWN: Final = "-"
 
 
-@rare_collections()
 def run(folder: Path, load: Fraction, request: Request) -> None:
     """Do it under a load; exits with 1 where it fails."""
     trace = _read(folder, load)

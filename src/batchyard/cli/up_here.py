@@ -9,7 +9,6 @@ import uvloop
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import CLUSTER, kind_info
-from batchyard.base.garbage import rare_collections
 from batchyard.cli import output
 from batchyard.live.place import Place
 from batchyard.live.serving import PortError, serve
@@ -19,7 +18,6 @@ from batchyard.store.mark import JournalError
 _LOCAL: Final = Path("local")
 
 
-@rare_collections()
 def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
     """Run a platform until it is told to end; `ready` is told its address once it listens."""
     try:
