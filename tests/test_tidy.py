@@ -111,11 +111,19 @@ def test_an_entry_point_reaches_every_module() -> None:
     assert_none(dead_modules())
 
 
-def test_what_is_compiled_inherits_and_is_inherited_from_only_as_it_can_be() -> None:
+def compiled() -> list[str]:
+    """The files and folders that are compiled."""
     hook = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
-    compiled = [place.removeprefix("/") for place in hook["hooks"]["mypyc"]["include"]]
-    assert_none(modules.interpreted_heirs(python_files(SRC), compiled))
-    assert_none(modules.container_heirs(python_files(SRC), compiled))
+    return [place.removeprefix("/") for place in hook["hooks"]["mypyc"]["include"]]
+
+
+def test_what_is_compiled_inherits_and_is_inherited_from_only_as_it_can_be() -> None:
+    assert_none(modules.interpreted_heirs(python_files(SRC), compiled()))
+    assert_none(modules.builtin_heirs(python_files(SRC), compiled()))
+
+
+def test_functions_of_what_is_compiled_are_decorated_only_where_that_can_be() -> None:
+    assert_none(modules.decorated_within(python_files(SRC), compiled()))
 
 
 def test_every_exception_is_still_needed_and_has_a_reason() -> None:
@@ -212,12 +220,18 @@ def test_an_heir_of_a_compiled_class_is_found() -> None:
     assert not list(modules.interpreted_heirs([base, heir], ["src/"]))
 
 
-def test_an_heir_of_a_container_in_a_compiled_module_is_found() -> None:
-    file = SourceFile(
-        "src/a/b.py", "class A(OrderedDict[str, int], Generic[K]): pass\nclass B(list): pass\nclass C(A): pass"
-    )
-    assert [violation.subject for violation in modules.container_heirs([file], ["src/a/"])] == ["A", "B"]
-    assert not list(modules.container_heirs([file], ["src/c/"]))
+def test_an_heir_of_what_is_pythons_own_in_a_compiled_module_is_found() -> None:
+    containers = "class A(OrderedDict[str, int], Generic[K]): pass\nclass B(list): pass\nclass C(A): pass"
+    file = SourceFile("src/a/b.py", f"{containers}\nclass D(RuntimeError): pass\nclass E(Exception): pass")
+    assert [violation.subject for violation in modules.builtin_heirs([file], ["src/a/"])] == ["A", "B", "D"]
+    assert not list(modules.builtin_heirs([file], ["src/c/"]))
+
+
+def test_a_function_decorated_within_another_in_a_compiled_module_is_found() -> None:
+    text = "@cache\ndef a():\n    @cache\n    def b(): pass\n    def c(): pass\nclass D:\n    @cache\n    def e(): pass"
+    file = SourceFile("src/a/b.py", text)
+    assert [violation.subject for violation in modules.decorated_within([file], ["src/a/"])] == ["b"]
+    assert not list(modules.decorated_within([file], ["src/c/"]))
 
 
 def test_a_module_without_docstring_is_found() -> None:

@@ -24,7 +24,7 @@ WORK_PER_INSTANT_MAX: Final = 10_000_000
 _UNWANTED_MAX: Final = 1_000  # so much of the heap, and as much as is wanted, may be cancelled work
 
 
-class EndlessInstant(RuntimeError):  # noqa: N818 - says what happened
+class EndlessInstant(Exception):  # noqa: N818 - says what happened
     """More work in one instant than the bound allows: work begets work and time stands still."""
 
 

@@ -1,6 +1,7 @@
 """What every module has, and which modules nobody needs."""
 
 import ast
+import builtins
 from collections.abc import Iterator, Mapping, Sequence
 
 from tidy.source import SourceFile, Violation
@@ -94,13 +95,37 @@ def _is_compiled_class(file: SourceFile, name: str) -> bool:
 
 
 _CONTAINERS = frozenset({"dict", "list", "set", "deque", "OrderedDict", "Counter", "defaultdict"})
+#: Of Python's exceptions only Exception itself can be inherited from there.
+_EXCEPTIONS = frozenset(
+    name
+    for name, found in vars(builtins).items()
+    if isinstance(found, type) and issubclass(found, Exception) and found is not Exception
+)
 
 
-def container_heirs(files: Sequence[SourceFile], compiled: Sequence[str]) -> Iterator[Violation]:
-    """Classes of compiled modules that inherit from a container of Python's, which crash when they run."""
+def builtin_heirs(files: Sequence[SourceFile], compiled: Sequence[str]) -> Iterator[Violation]:
+    """Classes of compiled modules that inherit from what is Python's own: they do not compile, or crash when run."""
     for file in (file for file in files if any(map(file.lies_in, compiled))):
         for heir in file.classes():
             bases = (base.value if isinstance(base, ast.Subscript) else base for base in heir.bases)
-            for name in (base.id for base in bases if isinstance(base, ast.Name) and base.id in _CONTAINERS):
+            for name in (base.id for base in bases if isinstance(base, ast.Name)):
                 what = f"{heir.name} inherits from {name} in a module that is compiled"
-                yield Violation(file.path, heir.lineno, "container-base", heir.name, what, "hold one instead")
+                if name in _CONTAINERS:
+                    yield Violation(file.path, heir.lineno, "builtin-base", heir.name, what, "hold one instead")
+                elif name in _EXCEPTIONS:
+                    instead = "inherit from Exception, or move it to a module that is not"
+                    yield Violation(file.path, heir.lineno, "builtin-base", heir.name, what, instead)
+
+
+def decorated_within(files: Sequence[SourceFile], compiled: Sequence[str]) -> Iterator[Violation]:
+    """Decorated functions within functions of compiled modules: their names have no value when they run."""
+    for file in (file for file in files if any(map(file.lies_in, compiled))):
+        for outer in (node for node in file.nodes if isinstance(node, _FUNCTIONS)):
+            for node in (node for part in outer.body for node in ast.walk(part)):
+                if isinstance(node, _FUNCTIONS) and node.decorator_list:
+                    what = f"{node.name} is decorated within {outer.name}, in a module that is compiled"
+                    instead = f"write {node.name} = decorator(function)"
+                    yield Violation(file.path, node.lineno, "decorated-within", node.name, what, instead)
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

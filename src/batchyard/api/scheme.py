@@ -82,6 +82,10 @@ class ServedKind:
     selectable_fields: tuple[str, ...] = ()
     """Fields that lists and watches can be narrowed down by, beside name and namespace."""
 
+    def __hash__(self) -> int:
+        """Caches ask for it with every request: the hash of all fields would be most of what they save."""
+        return hash(self.constant)
+
     @property
     def api_version(self) -> str:
         """The storage version as `apiVersion` has it."""

@@ -106,14 +106,17 @@ def delete_options(request: Request, body: Any) -> DeleteOptions:
     dry_run, conditions = given.get("dryRun", []), given.get("preconditions", {})
     if not isinstance(dry_run, list) or not isinstance(conditions, Mapping):
         raise bad_request("the body of the request is no DeleteOptions")
+    uid, resource_version = conditions.get("uid"), conditions.get("resourceVersion")
+    if not isinstance(uid, str | None) or not isinstance(resource_version, str | None):
+        raise bad_request("the body of the request is no DeleteOptions")
     if faults := [*_dry_run_faults(dry_run), *_propagation_faults(given)]:
         raise _invalid("DeleteOptions", faults)
     return DeleteOptions(
         bool(dry_run),
         _grace(given.get("gracePeriodSeconds")),
         _propagation(given),
-        conditions.get("uid"),
-        conditions.get("resourceVersion"),
+        uid,
+        resource_version,
     )
 
 

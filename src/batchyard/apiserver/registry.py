@@ -159,7 +159,7 @@ class Registry:
         """Put what was sent in the place of what is stored, or its status."""
         strategy, has_part = path.resource.strategy, _STATUS in path.resource.subresources
         obj = as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored)
-        sent = sent._replace(obj=strategy.prepared(obj, stored))
+        sent = Sent(strategy.prepared(obj, stored), sent.warnings)
         _check_same(sent.obj, stored, path)
         if path.subresource == _STATUS:
             new: dict[str, Any] = {**stored, "status": sent.obj.get("status")}
@@ -236,7 +236,7 @@ def _newborn(body: Body, path: ResourcePath) -> Body:
         obj.pop("status", None)
     if isinstance(metadata := obj.get("metadata"), Mapping):
         obj["metadata"] = {name: value for name, value in metadata.items() if name not in _GIVEN}
-    return body._replace(value=obj)
+    return Body(obj, body.faults)
 
 
 def _own_part(config: Mapping[str, Any], path: ResourcePath) -> dict[str, Any]:

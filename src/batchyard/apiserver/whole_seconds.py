@@ -85,6 +85,8 @@ def as_stored(sent: Any, shown: Any, stored: Any) -> Any:
     """What was sent, with the texts in it that are as they were shown as they are stored."""
     if shown is stored:
         return sent
+    if sent is shown:
+        return stored
     if isinstance(stored, str):
         return stored if sent == shown else sent
     if isinstance(sent, Mapping) and isinstance(shown, Mapping) and isinstance(stored, Mapping):

@@ -87,4 +87,5 @@ class Answers:
 def encoded(response: Response) -> Response:
     """A response with its body as bytes."""
     body = response.body
-    return response._replace(body=body.encode() if isinstance(body, str) else _encode(body))
+    text = body.encode() if isinstance(body, str) else _encode(body)
+    return Response(response.code, text, response.warnings, response.content_type, response.retry_after)

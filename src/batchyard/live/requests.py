@@ -1,6 +1,6 @@
 """The bytes of a connection as requests: heads and bodies, each with its bound. The grammar is httptools's."""
 
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl, unquote
 
 import httptools
@@ -169,7 +169,7 @@ class Requests:
         if SEPARATOR in self._headers.get("host", ""):
             return None
         try:
-            url = httptools.parse_url(self._url)
+            url: Any = httptools.parse_url(self._url)  # where there is no path or query, its type says there is
             path = unquote(url.path.decode("ascii"))
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
             return None

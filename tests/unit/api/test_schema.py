@@ -7,10 +7,10 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject
-from batchyard.api.schema import settle, validate, visitors, with_defaults
+from batchyard.api.schema import settle, validate, with_defaults
 from batchyard.api.schema.flaws import path_text
 from batchyard.api.schema.tables import NATIVE, Field, Scope, scope
-from batchyard.api.schema.visitors import Compiler
+from batchyard.api.schema.visitors import REMEMBERED_MAX, Compiler
 from edits import GONE, edited
 
 CLUSTER_QUEUE = scheme.kind_info(scheme.CLUSTER_QUEUE)
@@ -401,13 +401,12 @@ def test_an_unknown_type_is_an_error_of_the_caller() -> None:
         validate("Pods", {})
 
 
-def test_templates_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors, "_REMEMBERED_MAX", 2)
+def test_templates_are_remembered_within_a_bound() -> None:
     visit = Compiler(scope(NATIVE), lambda _: pytest.fail("no other scope")).object_visitor("PodTemplateSpec")
-    templates = [{"spec": {**POD, "hostname": str(number)}} for number in range(3)]
-    first, _ = map(visit, templates[:2])
+    templates = [{"spec": {**POD, "hostname": str(number)}} for number in range(REMEMBERED_MAX + 1)]
+    first, *_ = map(visit, templates[:-1])
     assert visit(copy.deepcopy(templates[0])) is first
-    assert visit(templates[2]) == templates[2]
+    assert visit(templates[-1]) == templates[-1]
     again = visit(copy.deepcopy(templates[0]))
     assert again == first
     assert again is not first

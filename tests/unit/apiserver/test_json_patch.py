@@ -37,6 +37,22 @@ def test_what_is_patched_is_not_changed_itself() -> None:
     assert OBJ == {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
 
 
+def test_what_no_operation_touches_stays_the_very_same() -> None:
+    obj: dict[str, Any] = {"a": {"b": {}}, "c": {"d": [{}]}}
+    after = json_patched(
+        obj, [{"op": "add", "path": "/c/d/-", "value": 1}, {"op": "add", "path": "/c/d/-", "value": 2}]
+    )
+    assert after == {"a": {"b": {}}, "c": {"d": [{}, 1, 2]}}
+    assert after["a"] is obj["a"]
+    assert after["c"]["d"][0] is obj["c"]["d"][0]
+
+
+def test_what_a_patch_brings_is_not_changed_by_a_later_operation() -> None:
+    patch: list[dict[str, Any]] = [{"op": "add", "path": "/e", "value": [1]}, {"op": "add", "path": "/e/-", "value": 2}]
+    assert json_patched(OBJ, patch)["e"] == [1, 2]
+    assert patch[0]["value"] == [1]
+
+
 def test_a_copy_is_a_thing_of_its_own() -> None:
     assert patched(("copy", "/e", None, "/a"), ("add", "/e/b/-", 4))["a"] == OBJ["a"]
 

@@ -270,6 +270,8 @@ def test_a_patch_leaves_an_object(api: Api, operation: dict[str, Any]) -> None:
         ({"propagationPolicy": "Orphan", "orphanDependents": True}, 422, "cannot be both set"),
         ({"gracePeriodSeconds": "soon"}, 400, "gracePeriodSeconds is no number of seconds: soon"),
         ({"dryRun": "All"}, 400, "the body of the request is no DeleteOptions"),
+        ({"preconditions": {"uid": ["x"]}}, 400, "the body of the request is no DeleteOptions"),
+        ({"preconditions": {"resourceVersion": 99}}, 400, "the body of the request is no DeleteOptions"),
         ([], 400, "the body of the request is no DeleteOptions"),
     ],
 )

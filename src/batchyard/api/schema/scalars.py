@@ -97,9 +97,10 @@ def _not_an_integer(value: Any) -> Flaws:
 
 
 def _string(facts: Mapping[str, Any]) -> Visitor:
-    @lru_cache(maxsize=_CACHE_SIZE)
-    def checked(value: str) -> Any:
+    def check(value: str) -> Any:
         return Flaws(_string_flaws(value, facts)) or value
+
+    checked = lru_cache(maxsize=_CACHE_SIZE)(check)
 
     def visit(value: Any) -> Any:
         if type(value) is not str:

@@ -17,7 +17,7 @@ from batchyard.api.schema.tables import NATIVE, NATIVE_PREFIX, Field, Scope
 _DROPPED: Final = object()
 #: Pod templates come again and again; a sound one is checked once and from then on shared.
 _REMEMBERED: Final = "PodTemplateSpec"
-_REMEMBERED_MAX: Final = 4096
+REMEMBERED_MAX: Final = 4096
 _MARSHAL_WITHOUT_REFERENCES: Final = 2
 
 
@@ -146,7 +146,7 @@ def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Vi
     def visit(value: Any) -> Any:
         if type(value) is not dict:
             return _not_an_object(value, visitors)
-        odd = None
+        odd: dict[str, Any] | None = None
         for name, child in value.items():
             visitor = known(name)
             if type(child) is visitor:
@@ -182,7 +182,7 @@ def _list(visit_item: Visitor, field: Field) -> Visitor:
     def visit(value: Any) -> Any:
         if type(value) is not list:
             return wrong_type(value, "a list", "start every item with '- '")
-        odd = None
+        odd: dict[int, Any] | None = None
         suspect = not lowest <= len(value) <= highest or (unique and len(value) > 1)
         for index, item in enumerate(value):
             settled = visit_item(item)
@@ -245,7 +245,7 @@ def _map(visit_value: Visitor, field: Field) -> Visitor:
     def visit(value: Any) -> Any:
         if type(value) is not dict:
             return wrong_type(value, "an object", "write name: value pairs below it")
-        odd = None
+        odd: dict[Any, Any] | None = None
         for name, child in value.items():
             settled = visit_value(child)
             if settled is not child or type(name) is not str:
@@ -284,7 +284,7 @@ def _remembering(visit: Visitor) -> Visitor:
             return known
         settled = visit(value)
         if type(settled) is not Flaws:
-            if len(memory) >= _REMEMBERED_MAX:
+            if len(memory) >= REMEMBERED_MAX:
                 memory.clear()
             memory[encoded] = settled
         return settled

@@ -88,6 +88,14 @@ class Claim:
     subresource: str
     time: str
     fields: FieldSet
+    #: The fields as they are written, where that is known.
+    written: Mapping[str, Any] | None = None
+
+    def with_fields(self, fields: FieldSet) -> "Claim":
+        """The claim of other fields; itself where they are the same."""
+        if fields is self.fields:
+            return self
+        return Claim(self.name, self.operation, self.api_version, self.subresource, self.time, fields)
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
@@ -105,7 +113,8 @@ class Claim:
     def entry(self) -> dict[str, Any]:
         """As `managedFields` has it."""
         entry: dict[str, Any] = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version}
-        entry |= {"time": self.time, "fieldsType": "FieldsV1", "fieldsV1": to_fields_v1(self.fields)}
+        written = to_fields_v1(self.fields) if self.written is None else self.written
+        entry |= {"time": self.time, "fieldsType": "FieldsV1", "fieldsV1": written}
         return entry | ({"subresource": self.subresource} if self.subresource else {})
 
 
@@ -188,7 +197,7 @@ def _claims_after_update(
     mine = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, taken)
     before = next((claim.fields for claim in kept if claim.identity == mine.identity), EMPTY)
     others = [claim for claim in kept if claim.identity != mine.identity]
-    return _capped([*others, replace(mine, fields=union(before, taken))])
+    return _capped([*others, mine.with_fields(union(before, taken))])
 
 
 class _Changes:
@@ -216,7 +225,7 @@ class _Changes:
         if found == Differences():
             return claim
         gone = union(union(found.modified, found.added), found.removed)
-        return replace(claim, fields=difference(claim.fields, gone))
+        return claim.with_fields(difference(claim.fields, gone))
 
     def _in(self, api_version: str) -> Differences:
         if api_version not in self._found:
@@ -287,15 +296,22 @@ def _claims(entries: Sequence[Entry], versions: Versions) -> list[Claim]:
 def _read(entries: Sequence[Entry]) -> Iterator[Claim]:
     for entry in entries:
         fields = entry.get("fieldsV1")
-        if isinstance(fields, Mapping):
+        if isinstance(fields, dict):
             yield Claim(
                 str(entry.get("manager", "")),
                 str(entry.get("operation", "")),
                 str(entry.get("apiVersion", "")),
                 str(entry.get("subresource", "")),
                 str(entry.get("time", "")),
-                of_fields_v1(fields),
+                *_read_fields(marshal.dumps(fields, _MARSHAL_WITHOUT_REFERENCES)),
             )
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def _read_fields(encoded: bytes) -> tuple[FieldSet, dict[str, Any]]:
+    """The fields of an entry, and how they are written; those of many objects are alike."""
+    fields = of_fields_v1(marshal.loads(encoded))  # noqa: S302 - it was just written, by us
+    return fields, to_fields_v1(fields)
 
 
 def _entries(claims: Sequence[Claim]) -> list[dict[str, Any]]:
@@ -316,7 +332,7 @@ def _capped(claims: list[Claim]) -> list[Claim]:
     bucket = oldest[-1]
     fields = union_of([claim.fields for claim in oldest if claim.api_version == bucket.api_version])
     appliers = [claim for claim in claims if claim.operation != UPDATE]
-    return [*appliers, *updaters[surplus + 1 :], replace(bucket, name=_ANCIENT, subresource="", fields=fields)]
+    return [*appliers, *updaters[surplus + 1 :], replace(bucket.with_fields(fields), name=_ANCIENT, subresource="")]
 
 
 def _unmanaged(obj: Obj) -> dict[str, Any]:

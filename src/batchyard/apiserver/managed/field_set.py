@@ -59,16 +59,22 @@ def union_of(sets: Sequence[FieldSet]) -> FieldSet:
 
 
 def difference(some: FieldSet, others: FieldSet) -> FieldSet:
-    """The places in the one and not in the other."""
-    if not others:
-        return some
-    result: dict[str, Any] = {}
-    for step, within in some.items():
-        if step not in others:
-            result[step] = within
-        elif step != MARK and (left := difference(within, others[step])):
+    """The places in the one and not in the other; the very same set where all are left."""
+    result: dict[str, Any] | None = None
+    for step, without in others.items():
+        within = some.get(step)
+        if within is None:
+            continue
+        left = difference(within, without) if step != MARK else EMPTY
+        if left is within and left:
+            continue
+        if result is None:
+            result = dict(some)
+        if left:
             result[step] = left
-    return result
+        else:
+            del result[step]
+    return some if result is None else result
 
 
 def intersection(some: FieldSet, others: FieldSet) -> FieldSet:

@@ -1,7 +1,8 @@
 """JSON patches. Source: RFC 6902, and what k8s.io/apiserver's pkg/endpoints/handlers/patch.go refuses.
 
-The operations change a copy in place: an object is copied once, however many there are. What a few bytes of a patch can
-cost is bounded: what it copies, and how far it moves the items of lists.
+Only what the operations touch is copied, once, however many there are: all else stays the very same, and whoever looks
+at it afterwards sees so at once. What a few bytes of a patch can cost is bounded: what it copies, and how far it moves
+the items of lists.
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -41,7 +42,9 @@ class _Patching:
     """A document that is changed, and what that has cost so far."""
 
     def __init__(self, obj: Obj) -> None:
-        self.document: Any = _decode(_encode(obj))
+        self.document: Any = obj
+        #: The mappings and lists that are copies of this patch, by identity: they may be changed.
+        self._own: dict[int, Any] = {}
         self._copied = 0
         self._shifted = 0
 
@@ -81,13 +84,31 @@ class _Patching:
         if not steps:
             self.document = None if how == "remove" else value
             return
-        inside, step = _at(self.document, steps[:-1]), steps[-1]
+        inside, step = self._own_at(steps[:-1]), steps[-1]
         if isinstance(inside, list):
             self._change_list(inside, step, how, value)
         elif isinstance(inside, MutableMapping):
             _change_mapping(inside, step, how, value)
         else:
             raise KeyError(f"there is no {step!r} in what is no object")
+
+    def _own_at(self, steps: Sequence[str]) -> Any:
+        """What is at a place, it and all on the way there copied."""
+        self.document = inside = self._owned(self.document)
+        for step in steps:
+            if isinstance(inside, list):
+                index = _index(inside, step)
+                inside[index] = inside = self._owned(inside[index])
+            else:
+                inside[step] = inside = self._owned(inside[step])
+        return inside
+
+    def _owned(self, value: Any) -> Any:
+        if id(value) in self._own or not isinstance(value, list | Mapping):
+            return value
+        copied = list(value) if isinstance(value, list) else dict(value)
+        self._own[id(copied)] = copied
+        return copied
 
     def _change_list(self, items: list[Any], step: str, how: str, value: Any) -> None:
         index = len(items) if step == "-" and how == "add" else _index(items, step, beyond=how == "add")
