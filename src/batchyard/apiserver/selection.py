@@ -39,6 +39,11 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
+#: How `events.k8s.io` names them. Source: Kubernetes's pkg/apis/events/v1/conversion.go.
+_FIELDS_OF_EVENTS: Final[Mapping[str, str]] = {
+    field.replace("involvedObject", "regarding").replace("reportingComponent", "reportingController"): field
+    for field in _FIELDS[scheme.EVENT]
+}
 
 #: What fields are that are not told.
 _UNTOLD: Final = {"spec.hostNetwork": "false", "spec.unschedulable": "false", "status.succeeded": "0"}
@@ -102,14 +107,23 @@ _READERS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Requireme
 
 
 def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:
-    known = ("metadata.name", "metadata.namespace", *_FIELDS.get(info.constant, info.selectable_fields))
+    known = _known_fields(info)
     for term in text.split(",") if text else ():
         found = _EQUAL.fullmatch(term)
         if found is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
         if found[1] not in known:
             raise bad_request(f"field label not supported: {found[1]}")
-        yield found[1], found[2] != "!=", found[3]
+        yield known[found[1]], found[2] != "!=", found[3]
+
+
+def _known_fields(info: ServedKind) -> Mapping[str, str]:
+    """The names that a kind's fields have for who selects by them, each with its place in what is stored."""
+    if info.group == "events.k8s.io":
+        own = _FIELDS_OF_EVENTS
+    else:
+        own = {name: name for name in _FIELDS.get(info.constant, info.selectable_fields)}
+    return {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace", **own}
 
 
 def _field(obj: Obj, path: str) -> str:
@@ -118,7 +132,8 @@ def _field(obj: Obj, path: str) -> str:
     if path == "status.successful" and group_kind(obj) == scheme.JOB:
         path = "status.succeeded"
     if path == "source":
-        path = "source.component"
+        # Source: Kubernetes's pkg/registry/core/event/strategy.go: newer clients leave the older field out.
+        return _field(obj, "source.component") or _field(obj, "reportingComponent")
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     if isinstance(value, bool):

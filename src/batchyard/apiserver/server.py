@@ -23,8 +23,7 @@ from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.streams import Reply
 from batchyard.base.instant import Instant
 
-#: What kubectl asks for of kinds that nobody patches, such as List. No bytes are a document that knows no kind: it then
-#: leaves the judgement to the server.
+#: What client-go asks for as a message, and kubectl too, of kinds that nobody patches, such as List.
 _OPENAPI_ASKED: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 _OPENAPI_GIVEN: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
@@ -101,7 +100,7 @@ class ApiServer:
         is_aggregated = not rest and AGGREGATED in request.headers.get("accept", "") and first in {"api", "apis"}
         if first == "openapi":
             if rest == "v2" and _OPENAPI_ASKED in request.headers.get("accept", ""):
-                return Response(200, "", content_type=_OPENAPI_GIVEN)
+                return Response(200, self._openapi.message(), content_type=_OPENAPI_GIVEN)
             found = self._openapi.document(rest)
         else:
             found = self._discovery.document(request.path, is_aggregated=is_aggregated)

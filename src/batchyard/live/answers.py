@@ -87,5 +87,7 @@ class Answers:
 def encoded(response: Response) -> Response:
     """A response with its body as bytes."""
     body = response.body
+    if isinstance(body, bytes):
+        return response
     text = body.encode() if isinstance(body, str) else _encode(body)
     return Response(response.code, text, response.warnings, response.content_type, response.retry_after)

@@ -9,6 +9,9 @@ from batchyard.apiserver.request import Request
 from batchyard.apiserver.streams import Ongoing
 
 BOOKMARKS_EVERY: Final = 60.0  # seconds
+#: How long before a watch ends its client is told how far it has come. Source: k8s.io/apiserver,
+#: pkg/storage/cacher/cache_watcher.go.
+BOOKMARK_BEFORE_END: Final = 2.0  # seconds
 _LASTS: Final = 1800.0  # seconds, where a request says nothing
 _encode = msgspec.json.Encoder().encode
 
@@ -34,7 +37,9 @@ class Stream:
         self.ongoing = ongoing
         self._sink = sink
         self._loop = loop
-        self._end = loop.call_later(_timeout(request), ongoing.end) if ongoing.times_out else None
+        lasts = _timeout(request)
+        timed = ((lasts, ongoing.end), (lasts - BOOKMARK_BEFORE_END, ongoing.mark)) if ongoing.times_out else ()
+        self._timed = [loop.call_later(after, then) for after, then in timed if after > 0]
         self._mark = loop.call_later(BOOKMARKS_EVERY, self._bookmark)
         ongoing.on_news = self.tell
 
@@ -52,9 +57,8 @@ class Stream:
     def stop(self) -> None:
         """Write nothing any more."""
         self.ongoing.on_news = _nobody
-        if self._end is not None:
-            self._end.cancel()
-        self._mark.cancel()
+        for call in (*self._timed, self._mark):
+            call.cancel()
 
     def _bookmark(self) -> None:
         self._mark = self._loop.call_later(BOOKMARKS_EVERY, self._bookmark)

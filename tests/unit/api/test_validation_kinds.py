@@ -274,7 +274,7 @@ def test_bad_services_are_refused(obj: dict[str, Any], edits: dict[str, Any], st
         pytest.param(
             CONFIG_MAP, {"data.a": "x" * 2**20}, [": Too long: may not be more than 1048576 bytes"], id="a large one"
         ),
-        pytest.param(SECRET, {"stringData": {"..": ""}}, ["stringData[..]: Invalid value"], id="a key of a Secret"),
+        pytest.param(SECRET, {"data": {"..": ""}}, ["data[..]: Invalid value"], id="a key of a Secret"),
         pytest.param(
             SECRET,
             {"type": "kubernetes.io/tls"},

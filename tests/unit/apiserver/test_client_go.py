@@ -145,3 +145,22 @@ def test_a_finalizer_goes_by_a_merge_patch_that_names_its_revision() -> None:
     fresh = {"metadata": {"resourceVersion": gone["metadata"]["resourceVersion"], "finalizers": None}}
     assert api.ask("PATCH", f"{MAPS}/a", fresh, headers=merge).code == 200
     assert api.ask("GET", f"{MAPS}/a").code == 404
+
+
+def test_text_of_a_secret_is_kept_as_data() -> None:
+    api, secrets = Api(), "/api/v1/namespaces/team/secrets"
+    sent = {"metadata": {"name": "a"}, "data": {"raw": "AP8=", "key": "AA=="}, "stringData": {"key": "text"}}
+    made = api.post(secrets, sent)
+    assert (made["data"], "stringData" in made) == ({"raw": "AP8=", "key": "dGV4dA=="}, False)
+    (entry_,) = made["metadata"]["managedFields"]
+    assert entry_["fieldsV1"]["f:data"].keys() == {".", "f:raw", "f:key"}
+    merge = {"content-type": "application/merge-patch+json"}
+    patched = api.ask("PATCH", f"{secrets}/a", {"stringData": {"more": "b"}}, headers=merge).body
+    assert (patched["data"]["more"], "stringData" in patched) == ("Yg==", False)
+
+
+def test_a_secret_is_as_large_as_what_it_says() -> None:
+    api, secrets = Api(), "/api/v1/namespaces/team/secrets"
+    for name, size, code in (("a", 2**20, 201), ("b", 2**20 + 1, 422)):
+        sent = {"metadata": {"name": name}, "stringData": {"key": "x" * size}}
+        assert api.ask("POST", secrets, sent).code == code

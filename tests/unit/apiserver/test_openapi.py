@@ -1,10 +1,12 @@
 """The OpenAPI documents: whole, and true to the field tables."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from batchyard.apiserver.protobuf.wire import fields_of
 from unit.apiserver.api import Api
 
 
@@ -50,3 +52,27 @@ def references(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from references(each)
+
+
+def test_client_go_reads_the_definitions_as_a_message() -> None:
+    accept = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    api = Api()
+    answer = api.ask("GET", "/openapi/v2", headers={"accept": accept})
+    assert "@" not in answer.content_type, "clients take it for no media type"
+    told = read(answer.body)
+    assert told.keys() == {1, 2, 9}, "kubectl would judge by the paths"
+    definitions = named(told[9])
+    assert definitions.keys() == api.get("/openapi/v2")["definitions"].keys()
+    job = read(definitions["io.k8s.api.batch.v1.Job"])
+    assert {"metadata", "spec", "status"} <= named(job[25]).keys()
+    extension = read(job[31])
+    assert extension[1] == b"x-kubernetes-group-version-kind"
+    assert json.loads(read(extension[2])[2]) == [{"group": "batch", "version": "v1", "kind": "Job"}]
+
+
+def named(message: bytes) -> dict[str, Any]:
+    return {part[1].decode(): part[2] for part in (read(each) for _, each in fields_of(message))}
+
+
+def read(message: Any) -> dict[int, Any]:
+    return dict(fields_of(message))

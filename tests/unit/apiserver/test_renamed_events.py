@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from unit.apiserver.api import Api
 
 CORE = "/api/v1/namespaces/team/events"
@@ -58,3 +60,27 @@ def test_unknown_fields_are_warned_of() -> None:
 def test_its_schema_has_its_names() -> None:
     schemas = Api().get("/openapi/v3/apis/events.k8s.io/v1")["components"]["schemas"]
     assert {"regarding", "note"} <= schemas["io.k8s.events.v1.Event"]["properties"].keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "selector", "found"),
+    [
+        (RENAMED, "regarding.name=train,reason=Started", 1),
+        (RENAMED, "regarding.kind=Pod", 0),
+        (RENAMED, "reportingController=jobset", 1),
+        (RENAMED, "source=jobset", 1),
+        (CORE, "involvedObject.name=train,reportingComponent=jobset", 1),
+        (CORE, "source=jobset", 1),
+        (CORE, "source=other", 0),
+    ],
+)
+def test_each_group_selects_by_its_own_names(path: str, selector: str, found: int) -> None:
+    api = Api()
+    api.post(RENAMED, SENT)
+    assert len(api.get(f"{path}?fieldSelector={selector}")["items"]) == found
+
+
+@pytest.mark.parametrize(("path", "field"), [(RENAMED, "involvedObject.name"), (CORE, "regarding.name")])
+def test_names_of_the_other_group_are_refused(path: str, field: str) -> None:
+    refused = Api().ask("GET", f"{path}?fieldSelector={field}=train")
+    assert (refused.code, refused.body["message"]) == (400, f"field label not supported: {field}")

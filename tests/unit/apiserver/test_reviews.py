@@ -91,10 +91,3 @@ def test_discovery_knows_what_is_asked_of_accounts() -> None:
     found = {each["name"]: each for each in Api().get("/api/v1")["resources"]}
     token = found["serviceaccounts/token"]
     assert (token["group"], token["kind"], token["verbs"]) == ("authentication.k8s.io", "TokenRequest", ["create"])
-
-
-def test_whoever_asks_for_openapi_as_a_message_gets_one_that_knows_no_kind() -> None:
-    accept = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-    answer = Api().ask("GET", "/openapi/v2", headers={"accept": accept})
-    assert (answer.code, answer.body) == (200, "")
-    assert "@" not in answer.content_type, "clients take it for no media type"

@@ -215,6 +215,15 @@ def test_a_watch_is_a_chunk_for_what_came_together(tmp_path: Path) -> None:
     assert b"\r\n0\r\n\r\nHTTP/1.1 201" in answer
 
 
+def test_before_it_ends_a_watch_tells_how_far_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchyard.live.streams.BOOKMARK_BEFORE_END", 0.9)
+    made = POST + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
+    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true HTTP/1.1\r\nhost: localhost\r\n"
+    answer = said(tmp_path, made + asked.encode() + b"connection: close\r\n\r\n")
+    assert codes(answer) == [201, 200]
+    assert b'"type":"BOOKMARK"' in answer
+
+
 def test_where_nothing_can_be_framed_a_watch_ends_with_its_connection(tmp_path: Path) -> None:
     asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.0\r\nhost: localhost\r\nconnection: keep-alive\r\n\r\n"
     answer = said(tmp_path, asked.encode())

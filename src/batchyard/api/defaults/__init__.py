@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.defaults import apps, cloud, job, jobset, limit_range, node, pod, queues, rbac, volumes
+from batchyard.api.defaults import apps, cloud, job, jobset, limit_range, node, pod, queues, rbac, secret, volumes
 from batchyard.api.meta import Obj, group_kind
 
 Default: TypeAlias = Callable[[Obj], Obj]
@@ -33,6 +33,7 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
     scheme.STATEFUL_SET: apps.stateful_set_defaults,
     scheme.DAEMON_SET: apps.daemon_set_defaults,
     scheme.CRON_JOB: apps.cron_job_defaults,
+    scheme.SECRET: secret.secret_defaults,
     scheme.LIMIT_RANGE: limit_range.limit_range_defaults,
     scheme.JOB: job.job_defaults,
     scheme.JOB_SET: jobset.jobset_defaults,

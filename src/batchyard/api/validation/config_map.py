@@ -26,7 +26,8 @@ def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
     for key in binary:
         if key in data:
             yield faults.invalid(f"data[{key}]", key, "duplicate of key present in binaryData", "drop one of the two")
-    yield from _size_faults("", data, binary)
+    if sum(len(value.encode()) for each in (data, binary) for value in each.values()) > BYTES_MAX:
+        yield _too_large("")
 
 
 def config_map_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -38,11 +39,11 @@ def config_map_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> 
 def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
     """All rules of a Secret."""
     yield from metadata.metadata_faults(secret)
-    data, texts = secret.get("data") or {}, secret.get("stringData") or {}
-    yield from _key_faults(data, "data")
-    yield from _key_faults(texts, "stringData")
-    yield from _size_faults("data", data, texts)
-    kind, given = secret.get("type") or "Opaque", {**data, **texts}
+    given = secret.get("data") or {}
+    yield from _key_faults(given, "data")
+    if sum(len(value) * 3 // 4 - value.count("=") for value in given.values()) > BYTES_MAX:
+        yield _too_large("data")
+    kind = secret.get("type") or "Opaque"
     for key in _KEYS_OF_TYPE.get(kind, ()):
         if key not in given:
             yield faults.required(f"data[{key}]", "", f"give {key}, or drop the type {kind}")
@@ -69,10 +70,9 @@ def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
             yield faults.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
 
 
-def _size_faults(path: str, *maps: Mapping[str, str]) -> Iterator[FieldError]:
+def _too_large(path: str) -> FieldError:
     """All values together are at most one MiB."""
-    if sum(len(value.encode()) for each in maps for value in each.values()) > BYTES_MAX:
-        yield faults.too_long(path, BYTES_MAX, "split it, or keep large content in a volume")
+    return faults.too_long(path, BYTES_MAX, "split it, or keep large content in a volume")
 
 
 def _kept_faults(new: Mapping[str, Any], old: Mapping[str, Any], fields: tuple[str, ...]) -> Iterator[FieldError]:

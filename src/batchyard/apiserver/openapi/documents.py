@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.apiserver.openapi.message import message_of
 from batchyard.apiserver.openapi.schemas import REFERENCE, schema_name
 from batchyard.apiserver.patch import media_types
 from batchyard.apiserver.resources import Resource, Resources
@@ -20,6 +21,8 @@ class OpenApi:
         self._resources = resources
         self._edition = -1
         self._documents: dict[str, Any] = {}
+        #: The document of version 2, and the message that says the same.
+        self._message: tuple[Any, bytes] = (None, b"")
 
     def document(self, path: str) -> Any:
         """The document at a path below `/openapi`; None if there is none."""
@@ -32,6 +35,13 @@ class OpenApi:
                 return None
             self._documents[path] = made
         return self._documents[path]
+
+    def message(self) -> bytes:
+        """The definitions of version 2 as a message."""
+        document = self.document("v2")
+        if self._message[0] is not document:
+            self._message = (document, message_of(document))
+        return self._message[1]
 
     def _made(self, path: str) -> Any:
         by_place = _by_place(self._resources.all())
