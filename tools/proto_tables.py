@@ -38,7 +38,7 @@ ROOTS: Final = (
     *("networking.v1.Ingress", "authorization.v1.SelfSubjectAccessReview", "authorization.v1.SubjectAccessReview"),
     *("authorization.v1.LocalSubjectAccessReview", "authorization.v1.SelfSubjectRulesReview"),
     *("authentication.v1.TokenReview", "authentication.v1.TokenRequest", "authentication.v1.SelfSubjectReview"),
-    *("meta.v1.DeleteOptions", "meta.v1.Status"),
+    *("discovery.v1.EndpointSlice", "node.v1.RuntimeClass", "meta.v1.DeleteOptions", "meta.v1.Status"),
 )
 #: Types that are not what their Go declaration says: what they are on the wire is known to the decoder.
 WIRED: Final = {

@@ -14,6 +14,7 @@ from batchyard.api.schema.visitors import REMEMBERED_MAX, Compiler
 from edits import GONE, edited
 
 CLUSTER_QUEUE = scheme.kind_info(scheme.CLUSTER_QUEUE)
+RESOURCE_FLAVOR = scheme.kind_info(scheme.RESOURCE_FLAVOR)
 WORKLOAD = scheme.kind_info(scheme.WORKLOAD)
 JOB = scheme.kind_info(scheme.JOB)
 QUEUE: dict[str, Any] = {
@@ -271,9 +272,15 @@ def test_null_is_as_good_as_absent() -> None:
     assert done == QUEUE
 
 
-def test_null_in_a_mapping_of_texts_is_not_a_text() -> None:
-    (fault,) = validate(CLUSTER_QUEUE, edited(QUEUE, {"metadata.labels": {"a": None}}))
-    assert str(fault) == "metadata.labels[a]: Invalid value: null: must be a string; write a string"
+def test_null_in_a_mapping_of_texts_is_an_empty_text_where_go_reads_it() -> None:
+    done = with_defaults(CLUSTER_QUEUE, edited(QUEUE, {"metadata.labels": {"a": None}}))
+    assert done["metadata"]["labels"] == {"a": ""}
+
+
+def test_null_in_a_mapping_of_texts_of_a_custom_kind_is_not_a_text() -> None:
+    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
+    (fault,) = validate(RESOURCE_FLAVOR, {**flavor, "spec": {"nodeLabels": {"a": None}}})
+    assert str(fault) == "spec.nodeLabels[a]: Invalid value: null: must be a string; write a string"
 
 
 def test_the_zero_time_that_client_go_prints_is_no_unknown_field() -> None:

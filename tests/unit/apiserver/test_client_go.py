@@ -164,3 +164,9 @@ def test_a_secret_is_as_large_as_what_it_says() -> None:
     for name, size, code in (("a", 2**20, 201), ("b", 2**20 + 1, 422)):
         sent = {"metadata": {"name": name}, "stringData": {"key": "x" * size}}
         assert api.ask("POST", secrets, sent).code == code
+
+
+def test_null_in_a_mapping_is_an_empty_text() -> None:
+    sent = {"metadata": {"name": "a", "labels": {"l": None}}, "data": {"a": None}, "binaryData": {"b": None}}
+    made = Api().post(MAPS, sent)
+    assert (made["metadata"]["labels"], made["data"], made["binaryData"]) == ({"l": ""}, {"a": ""}, {"b": ""})

@@ -1,7 +1,11 @@
 """Requests in protobuf, written by hand as its wire format says."""
 
+from operator import attrgetter
+
 import pytest
 
+from batchyard.api.scheme import ServedKind
+from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.protobuf import BadMessage, decoded
 from unit.apiserver.api import Api
 
@@ -70,6 +74,21 @@ def test_an_object_in_protobuf_is_made() -> None:
     headers = {"content-type": "application/vnd.kubernetes.protobuf"}
     made = Api().ask("POST", "/api/v1/namespaces", sent, headers=headers)
     assert (made.code, made.body["metadata"]["name"]) == (201, "new")
+
+
+@pytest.mark.parametrize("info", [each.info for each in built_in_resources() if each.is_native], ids=attrgetter("kind"))
+def test_kinds_of_kubernetes_itself_are_read(info: ServedKind) -> None:
+    assert decoded(enveloped(info.api_version, info.kind, b""))["kind"] == info.kind
+
+
+def test_endpoint_slices_and_runtime_classes_are_read() -> None:
+    endpoint = field(1, "10.0.0.1") + field(2, field(1, 1)) + field(6, "node-0")
+    sent = field(2, endpoint) + field(3, field(1, "http") + field(3, 80)) + field(4, "IPv4")
+    found = decoded(enveloped("discovery.k8s.io/v1", "EndpointSlice", sent))
+    assert found["endpoints"] == [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}, "nodeName": "node-0"}]
+    assert (found["ports"], found["addressType"]) == ([{"name": "http", "port": 80}], "IPv4")
+    runtime = decoded(enveloped("node.k8s.io/v1", "RuntimeClass", field(2, "runsc")))
+    assert runtime["handler"] == "runsc"
 
 
 @pytest.mark.parametrize(

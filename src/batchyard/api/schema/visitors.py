@@ -15,6 +15,8 @@ from batchyard.api.schema.scalars import WORDS, PlainVisitor, Visitor, plain_fla
 from batchyard.api.schema.tables import NATIVE, NATIVE_PREFIX, Field, Scope
 
 _DROPPED: Final = object()
+#: Types of which null, in a mapping of a kind of Kubernetes itself, is the empty one: so Go reads it.
+_TEXTS: Final = frozenset({"string", "bytes"})
 #: Pod templates come again and again; a sound one is checked once and from then on shared.
 _REMEMBERED: Final = "PodTemplateSpec"
 REMEMBERED_MAX: Final = 4096
@@ -44,7 +46,8 @@ class Compiler:
         if field.is_list:
             return _list(self._called(field.element), field)
         if field.is_map:
-            return _map(self._called(field.element), field)
+            takes_null = self._scope.name == NATIVE and field.element.expression in _TEXTS
+            return _map(self._called(field.element), field, takes_null=takes_null)
         if field.is_object:
             return self.object_visitor(field.expression)
         return scalar_visitor(field.expression, field.facts)
@@ -239,7 +242,7 @@ def _identity_text(item: Any, keys: list[str] | None) -> str:
     return ", ".join(f"{key} {shown(item.get(key))}" for key in keys)
 
 
-def _map(visit_value: Visitor, field: Field) -> Visitor:
+def _map(visit_value: Visitor, field: Field, *, takes_null: bool) -> Visitor:
     highest = field.facts.get("maxProperties", 1 << 62)
 
     def visit(value: Any) -> Any:
@@ -249,6 +252,8 @@ def _map(visit_value: Visitor, field: Field) -> Visitor:
         for name, child in value.items():
             settled = visit_value(child)
             if settled is not child or type(name) is not str:
+                if takes_null and child is None:
+                    settled = ""
                 odd = odd or {}
                 odd[name] = settled if type(name) is str else wrong_type(name, "a string as its name")
         if odd is None and len(value) <= highest:
