@@ -14,8 +14,14 @@ from batchyard.live.place import Place
 from batchyard.live.serving import PortError, serve
 from batchyard.store.mark import JournalError
 
-#: What `--cluster` will mean by the processes of this machine.
+#: What `--cluster` means by this machine as the one node.
 _LOCAL: Final = Path("local")
+_LOCAL_CLUSTER: Final = """\
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: local}
+spec: {zones: [local], local: {}}
+"""
 
 
 def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
@@ -32,11 +38,9 @@ def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], 
 
 def cluster_of(path: Path) -> Obj:
     """The Cluster of a file; ends the command where there is none."""
-    if path == _LOCAL:
-        told = "batchyard: --cluster local: pods cannot be processes of this machine yet"
-        output.fail(f"{told}; name a file that describes simulated nodes (./local, if it is called that)")
     try:
-        manifests = read_manifests([(str(path), path.read_text("utf-8"))])
+        text = _LOCAL_CLUSTER if path == _LOCAL else path.read_text("utf-8")
+        manifests = read_manifests([(str(path), text)])
     except OSError as error:
         output.fail(f"batchyard: {path}: {error.strerror}; name a file that holds a Cluster with --cluster")
     except UnicodeDecodeError as error:

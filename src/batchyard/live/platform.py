@@ -25,6 +25,7 @@ from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.subresources import with_subresources
 from batchyard.apiserver.tokens import Tokens
 from batchyard.base.instant import Instant
+from batchyard.client.beside_machine import BesideMachine
 from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
@@ -35,11 +36,14 @@ from batchyard.live.credentials import Authority, SigningKey
 from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.folder import JOURNAL
 from batchyard.live.kernel import LiveKernel
+from batchyard.live.local_containers import BothContainers
+from batchyard.live.local_node import LocalNodeParts, local_of
 from batchyard.live.pace import Pace
 from batchyard.live.place import Place
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
 from batchyard.ports.client import Create, EventType, Update, WatchEvent, WriteResult
+from batchyard.ports.containers import Containers
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.containers import SimulatedContainers
 from batchyard.runtime.kubelet import Kubelets
@@ -74,10 +78,12 @@ class Embedded:
         chain = AdmissionChain(with_nodes=nodes, with_api=True)
         self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), claimed=claimed)
         self._store.listen(chain.observe)
-        self.platform = self._wired(settings, cluster or (known[0] if known else None), speed)
+        described = cluster or (known[0] if known else None)
+        local = local_of(described)
+        self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, loop)
+        self.platform = self._wired(settings, described, speed)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
-        containers = SimulatedContainers(self._client, self._kernel)
-        self._commit.join(containers)
+        containers = self._containers()
         served = with_subresources(built_in, self._client, containers, self.platform.index, self._kernel.now)
         security = security_of(self._client, served, tokens)
         self._store.listen(security.rbac.observe)
@@ -104,6 +110,8 @@ class Embedded:
     async def close(self) -> None:
         """Write what is left, and let the file go."""
         self._kernel.stop()
+        if self._local is not None:
+            self._local.machine.close()
         await self._commit.close()
         self._journal.close()
 
@@ -111,13 +119,14 @@ class Embedded:
         self.on_failure()
 
     def _wired(self, settings: Settings, cluster: Obj | None, speed: float) -> Platform:
-        nodes = settings.with_nodes
-        kubelets = Kubelets(pace_of(cluster, 0), with_nodes=nodes)
-        runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if nodes else ()))
+        nodes, local = settings.with_nodes, self._local
+        name = "" if local is None else local.name
+        kubelets = Kubelets(pace_of(cluster, 0), with_nodes=nodes, local=name)
+        runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if nodes else ()))
         ports = Ports(
             self._kernel,
-            self._client,
-            runtime,
+            self._client if local is None else BesideMachine(self._client, local.machine),
+            runtime if local is None else (*runtime, *local.controllers),
             simulated_cloud(0) if nodes else (),
             EventRecorder(self._client),
             _ignore,
@@ -125,6 +134,15 @@ class Embedded:
             _logged,
         )
         return build_platform(ports, settings)
+
+    def _containers(self) -> Containers:
+        """The containers of all pods, for those who look at them."""
+        simulated = SimulatedContainers(self._client, self._kernel)
+        self._commit.join(simulated)
+        if self._local is None:
+            return simulated
+        self._commit.join(self._local.containers)
+        return BothContainers(simulated, self._local.containers, self._local.name)
 
     def _begin(self, cluster: Obj | None) -> None:
         """Show the controllers what is there, and make what is missing."""

@@ -31,22 +31,31 @@ class Kubelets:
     name = "kubelets"
     rank = 0
 
-    def __init__(self, pace: Pace | None = None, *, with_nodes: bool = True) -> None:
+    def __init__(self, pace: Pace | None = None, *, with_nodes: bool = True, local: str = "") -> None:
         self.kinds: Sequence[str] = (scheme.POD, scheme.NODE, scheme.INSTANCE) if with_nodes else (scheme.POD,)
         self._pace = pace or Pace()
         self._with_nodes = with_nodes
+        #: The node that is no simulated one; empty if all are.
+        self._local = local
         self._pods = PodsByNode()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The pod, where more changed than what its kubelet says of it; the pods of a node that changes."""
         key = event.key
         if key.kind != scheme.POD:
-            return self._pods.on(key.name) if _is_news_of_machine(event) else ()
+            is_ours = key.name != self._local
+            return self._pods.on(key.name) if is_ours and _is_news_of_machine(event) else ()
         if self._with_nodes:
             self._pods.observe(key, event.old, None if event.type is _DELETED else event.obj)
-        is_ours = node_of(event.obj) if self._with_nodes else not event.obj["spec"].get("schedulingGates")
-        is_ours = is_ours or is_held(event.obj)
-        return (key,) if is_ours and _is_news_of_pod(event) else ()
+        return (key,) if self._is_ours(event.obj) and _is_news_of_pod(event) else ()
+
+    def _is_ours(self, pod: Obj) -> bool:
+        """Whether a pod is on a node that is simulated, or in a world without nodes is let go; or is held by us."""
+        node = node_of(pod)
+        if node and node == self._local:
+            return False
+        is_let_go = bool(node) if self._with_nodes else not pod["spec"].get("schedulingGates")
+        return is_let_go or is_held(pod)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """Let happen to a pod what is due, or wait for it."""

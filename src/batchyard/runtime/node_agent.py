@@ -29,12 +29,16 @@ class NodeAgents:
     rank = 0
     kinds = (scheme.NODE, scheme.INSTANCE, scheme.LEASE, scheme.NAMESPACE)
 
-    def __init__(self) -> None:
+    def __init__(self, local: str = "") -> None:
         self._nodes: dict[Key, None] = {}
+        #: The node that is no simulated one; empty if all are.
+        self._local = local
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The node, when it comes, when its machine changes, or its Lease goes; all when Leases may be made again."""
         key = event.key
+        if self._local and key.name == self._local:
+            return ()
         if key.kind == scheme.NAMESPACE:
             return tuple(self._nodes) if key.name == heartbeat.LEASE_NAMESPACE and event.old is None else ()
         if key.kind == scheme.NODE:

@@ -1,0 +1,243 @@
+"""The containers of this machine's pods, for those who look at them: their logs, as their keepers write them.
+
+A log is in the format of CRI: `TIME stdout|stderr F|P TEXT`, P for a part of a line that goes on. It is in parts: the
+newest is `N.log`, older ones are `N.log.1` and so on. Sources: k8s.io/cri-client pkg/logs, pkg/kubelet/logs.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+from batchyard.api.meta import Key, Obj
+from batchyard.api.times import parse_time
+from batchyard.live.run_folders import RunFolders
+from batchyard.ports.client import WatchEvent
+from batchyard.ports.containers import ContainerLog, Containers, LogLine, Usage
+from batchyard.ports.machine import RUN, Machine
+from batchyard.runtime.local.runs import EXITED, run_of
+
+#: How often a log that somebody follows is looked at.
+_LOOKS_EVERY: Final = 0.1  # seconds
+
+
+class LocalContainers:
+    """See the module."""
+
+    def __init__(self, machine: Machine, folders: RunFolders, loop: asyncio.AbstractEventLoop) -> None:
+        self._machine = machine
+        self._folders = folders
+        self._loop = loop
+        self._open: dict[LocalLog, None] = {}
+        self._is_ending = False
+
+    def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
+        """The log of the container's run that is or was the last; with `previous`, of the one before."""
+        uid = pod["metadata"]["uid"]
+        runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container == container]
+        run = (runs[-1:] if not previous else runs[-2:-1]) or runs[-1:]
+        name = f"{container}/{run[0].attempt if run else 0}"
+        key = Key(RUN, uid, name)
+        log = LocalLog(self._folders.log(key), self._loop, lambda: self._is_over(key), self._open)
+        if self._is_ending:
+            log.close()
+        return log
+
+    def usage(self, pod: Obj) -> Mapping[str, Usage]:
+        """What each container of a pod uses."""
+        return {}
+
+    def why_no_process(self, pod: Obj) -> str:
+        """Why nobody can get at a process of the pod."""
+        return f"pod {pod['metadata']['name']}: this platform cannot get at its processes yet"
+
+    def feed(self, changes: Iterable[WatchEvent]) -> None:
+        """No change of an object is one of a log."""
+
+    def end(self) -> None:
+        """Let all logs end, those that are yet to be opened too."""
+        self._is_ending = True
+        for log in list(self._open):
+            log.close()
+
+    def _is_over(self, key: Key) -> bool:
+        run = self._machine.run(key)
+        return run is None or (run.get("status") or {}).get("phase") == EXITED
+
+
+class LocalLog:
+    """The log of one run, read as it grows."""
+
+    def __init__(
+        self, path: Path, loop: asyncio.AbstractEventLoop, has_ended: Callable[[], bool], among: dict["LocalLog", None]
+    ) -> None:
+        self._has_ended = has_ended
+        self._loop = loop
+        self._among = among
+        self._parts = _Parts(path)
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_over = False
+        self.on_news: Callable[[], None] = _nobody
+        among[self] = None
+
+    def read(self) -> Sequence[LogLine]:
+        """The lines that came since they were read last."""
+        has_ended = self._has_ended()  # before it is read, so that nothing that came before the end is missed
+        lines = self._parts.read()
+        if has_ended:
+            self.close()
+        elif not self.is_over:
+            self._timer = self._loop.call_later(_LOOKS_EVERY, self._look)
+        return lines
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        was_over, self.is_over = self.is_over, True
+        self._among.pop(self, None)
+        self._parts.close()
+        if not was_over:
+            self.on_news()
+
+    def _look(self) -> None:
+        """Tell of news, and else look again."""
+        if self._has_ended() or self._parts.has_more():
+            self.on_news()
+        else:
+            self._timer = self._loop.call_later(_LOOKS_EVERY, self._look)
+
+
+class _Parts:
+    """The parts of a log on disk, the oldest first; what was read of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        #: The beginning of a line that goes on.
+        self._begun: list[_Line] = []
+        self._rest = b""
+
+    def read(self) -> Sequence[LogLine]:
+        """The lines that are whole by now, and were not told."""
+        found: list[LogLine] = []
+        for text in self._news():
+            *whole, self._rest = (self._rest + text).split(b"\n")
+            found += [line for raw in whole if (line := self._joined(raw)) is not None]
+        return found
+
+    def has_more(self) -> bool:
+        """Whether there is more to read than was."""
+        if self._file is None:
+            return self._path.exists()
+        return self._path.exists() and (self._is_rotated() or self._file.tell() < self._path.stat().st_size)
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _news(self) -> Sequence[bytes]:
+        """What was written since it was read last."""
+        if self._file is not None:
+            rest = self._file.read()
+            if not self._is_rotated():
+                return [rest]
+            later = self._later_parts()
+            return [rest, self._file.read(), *self._all(later)]
+        numbers = [int(part.name.rpartition(".")[2]) for part in self._path.parent.glob(f"{self._path.name}.*")]
+        return self._all([self._part(number) for number in sorted(numbers, reverse=True)])
+
+    def _is_rotated(self) -> bool:
+        """Whether the part that is read is not the newest any more."""
+        assert self._file is not None, "asked of what is read"
+        try:
+            return os.fstat(self._file.fileno()).st_ino != self._path.stat().st_ino
+        except FileNotFoundError:
+            return False
+
+    def _later_parts(self) -> list[Path]:
+        """The parts between the one that is read and the newest."""
+        assert self._file is not None, "asked of what is read"
+        ours, later = os.fstat(self._file.fileno()).st_ino, []
+        for number in range(1, 1000):
+            part = self._part(number)
+            if not part.exists() or part.stat().st_ino == ours:
+                break
+            later.append(part)
+        return later[::-1]
+
+    def _part(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def _all(self, older: Sequence[Path]) -> list[bytes]:
+        """All of older parts, and of the newest, which is kept open."""
+        texts = []
+        for part in older:
+            try:
+                texts.append(part.read_bytes())
+            except FileNotFoundError:
+                continue  # it was the oldest, and there are newer ones
+        self.close()
+        try:
+            self._file = self._path.open("rb")
+        except FileNotFoundError:
+            return texts
+        return [*texts, self._file.read()]
+
+    def _joined(self, raw: bytes) -> LogLine | None:
+        """A line of the container; None while it goes on."""
+        line = _line(raw)
+        if line is None:
+            return None
+        self._begun.append(line)
+        if line.is_part:
+            return None
+        parts, self._begun = self._begun, []
+        return LogLine(parse_time(parts[0].time), "".join(part.text for part in parts))
+
+
+class _Line(NamedTuple):
+    """One line of a log file."""
+
+    time: str
+    is_part: bool
+    text: str
+
+
+def _line(raw: bytes) -> _Line | None:
+    """A line of a log file; None where it is none."""
+    time, _, rest = raw.decode(errors="replace").partition(" ")
+    _, _, rest = rest.partition(" ")
+    tag, space, text = rest.partition(" ")
+    return _Line(time, tag == "P", text) if space or tag in {"F", "P"} else None
+
+
+def _nobody() -> None:
+    pass
+
+
+class BothContainers:
+    """The containers of pods that are simulated, and of those that are processes of this machine."""
+
+    def __init__(self, simulated: Containers, local: Containers, node: str) -> None:
+        self._simulated = simulated
+        self._local = local
+        self._node = node
+
+    def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
+        """The log of the container's run that is or was the last; with `previous`, of the one before."""
+        return self._of(pod).log(pod, container, previous=previous)
+
+    def usage(self, pod: Obj) -> Mapping[str, Usage]:
+        """What each container of a pod that runs uses, by its name."""
+        return self._of(pod).usage(pod)
+
+    def why_no_process(self, pod: Obj) -> str:
+        """Why nobody can get at a process of the pod."""
+        return self._of(pod).why_no_process(pod)
+
+    def _of(self, pod: Obj) -> Containers:
+        return self._local if pod["spec"].get("nodeName") == self._node else self._simulated

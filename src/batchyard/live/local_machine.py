@@ -1,0 +1,261 @@
+"""The machine that a platform is on, as one that runs containers: folders hold the wishes and what became of them, programs of the node act.
+
+Those outlive the platform. One that starts again finds the folders, and goes on with what runs. Whatever changes is
+told as changes of run objects (batchyard.ports.machine), each as a piece of work from outside.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.live.addresses import Addresses
+from batchyard.live.clock import wall_clock
+from batchyard.live.kernel import LiveKernel
+from batchyard.live.run_folders import RunFolders, empty
+from batchyard.live.spawning import Spawner, is_kept
+from batchyard.ports.client import Create, Delete, EventType, Listener, WatchEvent, Write
+from batchyard.ports.machine import SANDBOX
+from batchyard.runtime.local.runs import EXITED
+
+_DATAGRAM_MAX: Final = 4096
+_TAKEN_AT_ONCE: Final = 256
+_LOST: Final = {"exitCode": 137, "reason": "ContainerStatusUnknown"}
+_LOST_WORDS: Final = "The container could not be located when the pod was terminated"
+_CANNOT_START: Final = 128
+
+
+class LocalMachine:
+    """See the module. `node` is the node's folder."""
+
+    def __init__(self, node: Path, kernel: LiveKernel, loop: asyncio.AbstractEventLoop) -> None:
+        self._kernel = kernel
+        self._loop = loop
+        self.folders = RunFolders(node)
+        self._node = node
+        self._addresses = Addresses()
+        self._listeners: list[Listener] = []
+        self._events: list[WatchEvent] = []
+        self._runs: dict[Key, Obj] = {}
+        #: What tells of the end of the keeper of a run.
+        self._keepers: dict[Key, int] = {}
+        self._socket = _bound(node / "events")
+        self._spawner = Spawner(node, loop, self._ask_again)
+        self._loop.add_reader(self._socket, self._hear)
+        self._find()
+
+    def features(self) -> Mapping[str, Any]:
+        """What this machine can do, as its spawner found."""
+        return self._spawner.features
+
+    def run(self, key: Key) -> Obj | None:
+        """One run, as it was last seen."""
+        return self._runs.get(key)
+
+    def runs(self, uid: str | None = None) -> Sequence[Obj]:
+        """All runs, or those of a pod."""
+        return [run for key, run in self._runs.items() if uid is None or key.namespace == uid]
+
+    def subscribe(self, listener: Listener) -> None:
+        """Tell a listener of every later change."""
+        self._listeners.append(listener)
+
+    def do(self, write: Write) -> Obj:
+        """Do what is wanted of a run."""
+        if isinstance(write, Delete):
+            return self._forget(write.key)
+        if isinstance(write, Create):
+            return self._start(write.obj)
+        return self._stop(write.obj)
+
+    def close(self) -> None:
+        """Look at it no more; what runs goes on."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for key in list(self._keepers):
+            self._let_go(key)
+        self._spawner.close(is_needed=any(_is_alive(run) for run in self._runs.values()))
+
+    # --- what is wanted ---
+
+    def _start(self, wish: Obj) -> Obj:
+        key = key_of(wish)
+        run = {**wish, "status": {}}
+        try:
+            self.folders.make(run, self._spec(run))
+            self._spawner.ask(self.folders.path(key))
+        except OSError as error:
+            run = {**wish, "status": _not_started(f"{error.filename or self._node}: {error.strerror}")}
+        self._changed(EventType.ADDED, run, None)
+        return run
+
+    def _spec(self, run: Obj) -> Mapping[str, Any]:
+        """The wish as the programs of the node read it."""
+        spec: Mapping[str, Any] = run["spec"]
+        if key_of(run).name != SANDBOX:
+            return spec
+        if not self.features().get("podNetwork") or spec["network"] != "pod":
+            return {**spec, "address": None, "gateway": None}
+        address = self._addresses.take(run["metadata"]["namespace"])
+        return {**spec, "address": address, "gateway": self._addresses.gateway}
+
+    def _stop(self, wish: Obj) -> Obj:
+        key = key_of(wish)
+        run = self._runs.get(key)
+        if run is None:
+            return wish
+        after = {**run, "stop": wish["stop"]}
+        self.folders.stop(after)
+        self._changed(EventType.MODIFIED, after, run)
+        self._hurry(key)
+        return after
+
+    def _hurry(self, key: Key) -> None:
+        """Have the keeper of a run look at its folder."""
+        keeper = self._keepers.get(key)
+        if keeper is not None:
+            try:
+                signal.pidfd_send_signal(keeper, signal.SIGTERM)
+            except ProcessLookupError:
+                self._keeper_ended(key)
+
+    def _forget(self, key: Key) -> Obj:
+        run = self._runs.pop(key, None)
+        self._let_go(key)
+        gone = self.folders.throw_away(key)
+        self._loop.run_in_executor(None, empty, gone)
+        if key.name == SANDBOX:
+            self._addresses.give_back(key.namespace)
+        if run is None:
+            return {"apiVersion": "", "kind": "", "metadata": {}}
+        self._tell(WatchEvent(EventType.DELETED, key, run, run, 0))
+        return run
+
+    # --- what happens ---
+
+    def _find(self) -> None:
+        """Take up what ran before this process."""
+        for gone in self.folders.trash():
+            self._loop.run_in_executor(None, empty, gone)
+        for run in self.folders.found():
+            key = key_of(run)
+            if key.name == SANDBOX:
+                self._addresses.keep(key.namespace, run["spec"].get("address"))
+            self._changed(EventType.ADDED, run, None)
+            if run["status"] and _is_alive(run):
+                self._watch(key, run)
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        """Ask for the runs that nobody has begun with: their wishes may have been lost with a spawner."""
+        for key, run in self._runs.items():
+            if not run["status"]:
+                self._spawner.ask(self.folders.path(key))
+
+    def _hear(self) -> None:
+        """Look at the folders in which something changed."""
+        told: dict[bytes, None] = {}
+        for _ in range(_TAKEN_AT_ONCE):
+            try:
+                told[self._socket.recv(_DATAGRAM_MAX)] = None
+            except BlockingIOError:
+                break
+        for path in told:
+            self._look(self.folders.key(Path(os.fsdecode(path))))
+
+    def _look(self, key: Key) -> None:
+        """See what became of a run."""
+        run = self._take_in(key)
+        if run is None or not run["status"]:
+            return
+        if not _is_alive(run):
+            self._let_go(key)
+        elif key not in self._keepers:
+            self._watch(key, run)
+
+    def _take_in(self, key: Key) -> Obj | None:
+        """A run, with the state that its folder tells now."""
+        run = self._runs.get(key)
+        state = {} if run is None else self.folders.state(key)
+        if run is None or not state or state == run["status"]:
+            return run
+        return self._changed(EventType.MODIFIED, {**run, "status": state}, run)
+
+    def _watch(self, key: Key, run: Obj) -> None:
+        """Be told when the keeper of a run ends."""
+        try:
+            keeper = os.pidfd_open(run["status"]["keeper"])
+        except ProcessLookupError:
+            self._keeper_ended(key)
+            return
+        self._keepers[key] = keeper
+        self._loop.add_reader(keeper, partial(self._keeper_ended, key))
+        if not is_kept(self._node / self.folders.path(key)):
+            self._keeper_ended(key)  # that process is another, of the same number
+        elif "stop" in run:
+            self._hurry(key)  # the wish may have come before the keeper could be told
+
+    def _keeper_ended(self, key: Key) -> None:
+        """Nobody keeps a run any more: if it did not end before, nobody knows what became of it."""
+        self._let_go(key)
+        run = self._take_in(key)
+        if run is None or not _is_alive(run):
+            return
+        status = {**run["status"], **_LOST, "phase": EXITED, "finishedAt": wall_clock(), "message": _LOST_WORDS}
+        self._changed(EventType.MODIFIED, {**run, "status": status}, run)
+
+    def _let_go(self, key: Key) -> None:
+        keeper = self._keepers.pop(key, None)
+        if keeper is not None:
+            self._loop.remove_reader(keeper)
+            os.close(keeper)
+
+    def _changed(self, kind: EventType, run: Obj, old: Obj | None) -> Obj:
+        key = key_of(run)
+        self._runs[key] = run
+        self._tell(WatchEvent(kind, key, run, old, 0))
+        return run
+
+    def _tell(self, event: WatchEvent) -> None:
+        """Tell of a change, with all that gather by then."""
+        self._events.append(event)
+        if len(self._events) == 1:
+            self._kernel.post(self._deliver)
+
+    def _deliver(self) -> None:
+        events, self._events = self._events, []
+        for listener in self._listeners:
+            listener(events)
+
+
+def _bound(path: Path) -> socket.socket:
+    """The socket at which keepers tell what changed."""
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    at_folder(path, found.bind)
+    return found
+
+
+def at_folder(path: Path, use: Callable[[str], None]) -> None:
+    """Use the address of a socket whose path may be too long for one."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        use(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
+def _not_started(why: str) -> Mapping[str, Any]:
+    """The state of a run that could not even be asked for."""
+    ended = {"exitCode": _CANNOT_START, "reason": "StartError", "message": why, "finishedAt": wall_clock()}
+    return {"phase": EXITED, **ended}
+
+
+def _is_alive(run: Obj) -> bool:
+    return (run.get("status") or {}).get("phase") != EXITED

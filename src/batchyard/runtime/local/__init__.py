@@ -1,0 +1,1 @@
+"""The kubelet of this machine: controllers over its pods and what runs of them."""

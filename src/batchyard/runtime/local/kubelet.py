@@ -1,0 +1,190 @@
+"""The kubelet of this machine: it runs the pods of its node, as runs of the machine (batchyard.ports.machine).
+
+It remembers nothing but an index: what a pod has run is told by its runs, which outlive the platform. So it goes on
+right after a restart, whatever happened meanwhile.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, with_status
+from batchyard.base.instant import SECOND, Instant
+from batchyard.core.lifecycle.pod import is_terminal, is_terminating, node_of
+from batchyard.core.lifecycle.pods_by_node import PodsByNode
+from batchyard.ports.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.ports.controller import EventRecord, Outcome
+from batchyard.ports.machine import RUN
+from batchyard.runtime.local.happenings import happenings
+from batchyard.runtime.local.next_steps import Halt, Start, Steps, next_steps
+from batchyard.runtime.local.runs import Stop, key_of_run, pod_of, run_of, stopped
+from batchyard.runtime.local.situation import Situation, situation_of
+from batchyard.runtime.local.status import Seen, Trouble, rejected, status_of
+from batchyard.runtime.local.wishes import Wishes
+from batchyard.runtime.machine import machine_of
+
+#: What a run gets to end whose pod is gone already. Source: minimumGracePeriodInSeconds in pkg/kubelet/kuberuntime.
+_GRACE_MIN: Final = 2
+#: When what could not be started is tried again, if nothing changes.
+_TRIED_AGAIN_AFTER: Final = 10 * SECOND
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+
+
+class LocalKubelet:
+    """See the module."""
+
+    name = "local-kubelet"
+    rank = 0
+    kinds: Sequence[str] = (scheme.POD, RUN, scheme.CONFIG_MAP, scheme.SECRET)
+
+    def __init__(self, node: str, wishes: Wishes) -> None:
+        self._node = node
+        self._wishes = wishes
+        self._pods = PodsByNode()
+        #: The uids of pods of which there are runs, by the pod's key.
+        self._uids: dict[Key, dict[str, int]] = {}
+        #: The pods that cannot be started, by the namespace of what they may be waiting for.
+        self._troubled: dict[str, dict[Key, None]] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """The pod of a run; one of which more changed than its kubelet said; those that wait for something."""
+        key = event.key
+        if key.kind == RUN:
+            return (self._note(event),)
+        if key.kind != scheme.POD:
+            return tuple(self._troubled.get(key.namespace, ()))
+        self._pods.observe(key, event.old, None if event.type is _DELETED else event.obj)
+        is_ours = node_of(event.obj) == self._node or key in self._uids
+        return (key,) if is_ours and _is_news(event) else ()
+
+    def _note(self, event: WatchEvent) -> Key:
+        """Take note of a run that comes or goes."""
+        pod = pod_of(event.obj)
+        key = Key(scheme.POD, pod["namespace"], pod["name"])
+        uids = self._uids.setdefault(key, {})
+        if event.old is None:
+            uids[pod["uid"]] = uids.get(pod["uid"], 0) + 1
+        elif event.type is _DELETED:
+            uids[pod["uid"]] -= 1
+            if not uids[pod["uid"]]:
+                del uids[pod["uid"]]
+        if not uids:
+            del self._uids[key]
+        return key
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Do what is next for a pod, and clean up after those that are gone."""
+        pod = reader.get(key)
+        is_ours = pod is not None and node_of(pod) == self._node
+        uid = pod["metadata"]["uid"] if pod is not None and is_ours else ""
+        writes = [
+            write for gone in self._uids.get(key, ()) if gone != uid for write in _cleaned(reader.list(RUN, gone), now)
+        ]
+        if pod is None or not is_ours:
+            return Outcome(writes)
+        runs = reader.list(RUN, uid)
+        outcome = self._after_end(pod, runs, now) if is_terminal(pod) else self._next(pod, runs, reader, now)
+        outcome.writes[:0] = writes
+        return outcome
+
+    def _after_end(self, pod: Obj, runs: Sequence[Obj], now: Instant) -> Outcome:
+        """What is left to do for a pod that has ended: its sandbox goes at once, its logs when nobody needs the pod."""
+        alive = [run for run in map(run_of, runs) if run.is_alive]
+        halts = [Update(stopped(run, Stop(now, 0))) for run in alive if run.stop is None]
+        if halts or alive or not _is_waited_for(pod):
+            return Outcome([*halts])
+        metadata = pod["metadata"]
+        return Outcome([Delete(Key(scheme.POD, metadata["namespace"], metadata["name"]), grace=0, uid=metadata["uid"])])
+
+    def _next(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> Outcome:
+        key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
+        if "startTime" not in (pod.get("status") or {}) and not is_terminating(pod):
+            refusal = self._wishes.refusal(pod, self._others(key, reader), reader)
+            if refusal is not None:
+                status = rejected(pod, *refusal, now)
+                words = refusal[1].removeprefix("Pod was rejected: ")
+                return Outcome(
+                    [UpdateStatus(with_status(pod, status))], [EventRecord(key, "Warning", refusal[0], words)]
+                )
+        situation = situation_of(pod, runs)
+        steps = next_steps(situation, now)
+        writes, troubles = self._writes(situation, steps, reader)
+        host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
+        after = with_status(pod, status_of(Seen(situation, steps, troubles, host_ip), now))
+        self._remember_trouble(key, bool(troubles))
+        look_again = [at for at in (steps.look_again, now + _TRIED_AGAIN_AFTER if troubles else None) if at is not None]
+        is_news = after["status"] != pod.get("status")
+        told = happenings(key, situation, steps, troubles, (pod, after))
+        return Outcome(
+            [*writes, *([UpdateStatus(after)] if is_news else [])], list(told), requeue_at=min(look_again, default=None)
+        )
+
+    def _writes(
+        self, situation: Situation, steps: Steps, reader: Reader
+    ) -> tuple[Sequence[Write], Mapping[str, Trouble]]:
+        """What is wanted of the machine, and why it cannot be where it cannot."""
+        troubles: dict[str, Trouble] = {}
+        writes: list[Write] = [_halted(halt) for halt in steps.halts]
+        if steps.makes_sandbox:
+            wish = self._wishes.sandbox(situation.pod, reader)
+            if isinstance(wish, Trouble):
+                troubles |= {each.name: wish for each in situation.containers if each.last is None}
+            else:
+                writes += [Delete(key_of_run(situation.sandbox))] if situation.sandbox is not None else []
+                writes.append(self._wishes.create(wish))
+        for start in steps.starts:
+            wish = self._wishes.container(situation, start, reader)
+            if isinstance(wish, Trouble):
+                troubles[start.container.name] = wish
+            else:
+                writes += [*_outdated(start), self._wishes.create(wish)]
+        return writes, troubles
+
+    def _others(self, key: Key, reader: Reader) -> Sequence[Obj]:
+        """The other pods that this node holds."""
+        pods = [reader.get(other) for other in self._pods.on(self._node) if other != key]
+        return [pod for pod in pods if pod is not None and not is_terminal(pod)]
+
+    def _remember_trouble(self, key: Key, has_trouble: bool) -> None:
+        waiting = self._troubled.setdefault(key.namespace, {})
+        if has_trouble:
+            waiting[key] = None
+        else:
+            waiting.pop(key, None)
+        if not waiting:
+            del self._troubled[key.namespace]
+
+
+def _halted(halt: Halt) -> Write:
+    return Update(stopped(halt.run, halt.stop))
+
+
+def _outdated(start: Start) -> Iterator[Write]:
+    """Of the runs before a new one only the last is kept."""
+    for run in start.container.runs[:-1]:
+        yield Delete(key_of_run(run))
+
+
+def _cleaned(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
+    """The runs of a pod that is no more: they end at once, then all they left is forgotten, the sandbox last."""
+    alive = [run for run in map(run_of, runs) if run.is_alive]
+    containers = [run for run in alive if run.container] or alive
+    yield from (Update(stopped(run, Stop(now, _GRACE_MIN))) for run in containers if run.stop is None)
+    if not alive:
+        yield from (Delete(key_of_run(run_of(run))) for run in reversed(runs))
+
+
+def _is_news(event: WatchEvent) -> bool:
+    """Whether a pod is new, gone or changed in more than its status, or ended and may go."""
+    pod, old = event.obj, event.old
+    if event.type is _DELETED or old is None or pod["spec"] is not old["spec"] or _is_waited_for(pod):
+        return True
+    if pod["spec"].get("readinessGates") or is_terminal(pod):
+        return True
+    fields = ("deletionTimestamp", "deletionGracePeriodSeconds")
+    return any(pod["metadata"].get(field) != old["metadata"].get(field) for field in fields)
+
+
+def _is_waited_for(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has ended that was given time to do so: it goes when its kubelet says so."""
+    return is_terminating(pod) and is_terminal(pod) and bool(pod["metadata"].get("deletionGracePeriodSeconds"))
