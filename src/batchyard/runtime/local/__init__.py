@@ -1,1 +1,1 @@
-"""The kubelet of this machine: controllers over its pods and what runs of them."""
+"""What a pod and the objects it names become for its containers, as a kubelet works it out: no I/O, no clock."""

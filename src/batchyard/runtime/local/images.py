@@ -1,0 +1,104 @@
+"""Which environment of this machine stands for an image.
+
+Nothing is pulled: users say what stands for which image, and what is not said is not there. So `imagePullPolicy` has no
+meaning here. Sources: pkg/kubelet/images/image_manager.go; pkg/util/parsers; github.com/distribution/reference (what a
+name may be, and its short form).
+"""
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+from batchyard.runtime.local.errors import ContainerError
+from batchyard.runtime.local.quoting import quoted
+
+ERR_IMAGE_PULL: Final = "ErrImagePull"
+IMAGE_PULL_BACK_OFF: Final = "ImagePullBackOff"
+INVALID_IMAGE_NAME: Final = "InvalidImageName"
+
+_PART: Final = r"[a-zA-Z0-9]+(?:(?:\.|_|__|-+)[a-zA-Z0-9]+)*"
+_NAME: Final = rf"(?:[a-zA-Z0-9.:\[\]-]+/)?{_PART}(?:/{_PART})*"
+_REFERENCE: Final = re.compile(
+    rf"(?P<name>{_NAME})(?::(?P<tag>[\w][\w.-]{{0,127}}))?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{{32,}})?",
+    re.ASCII,
+)
+_DEFAULT_HOSTS: Final = ("docker.io/", "index.docker.io/")
+
+
+class ImageRow(NamedTuple):
+    """What stands for all images whose name matches; exactly one of the last three is said."""
+
+    #: A glob over the image's name, as it is written or in its short form (`*` also covers `/`).
+    match: str
+    #: The folder of a virtual environment.
+    environment: str = ""
+    #: The folder of a root filesystem.
+    root: str = ""
+    #: The machine itself, as it is.
+    machine: bool = False
+
+    def place(self, image: str) -> dict[str, Any]:
+        """What stands for an image, as the spec of a run has it."""
+        if self.environment:
+            return {"name": image, "environment": self.environment}
+        return {"name": image, "root": self.root} if self.root else {"name": image, "machine": True}
+
+
+def image_place(image: str, rows: Sequence[ImageRow]) -> dict[str, Any]:
+    """What stands for an image: the first row that matches; ContainerError if none does, or the name is none."""
+    _refuse_invalid(image)
+    for row in rows:
+        if matches(image, row.match):
+            return row.place(image)
+    raise ContainerError(ERR_IMAGE_PULL, not_mapped(image))
+
+
+def matches(image: str, pattern: str) -> bool:
+    """Whether a glob is about an image. `python` and `docker.io/library/python:latest` are about each other."""
+    return fnmatchcase(image, pattern) or fnmatchcase(short_name(image), short_name(pattern))
+
+
+def short_name(image: str) -> str:
+    """A name without what stands in for nothing: the default host, its `library/`, the tag `latest`."""
+    name = image
+    for host in _DEFAULT_HOSTS:
+        if name.startswith(host):
+            name = name.removeprefix(host).removeprefix("library/")
+            break
+    return name.removesuffix(":latest")
+
+
+def not_mapped(image: str) -> str:
+    """What is said where nothing stands for an image."""
+    return (
+        f"nothing on this machine stands for image {quoted(image)}:"
+        f" map it with --image '{image}=DIRECTORY' or in spec.local.images of the Cluster"
+    )
+
+
+def backing_off(image: str, error: ContainerError) -> ContainerError:
+    """What is said while nobody tries again, after that error."""
+    return ContainerError(
+        IMAGE_PULL_BACK_OFF, f"Back-off pulling image {quoted(image)}: {error.reason}: {error.message}"
+    )
+
+
+def _refuse_invalid(image: str) -> None:
+    match = _REFERENCE.fullmatch(image)
+    why = "" if match is not None else "invalid reference format"
+    if match is not None and (capital := _capital_repository(match["name"])):
+        why = f"invalid reference format: repository name ({capital}) must be lowercase"
+    if why:
+        told = f"couldn't parse image name {quoted(image)}: {why}"
+        raise ContainerError(INVALID_IMAGE_NAME, f"Failed to apply default image tag {quoted(image)}: {told}")
+
+
+def _capital_repository(name: str) -> str:
+    """The repository of a name if it has capitals: all of it but its host, which may have some."""
+    host, slash, rest = name.partition("/")
+    if slash and (host == "localhost" or "." in host or ":" in host or host != host.lower()):
+        repository = rest
+    else:
+        repository = name if slash else f"library/{name}"
+    return "" if repository == repository.lower() else repository

@@ -1,0 +1,143 @@
+"""Who a container runs as, and what it may: security contexts, and what of them cannot be given here.
+
+A container runs without capabilities and without new privileges, in namespaces of its own. What asks for no more is
+fine; what asks for more is refused rather than left out. Sources: pkg/kubelet/kuberuntime/security_context_others.go;
+pkg/securitycontext (DetermineEffectiveSecurityContext); pkg/volume/util (FsUserFrom).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.ports.client import Reader
+from batchyard.runtime.local.errors import CONFIG, CREATE, ContainerError
+from batchyard.runtime.local.hostname import pod_name
+
+#: Handlers of RuntimeClasses that ask for no other isolation than there is.
+_HANDLERS: Final = frozenset({"", "runc", "crun", "nvidia"})
+_PROFILES: Final = frozenset({"RuntimeDefault", "Unconfined"})
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class User(NamedTuple):
+    """Who runs a container, as it looks from inside."""
+
+    uid: int
+    gid: int
+
+
+ROOT: Final = User(0, 0)
+
+
+def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
+    """The containers of a pod, in the order in which they start."""
+    spec = pod["spec"]
+    return [*(spec.get("initContainers") or ()), *spec["containers"]]
+
+
+# --- users ---
+
+
+def user_of(pod: Obj, container: Mapping[str, Any], default: User) -> dict[str, Any] | None:
+    """`{"uid": 1000, "gid": 1000}`, with `groups` beside them if it is to be in others; None: whoever it is by itself.
+
+    `default` is who that is. ContainerError if it would be root and must not be.
+    """
+    uid, gid = _effective(pod, container, "runAsUser"), _effective(pod, container, "runAsGroup")
+    if _effective(pod, container, "runAsNonRoot"):
+        _refuse_root(pod, container, uid, default)
+    context = pod["spec"].get("securityContext") or _NOTHING
+    group = fs_group(pod)
+    listed = [*([] if group is None else [group]), *(context.get("supplementalGroups") or ())]
+    if uid is None and gid is None and not listed:
+        return None
+    of_user = default.gid if uid is None else 0
+    user = {"uid": default.uid if uid is None else uid, "gid": of_user if gid is None else gid}
+    return {**user, "groups": list(dict.fromkeys(listed))} if listed else user
+
+
+def fs_group(pod: Obj) -> int | None:
+    """The group that the files of a pod's volumes belong to; None if it names none."""
+    group: int | None = (pod["spec"].get("securityContext") or _NOTHING).get("fsGroup")
+    return group
+
+
+def fs_user(pod: Obj) -> int | None:
+    """The one user of all containers of a pod; None if they name none, or different ones."""
+    users = {_effective(pod, container, "runAsUser") for container in containers_of(pod)}
+    return users.pop() if len(users) == 1 else None
+
+
+def _refuse_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default: User) -> None:
+    whose = f"(pod: {pod_name(pod)}, container: {container['name']})"
+    if uid == 0:
+        raise ContainerError(CONFIG, f"container's runAsUser breaks non-root policy {whose}")
+    if uid is None and default.uid == 0:
+        raise ContainerError(CONFIG, f"container has runAsNonRoot and image will run as root {whose}")
+
+
+def _effective(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
+    """A field of the container's security context, or else of its pod's."""
+    own = (container.get("securityContext") or _NOTHING).get(field)
+    return (pod["spec"].get("securityContext") or _NOTHING).get(field) if own is None else own
+
+
+# --- what cannot be given ---
+
+
+def refuse_what_cannot_be(pod: Obj, container: Mapping[str, Any], reader: Reader) -> None:
+    """Raise ContainerError if a pod or container asks for what cannot be given here; it names all of that."""
+    wrong = [*_of_pod(pod["spec"]), *_of_profiles(pod, container), *_of_container(pod["spec"], container)]
+    if wrong:
+        raise ContainerError(CONFIG, f"cannot be given here: {'; '.join(wrong)}")
+    _refuse_runtime_class(pod["spec"].get("runtimeClassName") or "", reader)
+
+
+def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
+    for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
+        if spec.get(field):
+            yield field
+    names = [sysctl["name"] for sysctl in (spec.get("securityContext") or _NOTHING).get("sysctls") or ()]
+    if names:
+        yield f"sysctls {', '.join(names)}"
+
+
+def _of_profiles(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:
+    for field in ("seccompProfile", "appArmorProfile"):
+        profile = _effective(pod, container, field) or _NOTHING
+        if profile.get("type", "RuntimeDefault") not in _PROFILES:
+            yield f"{field} of type {profile['type']}"
+
+
+def _of_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
+    context: Mapping[str, Any] = container.get("securityContext") or _NOTHING
+    added: Sequence[str] = (context.get("capabilities") or _NOTHING).get("add") or ()
+    if context.get("privileged"):
+        yield "privileged"
+    if added:
+        yield f"capabilities {', '.join(added)}"
+    if context.get("procMount", "Default") != "Default":
+        yield f"procMount {context['procMount']}"
+    if container.get("volumeDevices"):
+        yield f"volumeDevices {', '.join(device['name'] for device in container['volumeDevices'])}"
+    if (container.get("resources") or _NOTHING).get("claims"):
+        yield "resources.claims"
+    if (container.get("lifecycle") or _NOTHING).get("stopSignal", "SIGTERM") != "SIGTERM":
+        yield f"stopSignal {container['lifecycle']['stopSignal']}"
+    taken = (
+        [] if spec.get("hostNetwork") else [p["hostPort"] for p in container.get("ports") or () if p.get("hostPort")]
+    )
+    if taken:
+        yield f"hostPort {', '.join(map(str, taken))} without hostNetwork"
+
+
+def _refuse_runtime_class(name: str, reader: Reader) -> None:
+    """A RuntimeClass that is not there, or that stands for other isolation than there is."""
+    if not name:
+        return
+    found = reader.get(Key(scheme.RUNTIME_CLASS, "", name))
+    if found is None:
+        raise ContainerError(CREATE, f'RuntimeClass "{name}" not found')
+    if found.get("handler", "") not in _HANDLERS:
+        raise ContainerError(CREATE, f'no runtime for "{found["handler"]}" is configured')
