@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import quantity
 from batchyard.api.meta import Obj
 from batchyard.ports.client import Reader
+from batchyard.runtime.local.devices import Devices
 from batchyard.runtime.local.environment import command_line, environment
 from batchyard.runtime.local.errors import CONFIG, CREATE, ContainerError, InputError
 from batchyard.runtime.local.hostname import hostname_of
@@ -40,14 +41,6 @@ class NodeSettings:
     log_max_bytes: int = 10 * 1024 * 1024
     log_max_files: int = 5
     cluster_domain: str = "cluster.local"
-
-
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """What a container is given of the machine's devices."""
-
-    paths: Sequence[str] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,224 @@
+"""The volumes of pods in their folders: written so that whoever reads sees all of one plan, and later all of the next.
+
+    ..data                       -> ..2026_01_01_00_00_00.ab12cd34, in which the files are
+    name                         -> ..data/name, for each file or folder at the top
+
+A volume changes when `..data` is renamed. A container that has a single file of it (subPath) holds that file itself,
+and sees no change. What a write left that was broken off goes with the next one. One volume is written by one at a time.
+Sources: pkg/volume/util (atomic_writer.go, nested_volumes.go, subpath); pkg/volume/volume_linux.go; pkg/volume/hostpath.
+"""
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from batchyard.api.times import format_time
+from batchyard.base.instant import Instant
+from batchyard.runtime.local.errors import CONFIG, ContainerError, VolumeError
+from batchyard.runtime.local.mounts import Mount
+from batchyard.runtime.local.plans import Empty, File, Files, HostPath, Plan
+from batchyard.runtime.local.quoting import quoted
+from batchyard.runtime.local.volumes import lies_below
+
+DATA: Final = "..data"
+_NEXT: Final = "..data_tmp"
+_RESERVED: Final = ".."
+_FOLDER_MODE: Final = 0o755
+_VOLUME_MODE: Final = 0o777
+#: What belonging to a group adds to a folder's mode: where files can be changed, and where not.
+_GROUP_WRITES: Final = 0o2770
+_GROUP_READS: Final = 0o2550
+
+
+def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
+    """Make a volume in its folder, or bring it up to date; whether that changed its files.
+
+    VolumeError if it cannot be made. An empty one in memory is a folder here: the pod's sandbox mounts the rest.
+    """
+    try:
+        match plan:
+            case Files():
+                return write_files(folder, plan, now)
+            case Empty():
+                _make_folder(folder, plan.mode, plan.group, _GROUP_WRITES)
+            case HostPath():
+                _check_host_path(name, plan)
+    except OSError as error:
+        raise VolumeError(name, f"{error.filename or folder}: {error.strerror}") from error
+    return False
+
+
+# --- files ---
+
+
+def write_files(folder: Path, plan: Files, now: Instant) -> bool:
+    """Let a folder hold these files and no others; whether it did not before. OSError if that fails."""
+    _make_folder(folder, _VOLUME_MODE, plan.group, _GROUP_READS)
+    for mount_point in plan.mount_points:
+        _make_folders(folder, folder / mount_point, _FOLDER_MODE)
+    current = _current(folder)
+    is_news = current is None or _contents(current) != {path: file.content for path, file in plan.files.items()}
+    if is_news:
+        current = _written(folder, plan, now)
+        _link_names(folder, plan.files)
+        (folder / _NEXT).unlink(missing_ok=True)
+        (folder / _NEXT).symlink_to(current.name)
+        (folder / _NEXT).replace(folder / DATA)
+    _link_names(folder, plan.files)
+    _remove_leftovers(folder, plan.files)
+    return is_news
+
+
+def _current(folder: Path) -> Path | None:
+    """Where the files are now; None if they are nowhere."""
+    try:
+        current = folder / (folder / DATA).readlink()
+    except OSError:
+        return None
+    return current if current.is_dir() else None
+
+
+def _contents(current: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(current)): path.read_bytes() for path in sorted(current.rglob("*")) if path.is_file()}
+
+
+def _written(folder: Path, plan: Files, now: Instant) -> Path:
+    """A new folder with the files, which nobody sees yet."""
+    stamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
+    new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED}{stamp}.", dir=folder))
+    _own_folder(new, plan.group)
+    for path, file in plan.files.items():
+        for parent in [*reversed((new / path).relative_to(new).parents)][1:]:
+            (new / parent).mkdir(exist_ok=True)
+            _own_folder(new / parent, plan.group)
+        _write_file(new / path, file, plan.group)
+    return new
+
+
+def _write_file(path: Path, file: File, group: int | None) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(file.content)
+    _own(path, file.owner, group)
+    path.chmod(file.mode)
+
+
+def _own_folder(folder: Path, group: int | None) -> None:
+    """Whatever the umask says."""
+    _own(folder, None, group)
+    folder.chmod(_FOLDER_MODE if group is None else _FOLDER_MODE | _GROUP_READS)
+
+
+def _link_names(folder: Path, files: Mapping[str, File]) -> None:
+    """Let what lies at the top be seen, where it is not yet."""
+    for name in _names_at_top(files):
+        if not os.path.lexists(folder / name):
+            (folder / name).symlink_to(f"{DATA}/{name}")
+
+
+def _names_at_top(files: Mapping[str, File]) -> list[str]:
+    return list(dict.fromkeys(path.split("/")[0] for path in files))
+
+
+def _remove_leftovers(folder: Path, files: Mapping[str, File]) -> None:
+    """Remove names that lead nowhere any more, folders that nobody sees, and what was broken off."""
+    kept = {DATA, str((folder / DATA).readlink()), *_names_at_top(files)}
+    for path in sorted(folder.iterdir()):
+        if path.name in kept:
+            continue
+        if path.is_symlink() and (path.name == _NEXT or str(path.readlink()).startswith(f"{DATA}/")):
+            path.unlink()
+        elif path.name.startswith(_RESERVED) and path.is_dir():
+            shutil.rmtree(path)
+
+
+# --- folders ---
+
+
+def _make_folder(folder: Path, mode: int, group: int | None, group_mode: int) -> None:
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        _own(folder, None, group)
+        folder.chmod(mode if group is None else mode | group_mode)
+
+
+def _own(path: Path, owner: int | None, group: int | None) -> None:
+    """Hand something over, where this process may: one that is not root runs all containers as itself."""
+    if owner is not None or group is not None:
+        with suppress(PermissionError):
+            os.chown(path, -1 if owner is None else owner, -1 if group is None else group)
+
+
+def _check_host_path(name: str, plan: HostPath) -> None:
+    """Make what is to be made, and see that it is what it is said to be, and where it may be."""
+    path = Path(plan.path)
+    real = os.path.realpath(path)
+    if not lies_below(real, (os.path.realpath(folder) for folder in plan.allowed)):
+        raise VolumeError(name, f"hostPath {path} leads to {real}, which is not allowed here")
+    if not path.exists() and plan.type in {"", "DirectoryOrCreate"}:
+        path.mkdir(mode=_FOLDER_MODE, parents=True)
+    elif not path.exists() and plan.type == "FileOrCreate":
+        path.touch(mode=0o644)
+    wrong = _type_fault(path, plan.type)
+    if wrong:
+        raise VolumeError(name, f"hostPath type check failed: {path} is not a {wrong}")
+
+
+def _type_fault(path: Path, kind: str) -> str:
+    """What a path is to be and is not; '' if all is well."""
+    mode = path.stat().st_mode if path.exists() else 0
+    match kind:
+        case "Directory" | "DirectoryOrCreate":
+            return "" if stat.S_ISDIR(mode) else "directory"
+        case "File" | "FileOrCreate":
+            return "" if mode and not stat.S_ISDIR(mode) else "file"
+        case "Socket":
+            return "" if stat.S_ISSOCK(mode) else "socket file"
+        case "CharDevice":
+            return "" if stat.S_ISCHR(mode) else "character device"
+        case "BlockDevice":
+            return "" if stat.S_ISBLK(mode) else "block device"
+    return ""
+
+
+def _make_folders(volume: Path, wanted: Path, mode: int) -> None:
+    """Make what is not there of a path in a volume, with that mode whatever the umask says."""
+    for folder in [*reversed(wanted.parents), wanted]:
+        if folder.is_relative_to(volume) and not folder.exists():
+            folder.mkdir()
+            folder.chmod(mode)
+
+
+# --- what of a volume is mounted ---
+
+
+def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
+    """What is to be mounted, as the spec of a run has it; made as a folder where it is not there.
+
+    ContainerError if it would lie outside of its volume: containers may have put links there.
+    """
+    if isinstance(plan, Empty) and plan.is_memory:
+        return mount.source  # it is mounted where only the pod's own programs see it
+    if not mount.sub_path:
+        return os.path.realpath(mount.folder) if isinstance(plan, HostPath) else mount.source
+    volume = Path(os.path.realpath(pod_folder / mount.folder))
+    wanted = Path(os.path.realpath(volume / mount.sub_path))
+    if not lies_below(str(wanted), [str(volume)]):
+        raise _sub_path_error("prepare subPath", mount)
+    try:
+        _make_folders(volume, wanted, stat.S_IMODE(volume.stat().st_mode))
+    except OSError as error:
+        raise _sub_path_error("create subPath directory", mount) from error
+    if isinstance(plan, Files):
+        return mount.source  # nobody else writes there, and a link goes on to lead to what is there then
+    return str(wanted if isinstance(plan, HostPath) else Path(mount.folder) / wanted.relative_to(volume))
+
+
+def _sub_path_error(what: str, mount: Mount) -> ContainerError:
+    """No more is said: it could tell of the machine."""
+    whose = f"for volumeMount {quoted(mount.volume)} of container {quoted(mount.container)}"
+    return ContainerError(CONFIG, f"failed to {what} {whose}")

@@ -1,0 +1,105 @@
+"""Which whole devices, such as GPUs, a container is given, and what it needs to use them.
+
+A device belongs to one pod at a time. What a container that only starts a pod had goes on to those after it. The lowest
+numbers that are free are taken. Sources: pkg/kubelet/cm/devicemanager/manager.go (Allocate, devicesToAllocate);
+NVIDIA's device plugin for what a GPU's container has.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from batchyard.api import quantity
+from batchyard.api.meta import Obj
+from batchyard.runtime.local.errors import InputError
+from batchyard.runtime.local.security import containers_of
+
+Allocation: TypeAlias = Mapping[str, Sequence[int]]
+"""The numbers of the devices of one pod's containers, by name."""
+
+GPU: Final = "nvidia.com/gpu"
+#: What all GPUs of a machine share.
+_CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What a container is given of the machine's devices."""
+
+    paths: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def allocation_of(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping[str, Allocation]) -> Allocation:
+    """The devices of each container that asks for some of a resource; InputError if there are not enough.
+
+    `numbers` are all healthy devices of the machine, `held` what pods have, by uid. What the pod itself has stays its.
+    """
+    uid: str = pod["metadata"]["uid"]
+    own = held.get(uid, {})
+    taken = {number for allocation in held.values() for given in allocation.values() for number in given}
+    reusable: dict[int, None] = {}
+    found: dict[str, Sequence[int]] = {}
+    for container in containers_of(pod):
+        wanted = _wanted(container, resource)
+        if not wanted:
+            continue
+        name: str = container["name"]
+        if name in own:
+            _check_same(container, own[name], (uid, resource, wanted, numbers))
+            given: Sequence[int] = own[name]
+        else:
+            given = _pick(resource, wanted, list(reusable), [n for n in sorted(numbers) if n not in taken])
+        found[name] = given
+        taken.update(given)
+        for number in given:
+            reusable.pop(number, None)
+        if _only_starts(pod, container):
+            reusable.update(dict.fromkeys(given))
+    return found
+
+
+def gpu_devices(numbers: Sequence[int], existing: Collection[str], *, is_isolated: bool) -> Devices:
+    """What a container with these GPUs is given, none included.
+
+    `existing` are paths that the machine has. Where a container sees all devices of the machine (not `is_isolated`) a
+    variable keeps programs to its own ones.
+    """
+    listed = ",".join(map(str, numbers))
+    variables = {} if is_isolated else {"CUDA_VISIBLE_DEVICES": listed}
+    if not numbers:
+        return Devices((), variables)
+    paths = [*(f"/dev/nvidia{number}" for number in numbers), *(path for path in _CONTROL if path in existing)]
+    return Devices(paths, {"NVIDIA_VISIBLE_DEVICES": listed, **variables})
+
+
+def _wanted(container: Mapping[str, Any], resource: str) -> int:
+    limits: Mapping[str, Any] = (container.get("resources") or {}).get("limits") or {}
+    return quantity.amount(resource, limits.get(resource) or "0")
+
+
+def _only_starts(pod: Obj, container: Mapping[str, Any]) -> bool:
+    return container in (pod["spec"].get("initContainers") or ()) and container.get("restartPolicy") != "Always"
+
+
+def _check_same(container: Mapping[str, Any], had: Sequence[int], asked: tuple[str, str, int, Sequence[int]]) -> None:
+    uid, resource, wanted, numbers = asked
+    if len(had) != wanted:
+        raise InputError(
+            f'pod "{uid}" container "{container["name"]}" changed request for resource "{resource}"'
+            f" from {len(had)} to {wanted}"
+        )
+    if not set(had) <= set(numbers):
+        lost = "previously allocated devices are no longer healthy"
+        raise InputError(f"{lost}; cannot allocate unhealthy devices {resource}")
+
+
+def _pick(resource: str, wanted: int, reusable: Sequence[int], free: Sequence[int]) -> Sequence[int]:
+    """Devices that the pod has already, then free ones."""
+    reused = sorted(reusable)[:wanted]
+    needed = wanted - len(reused)
+    if len(free) < needed:
+        raise InputError(
+            f"requested number of devices unavailable for {resource}. Requested: {needed}, Available: {len(free)}"
+        )
+    return [*reused, *free[:needed]]
