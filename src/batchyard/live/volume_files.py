@@ -4,8 +4,8 @@
     name                         -> ..data/name, for each file or folder at the top
 
 A volume changes when `..data` is renamed. A container that has a single file of it (subPath) holds that file itself,
-and sees no change. What a write left that was broken off goes with the next one. One volume is written by one at a time.
-Sources: pkg/volume/util (atomic_writer.go, nested_volumes.go, subpath); pkg/volume/volume_linux.go; pkg/volume/hostpath.
+and sees no change. What a write left that was broken off goes with the next one. Nobody else writes meanwhile.
+Sources: pkg/volume/util (atomic_writer.go, nested_volumes.go, subpath); pkg/volume (volume_linux.go, hostpath).
 """
 
 import os
