@@ -17,11 +17,12 @@ from tidy.source import SourceFile, Violation, files_below
 ROOT = Path(__file__).parent.parent
 TABLES = tomllib.loads((ROOT / "tests" / "tidy.toml").read_text("utf-8"))
 BANS = [Ban.of(row) for row in TABLES["ban"]]
-#: The laws and the random worlds are entered by tests; what users run is the rest.
+#: The laws and the random worlds are entered by tests; the spawner is a program of its own; what users run is the rest.
 ENTRY_POINTS = (
     "batchyard",
     "batchyard.__main__",
     "batchyard.cli.main",
+    "batchyard.node.spawner",
     "batchyard.sim.checkers.inspection",
     "batchyard.sim.generate",
     "batchyard.sim.generate_cluster",

@@ -1,0 +1,83 @@
+"""A command as a plain process, and the warden who ends with it whatever it left behind.
+
+Keeper, warden and command are three generations. The warden adopts the orphans of the command; once the command has
+ended, or the keeper was killed, the warden kills all that is below it. It tells the keeper by lines of JSON on its
+standard output's place, a pipe, in the words of bubblewrap's `--json-status-fd`: `child-pid`, then `exit-code`; or
+`error`, where the command could not be started.
+"""
+
+import json
+import os
+import resource
+import signal
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+from batchyard.node import descendants, linux
+
+
+class Command(NamedTuple):
+    """What is to be executed, and as what."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    folder: str
+    user: tuple[int, int] | None = None
+    limits: Mapping[int, int] = {}
+
+
+def warden(command: Command, status: int) -> NoReturn:
+    """Be the warden of the command: run it, tell its end on the pipe, leave nothing of it."""
+    linux.adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: _abandon())
+    linux.die_with_parent(signal.SIGTERM)
+    fails, failing = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        _execute(command, failing)
+    os.close(failing)
+    error = os.read(fails, 4096)
+    if error:
+        os.write(status, json.dumps({"error": error.decode()}).encode() + b"\n")
+    else:
+        os.write(status, json.dumps({"child-pid": child}).encode() + b"\n")
+        code = _ended(child)
+        descendants.kill_all()
+        os.write(status, json.dumps({"exit-code": code}).encode() + b"\n")
+    os._exit(0)
+
+
+def _execute(command: Command, failing: int) -> NoReturn:
+    """Become the command, or say why not."""
+    try:
+        os.setsid()
+        for limit, most in command.limits.items():
+            resource.setrlimit(limit, (most, most))
+        if command.user:
+            os.setgroups([])
+            os.setgid(command.user[1])
+            os.setuid(command.user[0])
+        os.makedirs(command.folder, exist_ok=True)
+        os.chdir(command.folder)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvpe(command.argv[0], list(command.argv), dict(command.environment))
+    except (OSError, ValueError) as failure:
+        why = failure.strerror if isinstance(failure, OSError) else str(failure)
+        os.write(failing, str(why).lower().encode())
+    os._exit(128)
+
+
+def _ended(child: int) -> int:
+    """Reap whatever ends until the command has; its exit code."""
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            return 128 - code if code < 0 else code
+
+
+def _abandon() -> NoReturn:
+    """The keeper is gone: end everything."""
+    descendants.kill_all()
+    os._exit(1)

@@ -1,0 +1,76 @@
+"""The spawner: it takes the names of runs as datagrams and forks a keeper for each.
+
+`python -I -m batchyard.node.spawner NODE`. It ends at SIGTERM or SIGINT; keepers outlive it.
+"""
+
+import gc
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from batchyard.node import folder, keeper, linux, sandbox
+from batchyard.node.run import Run
+
+_KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep}
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the node in a folder; the exit status."""
+    node = folder.open_folder(arguments[1])
+    held = folder.lock(node, "spawner.lock")
+    if held is None:
+        sys.stderr.write(f"{arguments[1]}: another spawner is at work here\n")
+        return 1
+    os.ftruncate(held, 0)
+    os.write(held, str(os.getpid()).encode())
+    wishes = _listen(node)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    folder.write_json(node, "features.json", {"spawner": os.getpid()})
+    gc.collect()
+    gc.freeze()
+    while True:
+        path = wishes.recv(4096).decode()
+        if os.fork() == 0:
+            os.close(held)
+            wishes.close()
+            _keep(node, path)
+
+
+def _listen(node: int) -> socket.socket:
+    """The socket for wishes, in the place of one that a spawner before left behind."""
+    folder.remove(node, "spawner")
+    wishes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    wishes.bind(folder.address(node, "spawner"))
+    return wishes
+
+
+def _end(*_: object) -> NoReturn:
+    sys.exit(0)
+
+
+def _keep(node: int, path: str) -> NoReturn:
+    """Be the keeper of a run, in a session of one's own, until it has ended."""
+    code = 1
+    try:
+        os.setsid()
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        linux.adopt_orphans()
+        run = Run(node, path)
+        if run.claim():
+            _KEEPERS[run.spec["kind"]](run)
+        code = 0
+    except (OSError, KeyError, ValueError, TypeError) as failure:
+        folder.complain(node, f"{path}: {failure!r}")
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

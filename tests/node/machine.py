@@ -1,0 +1,241 @@
+"""A node as the platform sees it: it writes wishes, sends their names, and reads what became of them."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from batchyard.node import clock, folder
+
+PATIENCE_SECONDS = 20.0
+POD = {"uid": "u", "namespace": "default", "name": "p"}
+
+
+def container(*argv: str, **fields: Any) -> dict[str, Any]:
+    """The wish for a container that executes a command."""
+    wish: dict[str, Any] = {
+        "kind": "container",
+        "pod": POD,
+        "container": "main",
+        "attempt": 0,
+        "argv": list(argv),
+        "environment": {},
+        "image": {"name": "python", "machine": True},
+        "workingDir": None,
+        "stdin": False,
+        "tty": False,
+        "mounts": [],
+        "readOnlyRoot": False,
+        "user": None,
+        "limits": {"cpu": None, "memory": None, "pids": 1000},
+        "requests": {"cpu": None},
+        "devices": [],
+        "network": "node",
+        "probes": {},
+        "hooks": {},
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "log": {"maxBytes": 10485760, "maxFiles": 5},
+    }
+    return wish | fields
+
+
+def sandbox(**fields: Any) -> dict[str, Any]:
+    """The wish for a sandbox."""
+    wish: dict[str, Any] = {
+        "kind": "sandbox",
+        "pod": POD,
+        "hostname": "p",
+        "network": "node",
+        "address": None,
+        "gateway": None,
+        "resolvers": [],
+        "searches": [],
+        "hosts": "127.0.0.1 localhost\n",
+        "tmpfs": [],
+    }
+    return wish | fields
+
+
+def shell(script: str, **fields: Any) -> dict[str, Any]:
+    """The wish for a container that runs a script of the shell."""
+    return container("sh", "-c", script, **fields)
+
+
+def until(is_so: Callable[[], Any], what: str = "it", seconds: float = PATIENCE_SECONDS) -> Any:
+    """What a function says once it says something."""
+    end = clock.monotonic() + seconds
+    while clock.monotonic() < end:
+        found = is_so()
+        if found:
+            return found
+        select.select([], [], [], 0.005)
+    raise AssertionError(f"{what} did not come true")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and more than a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
+    except OSError:
+        return False
+
+
+class Machine:
+    """The folder of a node, and the spawner at work in it."""
+
+    def __init__(self, root: Path, without: str, user: int | None = None) -> None:
+        self.root = root
+        self.without = without
+        self.user = user
+        self.folder = folder.open_folder(str(root))
+        self.events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.events.bind(folder.address(self.folder, "events"))
+        self.events.settimeout(PATIENCE_SECONDS)
+        self.spawner = self.start_spawner()
+
+    def start_spawner(self) -> subprocess.Popen[bytes]:
+        """A spawner that is ready to take wishes."""
+        (self.root / "features.json").unlink(missing_ok=True)
+        environment = {"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": self.without}
+        argv = [sys.executable, "-I", "-m", "batchyard.node.spawner", str(self.root)]
+        started = subprocess.Popen(argv, env=environment, user=self.user, group=self.user)
+        until(lambda: (self.root / "features.json").exists() or started.poll() is not None, "the spawner's start")
+        return started
+
+    def ask(self, path: str) -> None:
+        """Send the name of a run to the spawner."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(path.encode(), folder.address(self.folder, "spawner"))
+
+    def wish(self, path: str, spec: dict[str, Any]) -> Path:
+        """Write a wish, and ask for it; the run's folder."""
+        run = self.write(path, spec)
+        self.ask(path)
+        return run
+
+    def write(self, path: str, spec: dict[str, Any]) -> Path:
+        """Write a wish; the run's folder."""
+        run = self.root / path
+        made = run
+        while made != self.root and not made.exists():
+            made = made.parent
+        run.mkdir(parents=True)
+        (run.parents[2] / "logs").mkdir(exist_ok=True)
+        (run / "spec.json").write_text(json.dumps(spec))
+        self.hand_over()
+        return run
+
+    def hand_over(self) -> None:
+        """Give what is in the folder to the user as whom the node works."""
+        if self.user is not None:
+            for place in (self.root, *self.root.rglob("*")):
+                os.chown(place, self.user, self.user, follow_symlinks=False)
+
+    def start(self, spec: dict[str, Any], pod: str = "u") -> Path:
+        """Ask for a container's run; its folder."""
+        return self.wish(f"pods/{pod}/runs/{spec['container']}/{spec['attempt']}", spec)
+
+    def ended(self, spec: dict[str, Any], pod: str = "u") -> dict[str, Any]:
+        """What became of a container, once it has ended."""
+        return reached(self.start(spec, pod), "Exited")
+
+    def log(self, pod: str = "u", name: str = "main/0.log") -> list[tuple[str, str, str]]:
+        """The stream, tag and text of each line of a log."""
+        text = (self.root / "pods" / pod / "logs" / name).read_text()
+        rows = [line.split(" ", 3) for line in text.splitlines()]
+        return [(row[1], row[2], row[3]) for row in rows]
+
+    def texts(self, pod: str = "u") -> list[str]:
+        """The texts of a log's lines."""
+        return [text for _, _, text in self.log(pod)]
+
+    def stop(self, run: Path, grace: float = 30.0) -> None:
+        """Tell a run to end."""
+        (run / "stop.json.new").write_text(json.dumps({"at": clock.now(), "grace": grace, "why": "test"}))
+        (run / "stop.json.new").rename(run / "stop.json")
+        self.hand_over()
+        os.kill(state(run)["keeper"], signal.SIGTERM)
+
+    def processes(self) -> list[int]:
+        """The processes that are the node's: those that hold its folder open."""
+        return [int(place.name) for place in Path("/proc").glob("[0-9]*") if self._belongs(int(place.name))]
+
+    def end(self) -> None:
+        """End all that still runs, and the spawner. Nothing of them may be left."""
+        for run in sorted(self.root.glob("pods/*/runs/*/*")) + sorted(self.root.glob("pods/*/sandbox")):
+            if is_kept(run):
+                with suppress(ProcessLookupError):
+                    self.stop(run, grace=0)
+                until(partial(_is_left, run), f"the end of {run}")
+        self.spawner.terminate()
+        self.spawner.wait()
+        until(partial(_is_empty, self), f"the end of {self.processes()}")
+
+    def close(self) -> None:
+        """Let go of the folder, and of a spawner that a test has left."""
+        self.spawner.kill()
+        self.spawner.wait()
+        self.events.close()
+        os.close(self.folder)
+
+    def _belongs(self, pid: int) -> bool:
+        if pid == os.getpid() or not is_alive(pid):
+            return False
+        try:
+            files = [str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            return False
+        return any(file.startswith(str(self.root)) for file in files)
+
+
+def is_kept(run: Path) -> bool:
+    """Whether a run's keeper lives."""
+    held = folder.open_folder(str(run))
+    try:
+        return folder.is_locked(held)
+    finally:
+        os.close(held)
+
+
+def state(run: Path) -> dict[str, Any]:
+    """What a run's keeper tells of it; nothing where there is nothing yet."""
+    try:
+        told = json.loads((run / "state.json").read_text())
+    except OSError:
+        return {}
+    assert isinstance(told, dict)
+    return told
+
+
+def reached(run: Path, phase: str) -> dict[str, Any]:
+    """What a run's keeper tells once the run is in a phase."""
+    found: dict[str, Any] = until(lambda: (told := state(run)).get("phase") == phase and told, f"{run} is {phase}")
+    return found
+
+
+@contextmanager
+def machine(root: Path, without: str = "", user: int | None = None) -> Iterator[Machine]:
+    """A node in a folder; when it is given back it is ended, and nothing of it may be left."""
+    made = Machine(root, without, user)
+    try:
+        yield made
+        made.end()
+    finally:
+        made.close()
+
+
+def _is_left(run: Path) -> bool:
+    return not is_kept(run)
+
+
+def _is_empty(made: Machine) -> bool:
+    return not made.processes()
