@@ -181,7 +181,16 @@ _DATA_DIR = Path(".batchyard")
 def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     data_dir: _DataDir = _DATA_DIR,
     cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The nodes there are: simulated pools, limits, capacity.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The nodes there are: simulated pools, limits; `local`: this machine, for real."
+        ),
+    ] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DIR", help="What stands for an image here: a virtualenv, a root folder, or / for the machine."
+        ),
     ] = None,
     speed: Annotated[
         float, typer.Option(parser=_speed, metavar="FACTOR", show_default="1x", help="How fast time runs: 1x, 60x.")
@@ -231,7 +240,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         accept_loss=accept_loss,
         controllers=_chosen_of_platform(controllers),
     )
-    command.up(command.Wanted(place, cluster, speed), detach=detach)
+    command.up(command.Wanted(place, cluster, speed, image or ()), detach=detach)
 
 
 def _lease_option(name: str, told: str) -> Any:

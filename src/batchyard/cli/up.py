@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,8 @@ class Wanted(NamedTuple):
     place: Place
     cluster: Path | None
     speed: float
+    #: What stands for images on this machine, as NAME=DIR.
+    images: Sequence[str] = ()
 
 
 def up(wanted: Wanted, *, detach: bool) -> None:
@@ -34,7 +37,7 @@ def up(wanted: Wanted, *, detach: bool) -> None:
         return
     from batchyard.cli.up_here import cluster_of, run  # noqa: PLC0415 - loads the platform, for which others wait
 
-    cluster = None if wanted.cluster is None else cluster_of(wanted.cluster)
+    cluster = cluster_of(wanted)
     _prepare(wanted.place.folder)
     run(wanted.place, cluster, wanted.speed, partial(_tell_ready, wanted.place))
 
@@ -110,6 +113,7 @@ def _arguments(wanted: Wanted) -> list[str]:
     arguments = ["up", "--data-dir", str(place.folder), "--port", str(place.port), "--speed", f"{wanted.speed}x"]
     arguments += ["--sync", str(place.sync)]
     arguments += [] if wanted.cluster is None else ["--cluster", str(wanted.cluster)]
+    arguments += [word for image in wanted.images for word in ("--image", image)]
     arguments += ["--listen", place.address] if place.address != LOOPBACK else []
     arguments += ["--controllers", ",".join(place.controllers)]
     arguments += [] if place.audit_log is None else ["--audit-log", str(place.audit_log)]

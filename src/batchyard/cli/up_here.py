@@ -7,9 +7,10 @@ from typing import Final
 import uvloop
 
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, with_path
 from batchyard.api.scheme import CLUSTER, kind_info
 from batchyard.cli import output
+from batchyard.cli.up import Wanted
 from batchyard.live.place import Place
 from batchyard.live.serving import PortError, serve
 from batchyard.store.mark import JournalError
@@ -36,8 +37,40 @@ def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], 
     output.tell("batchyard: ended, all is kept")
 
 
-def cluster_of(path: Path) -> Obj:
-    """The Cluster of a file; ends the command where there is none."""
+def cluster_of(wanted: Wanted) -> Obj | None:
+    """The Cluster that is wanted, None where nobody names one; ends the command where there is none."""
+    if wanted.cluster is None:
+        if wanted.images:
+            output.fail("batchyard: --image says what stands for images on this machine: add --cluster local")
+        return None
+    cluster = _read(wanted.cluster)
+    local = cluster["spec"].get("local")
+    if local is None and wanted.images:
+        told = f"batchyard: {wanted.cluster}: --image says what stands for images on this machine"
+        output.fail(f"{told}, which is no node of this Cluster; add spec.local to it")
+    if local is not None and wanted.speed != 1:
+        output.fail("batchyard: processes run as fast as they run: leave out --speed where this machine is a node")
+    if not wanted.images:
+        return cluster
+    rows = [*map(_image, wanted.images), *(local.get("images") or ())]
+    return with_path(cluster, ("spec", "local", "images"), rows)
+
+
+def _image(text: str) -> dict[str, object]:
+    """A row of `spec.local.images`."""
+    name, equals, place = text.partition("=")
+    if not equals or not name or not place:
+        output.fail(f"batchyard: --image {text}: write it as NAME=DIRECTORY, such as 'pytorch/*=.venv' or 'busybox=/'")
+    path = Path(place).expanduser().resolve()
+    if path == Path("/"):
+        return {"match": name, "machine": True}
+    if not path.is_dir():
+        output.fail(f"batchyard: --image {text}: {path} is no folder; name a virtualenv, a root folder, or /")
+    return {"match": name, "environment" if (path / "pyvenv.cfg").exists() else "root": str(path)}
+
+
+def _read(path: Path) -> Obj:
+    """The Cluster of a file, or that of this machine alone."""
     try:
         text = _LOCAL_CLUSTER if path == _LOCAL else path.read_text("utf-8")
         manifests = read_manifests([(str(path), text)])

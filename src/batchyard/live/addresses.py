@@ -1,7 +1,8 @@
-"""The addresses of pods on this machine: the lowest free one for each, and the bridge's own."""
+"""The addresses of pods on this machine, each in turn, and the bridge's own; what their file of hosts says."""
 
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Interface, IPv4Network
-from typing import Final
+from typing import Any, Final
 
 _PODS: Final = IPv4Network("10.77.0.0/16")
 
@@ -38,3 +39,22 @@ class Addresses:
     def give_back(self, uid: str) -> None:
         """Have the address of a pod that is no more."""
         self._given.pop(uid, None)
+
+
+def hosts_file(address: str, names: Sequence[str], aliases: Sequence[Mapping[str, Any]]) -> str:
+    """`/etc/hosts` of a pod's containers. Source: nodeHostsFileContent and managedHostsFileContent of pkg/kubelet."""
+    lines = [
+        "# Kubernetes-managed hosts file.",
+        "127.0.0.1\tlocalhost",
+        "::1\tlocalhost ip6-localhost ip6-loopback",
+        "fe00::\tip6-localnet",
+        "fe00::\tip6-mcastprefix",
+        "fe00::1\tip6-allnodes",
+        "fe00::2\tip6-allrouters",
+    ]
+    if address:
+        lines.append("\t".join([address, *names]))
+    if aliases:
+        lines += ["", "# Entries added by HostAliases."]
+        lines += ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) for alias in aliases]
+    return "\n".join([*lines, ""])

@@ -86,23 +86,28 @@ class LocalLog:
         has_ended = self._has_ended()  # before it is read, so that nothing that came before the end is missed
         lines = self._parts.read()
         if has_ended:
-            self.close()
-        elif not self.is_over:
+            self._end()
+        elif not self.is_over and self._timer is None:
             self._timer = self._loop.call_later(_LOOKS_EVERY, self._look)
         return lines
 
     def close(self) -> None:
         """Read no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-        was_over, self.is_over = self.is_over, True
-        self._among.pop(self, None)
-        self._parts.close()
+        was_over = self.is_over
+        self._end()
         if not was_over:
             self.on_news()
 
+    def _end(self) -> None:
+        self.is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._among.pop(self, None)
+        self._parts.close()
+
     def _look(self) -> None:
         """Tell of news, and else look again."""
+        self._timer = None
         if self._has_ended() or self._parts.has_more():
             self.on_news()
         else:

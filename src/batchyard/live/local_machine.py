@@ -1,7 +1,8 @@
-"""The machine that a platform is on, as one that runs containers: folders hold the wishes and what became of them, programs of the node act.
+"""The machine that a platform is on, as one that runs containers.
 
-Those outlive the platform. One that starts again finds the folders, and goes on with what runs. Whatever changes is
-told as changes of run objects (batchyard.ports.machine), each as a piece of work from outside.
+Folders hold the wishes and what became of them, programs of the node act. Those outlive the platform: one that starts
+again finds the folders, and goes on with what runs. Whatever changes is told as changes of run objects
+(batchyard.ports.machine), each as a piece of work from outside.
 """
 
 import asyncio
@@ -14,13 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.live.addresses import Addresses
+from batchyard.live.addresses import Addresses, hosts_file
 from batchyard.live.clock import wall_clock
 from batchyard.live.kernel import LiveKernel
-from batchyard.live.run_folders import RunFolders, empty
+from batchyard.live.run_folders import VOLUMES, RunFolders, empty
 from batchyard.live.spawning import Spawner, is_kept
+from batchyard.live.volume_files import make_volume, mount_source
 from batchyard.ports.client import Create, Delete, EventType, Listener, WatchEvent, Write
 from batchyard.ports.machine import SANDBOX
+from batchyard.runtime.local.errors import ContainerError, VolumeError
 from batchyard.runtime.local.runs import EXITED
 
 _DATAGRAM_MAX: Final = 4096
@@ -46,12 +49,10 @@ class LocalMachine:
         self._keepers: dict[Key, int] = {}
         self._socket = _bound(node / "events")
         self._spawner = Spawner(node, loop, self._ask_again)
+        #: What this machine can do, as its spawner found.
+        self.features = self._spawner.features
         self._loop.add_reader(self._socket, self._hear)
         self._find()
-
-    def features(self) -> Mapping[str, Any]:
-        """What this machine can do, as its spawner found."""
-        return self._spawner.features
 
     def run(self, key: Key) -> Obj | None:
         """One run, as it was last seen."""
@@ -85,24 +86,42 @@ class LocalMachine:
 
     def _start(self, wish: Obj) -> Obj:
         key = key_of(wish)
-        run = {**wish, "status": {}}
+        run = {field: value for field, value in wish.items() if field not in {"mounts", "volumes"}}
         try:
-            self.folders.make(run, self._spec(run))
+            run["spec"] = self._sandbox_spec(wish) if key.name == SANDBOX else self._container_spec(wish)
+            self.folders.make(run, run["spec"])
             self._spawner.ask(self.folders.path(key))
+            run["status"] = {}
+        except (VolumeError, ContainerError) as error:
+            run["status"] = _not_started(str(error))
         except OSError as error:
-            run = {**wish, "status": _not_started(f"{error.filename or self._node}: {error.strerror}")}
-        self._changed(EventType.ADDED, run, None)
-        return run
+            run["status"] = _not_started(f"{error.filename or self._node}: {error.strerror}")
+        return self._changed(EventType.ADDED, run, None)
 
-    def _spec(self, run: Obj) -> Mapping[str, Any]:
-        """The wish as the programs of the node read it."""
-        spec: Mapping[str, Any] = run["spec"]
-        if key_of(run).name != SANDBOX:
-            return spec
-        if not self.features().get("podNetwork") or spec["network"] != "pod":
-            return {**spec, "address": None, "gateway": None}
-        address = self._addresses.take(run["metadata"]["namespace"])
-        return {**spec, "address": address, "gateway": self._addresses.gateway}
+    def _sandbox_spec(self, wish: Obj) -> Mapping[str, Any]:
+        """The wish for a sandbox as the programs of the node read it; makes the pod's volumes."""
+        uid: str = wish["metadata"]["namespace"]
+        for name, plan in wish["volumes"].items():
+            make_volume(self.folders.pod(uid) / VOLUMES / name, name, plan, wall_clock())
+        spec: Mapping[str, Any] = wish["spec"]
+        address, gateway = None, None
+        if self.features.get("podNetwork") and spec["network"] == "pod":
+            address, gateway = self._addresses.take(uid), self._addresses.gateway
+        own = "" if address is None else address.partition("/")[0]
+        hosts = hosts_file(own, spec["names"], spec["hostAliases"])
+        return {
+            **spec,
+            "address": address,
+            "gateway": gateway,
+            "resolvers": [gateway] if gateway else [],
+            "hosts": hosts,
+        }
+
+    def _container_spec(self, wish: Obj) -> Mapping[str, Any]:
+        """The wish for a container as the programs of the node read it: its mounts are looked up."""
+        pod, plans = self.folders.pod(wish["metadata"]["namespace"]), wish["volumes"]
+        mounts = [each.row(mount_source(pod, each, plans[each.volume])) for each in wish["mounts"]]
+        return {**wish["spec"], "mounts": mounts}
 
     def _stop(self, wish: Obj) -> Obj:
         key = key_of(wish)

@@ -13,23 +13,27 @@ from batchyard.live.local_machine import LocalMachine
 from batchyard.ports.controller import Controller
 from batchyard.runtime.local.kubelet import LocalKubelet
 from batchyard.runtime.local.node import LocalNode
-from batchyard.runtime.local.wishes import Wishes
+from batchyard.runtime.local.volumes import Token
+from batchyard.runtime.local.wishes import Wishes, settings_of
 
 #: The folder of the node in the data directory.
 FOLDER: Final = "node"
 
 
 class LocalNodeParts:
-    """What a platform needs that runs pods on this machine; `local` is `spec.local` of its Cluster."""
+    """What a platform needs that runs pods on this machine; `local` is `spec.local` of its Cluster.
 
-    def __init__(
-        self, local: Mapping[str, Any], folder: Path, kernel: LiveKernel, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    Made within the event loop that it is to run in.
+    """
+
+    def __init__(self, local: Mapping[str, Any], folder: Path, kernel: LiveKernel, token: Token) -> None:
+        loop = asyncio.get_running_loop()
         facts = facts_of(local, folder)
         self.name = facts.name
         self.machine = LocalMachine(folder / FOLDER, kernel, loop)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop)
-        self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, Wishes()), LocalNode(facts))
+        wishes = Wishes(facts.name, settings_of(local), token)
+        self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, wishes), LocalNode(facts))
 
 
 def local_of(cluster: Obj | None) -> Mapping[str, Any] | None:

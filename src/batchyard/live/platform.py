@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from batchyard.admission_chain import AdmissionChain
@@ -40,6 +41,7 @@ from batchyard.live.local_containers import BothContainers
 from batchyard.live.local_node import LocalNodeParts, local_of
 from batchyard.live.pace import Pace
 from batchyard.live.place import Place
+from batchyard.live.pod_tokens import pod_token
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
 from batchyard.ports.client import Create, EventType, Update, WatchEvent, WriteResult
@@ -80,9 +82,10 @@ class Embedded:
         self._store.listen(chain.observe)
         described = cluster or (known[0] if known else None)
         local = local_of(described)
-        self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, loop)
-        self.platform = self._wired(settings, described, speed)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
+        token = partial(pod_token, tokens, self._client)
+        self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, token)
+        self.platform = self._wired(settings, described, speed)
         containers = self._containers()
         served = with_subresources(built_in, self._client, containers, self.platform.index, self._kernel.now)
         security = security_of(self._client, served, tokens)

@@ -17,6 +17,7 @@ from batchyard.runtime.local.runs import API_VERSION
 _PODS: Final = "pods"
 _RUNS: Final = "runs"
 _LOGS: Final = "logs"
+VOLUMES: Final = "volumes"
 _TRASH: Final = "trash"
 SPEC: Final = "spec.json"
 STATE: Final = "state.json"

@@ -5,16 +5,17 @@ right after a restart, whatever happened meanwhile.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.base.instant import SECOND, Instant
 from batchyard.core.lifecycle.pod import is_terminal, is_terminating, node_of
 from batchyard.core.lifecycle.pods_by_node import PodsByNode
-from batchyard.ports.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.ports.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import EventRecord, Outcome
 from batchyard.ports.machine import RUN
+from batchyard.runtime.local.errors import VolumeError
 from batchyard.runtime.local.happenings import happenings
 from batchyard.runtime.local.next_steps import Halt, Start, Steps, next_steps
 from batchyard.runtime.local.runs import Stop, key_of_run, pod_of, run_of, stopped
@@ -101,44 +102,47 @@ class LocalKubelet:
         if "startTime" not in (pod.get("status") or {}) and not is_terminating(pod):
             refusal = self._wishes.refusal(pod, self._others(key, reader), reader)
             if refusal is not None:
-                status = rejected(pod, *refusal, now)
-                words = refusal[1].removeprefix("Pod was rejected: ")
-                return Outcome(
-                    [UpdateStatus(with_status(pod, status))], [EventRecord(key, "Warning", refusal[0], words)]
-                )
+                status = rejected(pod, refusal.status, now)
+                warning = EventRecord(key, "Warning", refusal.reason, refusal.message)
+                return Outcome([UpdateStatus(with_status(pod, status))], [warning])
         situation = situation_of(pod, runs)
         steps = next_steps(situation, now)
-        writes, troubles = self._writes(situation, steps, reader)
+        wanted = self._wanted(situation, steps, reader)
         host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
-        after = with_status(pod, status_of(Seen(situation, steps, troubles, host_ip), now))
-        self._remember_trouble(key, bool(troubles))
-        look_again = [at for at in (steps.look_again, now + _TRIED_AGAIN_AFTER if troubles else None) if at is not None]
-        is_news = after["status"] != pod.get("status")
-        told = happenings(key, situation, steps, troubles, (pod, after))
+        after = with_status(pod, status_of(Seen(situation, steps, wanted.troubles, host_ip), now))
+        is_troubled = bool(wanted.troubles or wanted.events)
+        self._remember_trouble(key, is_troubled)
+        waits = [steps.look_again, now + _TRIED_AGAIN_AFTER if is_troubled else None]
+        news = [UpdateStatus(after)] if after["status"] != pod.get("status") else []
+        told = [*wanted.events, *happenings(key, situation, steps, wanted.troubles, (pod, after))]
         return Outcome(
-            [*writes, *([UpdateStatus(after)] if is_news else [])], list(told), requeue_at=min(look_again, default=None)
+            [*wanted.writes, *news], told, requeue_at=min((at for at in waits if at is not None), default=None)
         )
 
-    def _writes(
-        self, situation: Situation, steps: Steps, reader: Reader
-    ) -> tuple[Sequence[Write], Mapping[str, Trouble]]:
+    def _wanted(self, situation: Situation, steps: Steps, reader: Reader) -> "_Wanted":
         """What is wanted of the machine, and why it cannot be where it cannot."""
-        troubles: dict[str, Trouble] = {}
-        writes: list[Write] = [_halted(halt) for halt in steps.halts]
+        wanted = _Wanted([_halted(halt) for halt in steps.halts], {}, [])
         if steps.makes_sandbox:
-            wish = self._wishes.sandbox(situation.pod, reader)
-            if isinstance(wish, Trouble):
-                troubles |= {each.name: wish for each in situation.containers if each.last is None}
-            else:
-                writes += [Delete(key_of_run(situation.sandbox))] if situation.sandbox is not None else []
-                writes.append(self._wishes.create(wish))
+            self._add_sandbox(situation, reader, wanted)
         for start in steps.starts:
             wish = self._wishes.container(situation, start, reader)
             if isinstance(wish, Trouble):
-                troubles[start.container.name] = wish
+                wanted.troubles[start.container.name] = wish
             else:
-                writes += [*_outdated(start), self._wishes.create(wish)]
-        return writes, troubles
+                wanted.writes.extend([*_outdated(start), Create(wish)])
+        return wanted
+
+    def _add_sandbox(self, situation: Situation, reader: Reader, wanted: "_Wanted") -> None:
+        try:
+            wish = self._wishes.sandbox(situation.pod, reader)
+        except VolumeError as error:
+            metadata = situation.pod["metadata"]
+            key = Key(scheme.POD, metadata["namespace"], metadata["name"])
+            wanted.events.append(EventRecord(key, "Warning", "FailedMount", str(error)))
+            return
+        if situation.sandbox is not None:
+            wanted.writes.append(Delete(key_of_run(situation.sandbox)))
+        wanted.writes.append(Create(wish))
 
     def _others(self, key: Key, reader: Reader) -> Sequence[Obj]:
         """The other pods that this node holds."""
@@ -153,6 +157,15 @@ class LocalKubelet:
             waiting.pop(key, None)
         if not waiting:
             del self._troubled[key.namespace]
+
+
+class _Wanted(NamedTuple):
+    """What one look at a pod wants."""
+
+    writes: list[Write]
+    #: Why containers cannot be started that should be, by name.
+    troubles: dict[str, Trouble]
+    events: list[EventRecord]
 
 
 def _halted(halt: Halt) -> Write:

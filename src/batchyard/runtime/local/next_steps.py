@@ -22,6 +22,8 @@ BACKOFF_MIN: Final = 10 * SECOND
 BACKOFF_MAX: Final = 5 * MINUTE
 #: Containers that ran longer than this start again at once.
 _BACKOFF_FORGOTTEN: Final = 2 * BACKOFF_MAX
+#: When a sandbox is tried again that could not be made.
+SANDBOX_AGAIN_AFTER: Final = 5 * SECOND
 EXPIRED: Final = "DeadlineExceeded"
 
 
@@ -71,6 +73,8 @@ def next_steps(situation: Situation, now: Instant) -> Steps:
     sandbox = situation.sandbox
     if sandbox is not None and sandbox.phase == EXITED and any(each.runs for each in situation.containers):
         return _without_sandbox(situation, now)
+    if sandbox is not None and sandbox.phase == EXITED and sandbox.ended_at + SANDBOX_AGAIN_AFTER > now:
+        return Steps(look_again=sandbox.ended_at + SANDBOX_AGAIN_AFTER)
     if sandbox is None or sandbox.phase == EXITED:
         return Steps(makes_sandbox=True, look_again=_deadline(situation.pod))
     if sandbox.phase != READY:
@@ -153,7 +157,7 @@ def _started(pod: Obj, containers: Sequence[Container], now: Instant) -> Steps:
     """What may run is started, or again; what its probes gave up is stopped."""
     starts: list[Start] = []
     halts: list[Halt] = []
-    backoffs: Mapping[str, Duration] = MappingProxyType({})
+    backoffs: dict[str, Duration] = {}
     waits = [_deadline(pod)]
     for each in containers:
         last = each.last

@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Instant
 from batchyard.ports.machine import SANDBOX
+from batchyard.runtime.local.mounts import Mount
+from batchyard.runtime.local.plans import Plan
 
 API_VERSION: Final = "node.batchyard.dev/v1alpha1"
 READY: Final = "Ready"
@@ -98,14 +100,14 @@ def by_container(runs: Sequence[Run]) -> Mapping[str, Sequence[Run]]:
     return found
 
 
-def container_run(pod: Obj, spec: Mapping[str, Any]) -> Obj:
-    """The wish that a container be started."""
-    return _new(pod, f"{spec['container']}/{spec['attempt']}", spec)
+def run_wish(pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, Plan]) -> Obj:
+    """The wish that a container be started. What its mounts lead to is looked up where the volumes are."""
+    return {**_new(pod, f"{spec['container']}/{spec['attempt']}", spec), "mounts": mounts, "volumes": plans}
 
 
-def sandbox_run(pod: Obj, spec: Mapping[str, Any]) -> Obj:
-    """The wish that there be a sandbox for the containers of a pod."""
-    return _new(pod, SANDBOX, spec)
+def sandbox_wish(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, Plan]) -> Obj:
+    """The wish that there be a sandbox for the containers of a pod, with its volumes."""
+    return {**_new(pod, SANDBOX, spec), "volumes": plans}
 
 
 def stopped(run: Run, stop: Stop) -> Obj:

@@ -65,16 +65,10 @@ def status_of(seen: Seen, now: Instant) -> dict[str, Any]:
     return status
 
 
-def rejected(pod: Obj, reason: str, message: str, now: Instant) -> dict[str, Any]:
+def rejected(pod: Obj, said: Mapping[str, Any], now: Instant) -> dict[str, Any]:
     """The status of a pod that this machine does not take."""
-    return {
-        **(pod.get("status") or {}),
-        "phase": FAILED,
-        "reason": reason,
-        "message": message,
-        "startTime": format_time(now),
-        "qosClass": qos_class(pod["spec"]),
-    }
+    old = pod.get("status") or {}
+    return {**old, **said, "startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
 
 
 def backing_off(pod: Obj, container: str, wait: Duration) -> Trouble:

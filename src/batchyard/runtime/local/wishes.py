@@ -1,42 +1,92 @@
-"""What a kubelet wants of its machine for a pod: a sandbox, and the start of a container, in all that they need."""
+"""What a kubelet wants of its machine for a pod: a sandbox, and the starts of its containers, in all that they need."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchyard.api.meta import Obj
-from batchyard.ports.client import Create, Reader, Write
+from batchyard.api import quantity
+from batchyard.api.meta import Key, Obj
+from batchyard.api.scheme import NODE
+from batchyard.ports.client import Reader
+from batchyard.runtime.local.admission import Refusal, find_refusal
+from batchyard.runtime.local.container_run import Given, NodeSettings, container_run
+from batchyard.runtime.local.errors import ContainerError, InputError, VolumeError
+from batchyard.runtime.local.hostname import hostname_of
+from batchyard.runtime.local.images import ImageRow
 from batchyard.runtime.local.next_steps import Start
-from batchyard.runtime.local.runs import container_run, sandbox_run
+from batchyard.runtime.local.plans import Empty, Plan
+from batchyard.runtime.local.runs import run_wish, sandbox_wish
 from batchyard.runtime.local.situation import Situation
 from batchyard.runtime.local.status import Trouble
+from batchyard.runtime.local.volumes import Sources, Token, volume_plans
 
 
 class Wishes:
-    """See the module."""
+    """See the module. `token` gives tokens of ServiceAccounts."""
 
-    def refusal(self, pod: Obj, others: Sequence[Obj], reader: Reader) -> tuple[str, str] | None:
-        """Reason and message of why this node does not take a pod; None if it does."""
-        return None
+    def __init__(self, node: str, settings: NodeSettings, token: Token) -> None:
+        self._node = Key(NODE, "", node)
+        self._settings = settings
+        self._token = token
 
-    def sandbox(self, pod: Obj, reader: Reader) -> Obj | Trouble:
-        """The sandbox of a pod."""
-        spec: dict[str, Any] = {"kind": "sandbox", "hostname": pod["spec"].get("hostname") or pod["metadata"]["name"]}
-        return sandbox_run(pod, {**spec, "network": "pod"})
+    def refusal(self, pod: Obj, others: Sequence[Obj], reader: Reader) -> Refusal | None:
+        """Why this node does not take a pod; None if it does, or it is not known yet what it has."""
+        node = reader.get(self._node)
+        return None if node is None or "status" not in node else find_refusal(pod, node, others)
+
+    def sandbox(self, pod: Obj, reader: Reader) -> Obj:
+        """The sandbox of a pod; VolumeError where one of its volumes cannot be made."""
+        metadata, domain = pod["metadata"], self._settings.cluster_domain
+        plans = self._plans(pod, reader)
+        try:
+            names = hostname_of(pod, domain)
+        except InputError as error:
+            raise VolumeError("", str(error)) from error
+        searches = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
+        spec = {
+            "kind": "sandbox",
+            "hostname": names.name,
+            "names": [f"{names.name}.{names.domain}", names.name] if names.domain else [names.name],
+            "network": "node" if pod["spec"].get("hostNetwork") else "pod",
+            "searches": searches if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
+            "hostAliases": pod["spec"].get("hostAliases") or [],
+            "tmpfs": [
+                {"volume": name, "bytes": plan.size_bytes}
+                for name, plan in plans.items()
+                if isinstance(plan, Empty) and plan.is_memory
+            ],
+        }
+        return sandbox_wish(pod, spec, plans)
 
     def container(self, situation: Situation, start: Start, reader: Reader) -> Obj | Trouble:
-        """A start of a container."""
-        container = start.container.spec
-        spec: dict[str, Any] = {
-            "kind": "container",
-            "container": container["name"],
-            "attempt": start.attempt,
-            "restartsInRow": start.restarts_in_row,
-            "argv": [*(container.get("command") or ()), *(container.get("args") or ())],
-            "environment": {each["name"]: each.get("value", "") for each in container.get("env") or ()},
-            "image": {"name": container.get("image", ""), "machine": True},
-        }
-        return container_run(situation.pod, spec)
+        """A start of a container, or why it cannot be."""
+        pod, sandbox = situation.pod, situation.sandbox
+        assert sandbox is not None, "containers are started in a sandbox"
+        try:
+            plans = self._plans(pod, reader)
+            address = sandbox.status.get("address")
+            given = Given([address.partition("/")[0]] if address else [], plans)
+            run = container_run(pod, start.container.spec, start.attempt, given, self._settings, reader)
+        except ContainerError as error:
+            return Trouble(error.reason, error.message)
+        except VolumeError as error:
+            return Trouble("ContainerCreating", str(error))
+        spec = {**run.spec, "restartsInRow": start.restarts_in_row}
+        return run_wish(pod, spec, run.mounts, plans)
 
-    def create(self, wish: Obj) -> Write:
-        """The write that asks for it."""
-        return Create(wish)
+    def _plans(self, pod: Obj, reader: Reader) -> Mapping[str, Plan]:
+        return volume_plans(pod, Sources(reader, self._token, self._settings.host_paths))
+
+
+def settings_of(local: Mapping[str, Any]) -> NodeSettings:
+    """What `spec.local` of a Cluster says for all pods alike."""
+    rows = [
+        ImageRow(row["match"], row.get("environment", ""), row.get("root", ""), row.get("machine", False))
+        for row in local.get("images") or ()
+    ]
+    log = local.get("log") or {}
+    return NodeSettings(
+        rows,
+        tuple(local.get("hostPaths") or ()),
+        log_max_bytes=quantity.amount("memory", log.get("size", "10Mi")),
+        log_max_files=log.get("files", 5),
+    )
