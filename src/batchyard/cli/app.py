@@ -175,23 +175,23 @@ def guide(
 
 _DataDir: TypeAlias = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where all is kept.")]
 _DATA_DIR = Path(".batchyard")
+_Cluster: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The nodes there are: simulated pools, limits; `local`: this machine, for real."),
+]
+_Images: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--image", metavar="NAME=DIR", help="What stands for an image: a virtualenv, a root folder, / for the machine."
+    ),
+]
 
 
 @app.command()
 def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     data_dir: _DataDir = _DATA_DIR,
-    cluster: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The nodes there are: simulated pools, limits; `local`: this machine, for real."
-        ),
-    ] = None,
-    image: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=DIR", help="What stands for an image here: a virtualenv, a root folder, or / for the machine."
-        ),
-    ] = None,
+    cluster: _Cluster = None,
+    image: _Images = None,
     speed: Annotated[
         float, typer.Option(parser=_speed, metavar="FACTOR", show_default="1x", help="How fast time runs: 1x, 60x.")
     ] = 1.0,

@@ -32,6 +32,8 @@ _COMPONENTS: Final = {
     "jobset": "jobset.x-k8s.io/jobset-kueue-controller",
     "jobset-controller": "jobset",
     "kubelets": "kubelet",
+    "local-kubelet": "kubelet",
+    "local-node": "kubelet",
     "node-agents": "kubelet",
     "node-health": "node-controller",
     "placement": "default-scheduler",

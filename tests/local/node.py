@@ -1,0 +1,57 @@
+"""A platform whose one node is this machine, and what it leaves behind."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+from live.running import Running
+
+PATIENCE = "--timeout=60s"
+OPTIONS = ("--cluster", "local", "--image", "machine=/")
+
+
+def programs_of(folder: Path) -> list[int]:
+    """The processes of the programs that work in the node's folder of a data directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and f"{folder / 'node'}\0".encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+@contextmanager
+def local_platform(folder: Path, *options: str) -> Iterator[Running]:
+    """A platform with this machine as its node; whatever of it still runs at the end is killed."""
+    try:
+        with Running(folder, *OPTIONS, *options) as platform:
+            yield platform
+    finally:
+        for pid in programs_of(folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, SIGKILL)
+
+
+def script(name: str, text: str, **spec: Any) -> str:
+    """The manifest of a pod that runs a script of the shell, once if nothing else is said."""
+    container = {"name": "main", "image": "machine", "command": ["sh", "-c", text]}
+    container |= spec.pop("container", {})
+    whole = {"restartPolicy": "Never", "containers": [container], **spec}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole})
+
+
+def wait_for(platform: Running, name: str, phase: str) -> None:
+    """Until a pod is in that phase."""
+    platform.kubectl("wait", f"pod/{name}", f"--for=jsonpath={{.status.phase}}={phase}", PATIENCE)
+
+
+def ended(platform: Running, name: str) -> dict[str, Any]:
+    """How the one container of a pod ended."""
+    state: dict[str, Any] = json.loads(
+        platform.kubectl("get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].state.terminated}")
+    )
+    return state

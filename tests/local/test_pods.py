@@ -1,0 +1,88 @@
+"""Pods that are processes of this machine, as kubectl sees them."""
+
+import json
+from collections.abc import Iterator
+
+import shutil
+
+import pytest
+
+from live.running import Running
+from local.node import PATIENCE, ended, local_platform, programs_of, script, wait_for
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One platform for the tests of this module."""
+    with local_platform(tmp_path_factory.mktemp("platform")) as started:
+        started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
+        yield started
+
+
+def test_this_machine_is_a_node_with_what_it_has(platform: Running) -> None:
+    nodes = json.loads(platform.kubectl("get", "nodes", "-o", "json"))["items"]
+    assert len(nodes) == 1
+    assert int(nodes[0]["status"]["capacity"]["cpu"]) >= 1
+    assert nodes[0]["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("batchyard://")
+
+
+def test_a_pod_runs_to_its_end_and_its_log_is_kept(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=script("good", "echo one; echo two >&2"))
+    wait_for(platform, "good", "Succeeded")
+    assert sorted(platform.kubectl("logs", "good").splitlines()) == ["one", "two"]
+    assert (ended(platform, "good")["exitCode"], ended(platform, "good")["reason"]) == (0, "Completed")
+
+
+def test_the_exit_code_of_a_pod_is_told(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=script("bad", "exit 7"))
+    wait_for(platform, "bad", "Failed")
+    assert (ended(platform, "bad")["exitCode"], ended(platform, "bad")["reason"]) == (7, "Error")
+
+
+def test_a_log_is_followed_to_its_end(platform: Running) -> None:
+    told = "for i in 1 2 3; do echo $i; sleep 0.3; done"
+    platform.kubectl("create", "-f", "-", sent=script("told", told))
+    platform.kubectl("wait", "pod/told", "--for=condition=ContainersReady", PATIENCE)
+    assert platform.kubectl("logs", "-f", "told").split() == ["1", "2", "3"]
+
+
+def test_a_job_completes(platform: Running) -> None:
+    platform.kubectl("create", "job", "sums", "--image=machine", "--", "sh", "-c", "echo $((6 * 7))")
+    platform.kubectl("wait", "job/sums", "--for=condition=Complete", PATIENCE)
+    assert platform.kubectl("logs", "job/sums") == "42\n"
+
+
+def test_who_is_deleted_may_end_well(platform: Running) -> None:
+    text = "trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    platform.kubectl("create", "-f", "-", sent=script("kind", text, terminationGracePeriodSeconds=30))
+    wait_for(platform, "kind", "Running")
+    platform.kubectl("delete", "pod", "kind", PATIENCE)
+    assert "not found" in platform.kubectl("get", "pod", "kind", fails=True)
+
+
+def test_an_image_that_nothing_stands_for_is_said(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=script("strange", "true", container={"image": "nobody/knows:1"}))
+    waiting = "{.status.containerStatuses[0].state.waiting.%s}"
+    platform.kubectl("wait", "pod/strange", f"--for=jsonpath={waiting % 'reason'}=ErrImagePull", PATIENCE)
+    told = platform.kubectl("get", "pod", "strange", "-o", f"jsonpath={waiting % 'message'}")
+    assert "--image 'nobody/knows:1=DIRECTORY'" in told
+    platform.kubectl("delete", "pod", "strange", PATIENCE)
+
+
+def test_what_runs_outlives_the_platform(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder, text = tmp_path_factory.mktemp("killed"), "echo begun; sleep 3; echo done; exit 5"
+    with local_platform(folder) as platform:
+        platform.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
+        platform.kubectl("create", "-f", "-", sent=script("long", text))
+        wait_for(platform, "long", "Running")
+        platform.kill()
+        assert programs_of(folder)
+        with local_platform(folder) as again:
+            wait_for(again, "long", "Failed")
+            assert again.kubectl("logs", "long").split() == ["begun", "done"]
+            assert ended(again, "long")["exitCode"] == 5
+            assert (
+                again.kubectl("get", "pod", "long", "-o", "jsonpath={.status.containerStatuses[0].restartCount}") == "0"
+            )
