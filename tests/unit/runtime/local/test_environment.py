@@ -142,7 +142,8 @@ def test_what_is_optional_may_be_missing_and_leaves_what_was_there() -> None:
 
 
 def test_whole_config_maps_come_in_order_with_a_prefix_and_before_single_variables() -> None:
-    shelf = Shelf(config_map("one", **{"a.b": "1", "same": "1"}), secret("two", same=b"2"))
+    entries: dict[str, Any] = {"a.b": "1", "same": "1"}
+    shelf = Shelf(config_map("one", **entries), secret("two", same=b"2"))
     source = [{"configMapRef": {"name": "one"}, "prefix": "P_"}, {"configMapRef": {"name": "one"}}]
     found = variables({"name": "a.b", "value": "own"}, reader=shelf, envFrom=[*source, {"secretRef": {"name": "two"}}])
     assert found == {"P_a.b": "1", "P_same": "1", "a.b": "own", "same": "2"}

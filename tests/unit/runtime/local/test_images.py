@@ -1,0 +1,73 @@
+"""Which environment of this machine stands for an image."""
+
+import pytest
+
+from batchyard.runtime.local.errors import ContainerError
+from batchyard.runtime.local.images import ImageRow, backing_off, image_place, matches
+
+ROWS = [
+    ImageRow("python:3.*", environment="/venvs/python"),
+    ImageRow("registry.example.com/*", root="/images/ours"),
+    ImageRow("busybox", machine=True),
+]
+
+
+def refused(image: str) -> ContainerError:
+    with pytest.raises(ContainerError) as caught:
+        image_place(image, ROWS)
+    return caught.value
+
+
+def test_the_first_row_that_matches_says_what_stands_for_an_image() -> None:
+    assert image_place("python:3.11", ROWS) == {"name": "python:3.11", "environment": "/venvs/python"}
+    name = "registry.example.com/team/train@sha256:" + "a" * 64
+    assert image_place(name, ROWS) == {"name": name, "root": "/images/ours"}
+    assert image_place("busybox", ROWS) == {"name": "busybox", "machine": True}
+    assert image_place("busybox", [ImageRow("*", root="/first"), *ROWS])["root"] == "/first"
+
+
+@pytest.mark.parametrize(
+    "image", ["busybox", "busybox:latest", "docker.io/library/busybox", "docker.io/busybox:latest"]
+)
+@pytest.mark.parametrize("pattern", ["busybox", "docker.io/library/busybox:latest", "busy*", "index.docker.io/busybox"])
+def test_what_names_leave_out_makes_no_difference(image: str, pattern: str) -> None:
+    assert matches(image, pattern)
+
+
+@pytest.mark.parametrize("image", ["busybox:1.36", "quay.io/busybox", "library/busybox", "Busybox"])
+def test_other_images_are_others(image: str) -> None:
+    assert not matches(image, "busybox")
+
+
+def test_an_image_that_nothing_stands_for_is_not_pulled() -> None:
+    error = refused("train:1")
+    assert error.reason == "ErrImagePull"
+    assert error.message == (
+        'nothing on this machine stands for image "train:1":'
+        " map it with --image 'train:1=DIRECTORY' or in spec.local.images of the Cluster"
+    )
+    waiting = backing_off("train:1", error)
+    assert waiting.reason == "ImagePullBackOff"
+    assert waiting.message == f'Back-off pulling image "train:1": ErrImagePull: {error.message}'
+
+
+@pytest.mark.parametrize(
+    ("image", "why"),
+    [
+        ("a b", "invalid reference format"),
+        ("", "invalid reference format"),
+        ("python:", "invalid reference format"),
+        ("Python", "invalid reference format: repository name (library/Python) must be lowercase"),
+        ("quay.io/Team/x:Tag", "invalid reference format: repository name (Team/x) must be lowercase"),
+    ],
+)
+def test_what_is_no_name_is_told(image: str, why: str) -> None:
+    error = refused(image)
+    assert error.reason == "InvalidImageName"
+    parsed = f'couldn\'t parse image name "{image}": {why}'
+    assert error.message == f'Failed to apply default image tag "{image}": {parsed}'
+
+
+@pytest.mark.parametrize("image", ["localhost:5000/a/b:T-1", "a/b_c/d--e", "Host.io/a", "a@sha256:" + "0" * 64])
+def test_names_of_all_forms_are_names(image: str) -> None:
+    assert refused(image).reason == "ErrImagePull"

@@ -1,0 +1,119 @@
+"""Who a container runs as, and what it cannot be given."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from batchyard.runtime.local.errors import ContainerError
+from batchyard.runtime.local.security import ROOT, User, refuse_what_cannot_be, user_of
+from unit.runtime.local.local_make import NOTHING, Shelf, container, pod
+
+ANYBODY = User(1000, 100)
+
+
+def user(
+    own: Mapping[str, Any] | None = None, of_pod: Mapping[str, Any] | None = None, default: User = ANYBODY
+) -> dict[str, Any] | None:
+    """The user of a container with these security contexts."""
+    only = container(securityContext=own)
+    return user_of(pod(only, securityContext=of_pod), only, default)
+
+
+def refused(only: Mapping[str, Any], reader: Shelf = NOTHING, **spec: Any) -> tuple[str, str]:
+    with pytest.raises(ContainerError) as caught:
+        refuse_what_cannot_be(pod(only, **spec), only, reader)
+    return caught.value.reason, caught.value.message
+
+
+def test_who_says_nothing_runs_as_whoever_it_is() -> None:
+    assert user() is None
+    assert user({"runAsUser": None}, {"fsGroupChangePolicy": "Always"}) is None
+
+
+def test_the_container_says_it_before_the_pod() -> None:
+    assert user({"runAsUser": 7}, {"runAsUser": 8, "runAsGroup": 9}) == {"uid": 7, "gid": 9}
+
+
+def test_who_names_a_user_without_a_group_has_roots() -> None:
+    assert user({"runAsUser": 7}) == {"uid": 7, "gid": 0}
+    assert user({"runAsGroup": 7}) == {"uid": 1000, "gid": 7}
+
+
+def test_groups_of_the_pod_come_on_top() -> None:
+    of_pod = {"fsGroup": 2000, "supplementalGroups": [3000, 2000]}
+    assert user(None, of_pod) == {"uid": 1000, "gid": 100, "groups": [2000, 3000]}
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({"runAsUser": 0}, "container's runAsUser breaks non-root policy"),
+        ({}, "container has runAsNonRoot and image will run as root"),
+    ],
+)
+def test_who_must_not_be_root_is_refused_as_root(own: Mapping[str, Any], told: str) -> None:
+    with pytest.raises(ContainerError) as caught:
+        user(own, {"runAsNonRoot": True}, ROOT)
+    assert caught.value.reason == "CreateContainerConfigError"
+    assert caught.value.message == f'{told} (pod: "pod_team(uid-pod)", container: main)'
+
+
+def test_who_must_not_be_root_may_be_somebody() -> None:
+    assert user({"runAsNonRoot": True}) is None
+    assert user({"runAsUser": 7}, {"runAsNonRoot": True}, ROOT) == {"uid": 7, "gid": 0}
+    assert user({"runAsNonRoot": False}, {"runAsNonRoot": True}, ROOT) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"securityContext": {"privileged": True}}, "privileged"),
+        ({"securityContext": {"capabilities": {"add": ["SYS_ADMIN", "NET_RAW"]}}}, "capabilities SYS_ADMIN, NET_RAW"),
+        ({"securityContext": {"procMount": "Unmasked"}}, "procMount Unmasked"),
+        ({"securityContext": {"seccompProfile": {"type": "Localhost"}}}, "seccompProfile of type Localhost"),
+        ({"securityContext": {"appArmorProfile": {"type": "Localhost"}}}, "appArmorProfile of type Localhost"),
+        ({"volumeDevices": [{"name": "disk", "devicePath": "/dev/x"}]}, "volumeDevices disk"),
+        ({"resources": {"claims": [{"name": "gpu"}]}}, "resources.claims"),
+        ({"lifecycle": {"stopSignal": "SIGUSR1"}}, "stopSignal SIGUSR1"),
+        ({"ports": [{"containerPort": 80, "hostPort": 8080}]}, "hostPort 8080 without hostNetwork"),
+    ],
+)
+def test_what_a_container_cannot_be_given_is_told(fields: Mapping[str, Any], told: str) -> None:
+    assert refused(container(**fields)) == ("CreateContainerConfigError", f"cannot be given here: {told}")
+
+
+@pytest.mark.parametrize("field", ["hostPID", "hostIPC", "shareProcessNamespace"])
+def test_what_a_pod_cannot_be_given_is_told(field: str) -> None:
+    spec: dict[str, Any] = {field: True}
+    assert refused(container(), **spec)[1] == f"cannot be given here: {field}"
+
+
+def test_all_that_cannot_be_given_is_told_at_once() -> None:
+    context = {"sysctls": [{"name": "net.core.somaxconn", "value": "9"}]}
+    told = refused(container(securityContext={"privileged": True}), hostPID=True, securityContext=context)[1]
+    assert told == "cannot be given here: hostPID; sysctls net.core.somaxconn; privileged"
+
+
+def test_what_asks_for_no_more_than_there_is_is_fine() -> None:
+    own = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "privileged": False,
+    }
+    ports = [{"containerPort": 80, "hostPort": 80}]
+    only = container(securityContext=own, ports=ports, lifecycle={"preStop": {"sleep": {"seconds": 1}}})
+    context = {"seccompProfile": {"type": "Unconfined"}, "seLinuxOptions": {"level": "s0"}}
+    refuse_what_cannot_be(pod(only, hostNetwork=True, hostPID=False, securityContext=context), only, NOTHING)
+
+
+def test_a_runtime_class_may_not_stand_for_other_isolation() -> None:
+    def named(name: str, handler: str) -> Mapping[str, Any]:
+        return {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler}
+
+    shelf = Shelf(named("gpu", "nvidia"), named("sandboxed", "runsc"))
+    refuse_what_cannot_be(pod(runtimeClassName="gpu"), container(), shelf)
+    told = refused(container(), shelf, runtimeClassName="sandboxed")
+    assert told == ("CreateContainerError", 'no runtime for "runsc" is configured')
+    assert refused(container(), shelf, runtimeClassName="no")[1] == 'RuntimeClass "no" not found'
