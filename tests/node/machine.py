@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 from batchyard.node import clock, folder
 
 PATIENCE_SECONDS = 20.0
+#: Somebody without any privilege, and without an account.
+ORDINARY_USER = 54321
 POD = {"uid": "u", "namespace": "default", "name": "p"}
 
 
@@ -106,10 +110,27 @@ class Machine:
         """A spawner that is ready to take wishes."""
         (self.root / "features.json").unlink(missing_ok=True)
         environment = {"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": self.without}
-        argv = [sys.executable, "-I", "-m", "batchyard.node.spawner", str(self.root)]
-        started = subprocess.Popen(argv, env=environment, user=self.user, group=self.user)
+        started = subprocess.Popen([sys.executable, "-I", *self._program(), str(self.root)], env=environment)
         until(lambda: (self.root / "features.json").exists() or started.poll() is not None, "the spawner's start")
         return started
+
+    def _program(self) -> list[str]:
+        """The spawner. An ordinary user may not be let at this interpreter, so he takes over what has been read.
+
+        Linux takes from who changed his user the right to his own files in /proc; an exec would give it back.
+        """
+        if self.user is None:
+            return ["-m", "batchyard.node.spawner"]
+        become = f"os.setgroups([]); os.setgid({self.user}); os.setuid({self.user}); ctypes.CDLL(None).prctl(4, 1)"
+        main = "from batchyard.node.spawner import main"
+        return ["-c", f"import ctypes, os, sys; {main}; {become}; sys.exit(main(sys.argv))"]
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """What the spawner says that it can do here."""
+        told = json.loads((self.root / "features.json").read_text())
+        assert isinstance(told, dict)
+        return told
 
     def ask(self, path: str) -> None:
         """Send the name of a run to the spawner."""
@@ -124,21 +145,32 @@ class Machine:
 
     def write(self, path: str, spec: dict[str, Any]) -> Path:
         """Write a wish; the run's folder."""
-        run = self.root / path
-        made = run
-        while made != self.root and not made.exists():
-            made = made.parent
-        run.mkdir(parents=True)
-        (run.parents[2] / "logs").mkdir(exist_ok=True)
+        pod = "/".join(path.split("/")[:2])
+        run = self.make(path)
+        self.make(f"{pod}/logs")
         (run / "spec.json").write_text(json.dumps(spec))
-        self.hand_over()
+        self._hand_over(run / "spec.json")
         return run
 
-    def hand_over(self) -> None:
-        """Give what is in the folder to the user as whom the node works."""
+    def make(self, path: str, mode: int = 0o700) -> Path:
+        """Make a folder, and those it lies in, as the user's who the node works as."""
+        made = self.root / path
+        if not made.exists():
+            self.make(str(made.parent.relative_to(self.root)))
+            made.mkdir()
+            made.chmod(mode)
+            self._hand_over(made)
+        return made
+
+    def _hand_over(self, place: Path) -> None:
         if self.user is not None:
-            for place in (self.root, *self.root.rglob("*")):
-                os.chown(place, self.user, self.user, follow_symlinks=False)
+            os.chown(place, self.user, self.user)
+
+    def sandbox(self, pod: str = "u", **fields: Any) -> Path:
+        """A sandbox that is ready; its folder."""
+        run = self.wish(f"pods/{pod}/sandbox", sandbox(**fields))
+        assert reached(run, "Ready")
+        return run
 
     def start(self, spec: dict[str, Any], pod: str = "u") -> Path:
         """Ask for a container's run; its folder."""
@@ -161,8 +193,8 @@ class Machine:
     def stop(self, run: Path, grace: float = 30.0) -> None:
         """Tell a run to end."""
         (run / "stop.json.new").write_text(json.dumps({"at": clock.now(), "grace": grace, "why": "test"}))
+        self._hand_over(run / "stop.json.new")
         (run / "stop.json.new").rename(run / "stop.json")
-        self.hand_over()
         os.kill(state(run)["keeper"], signal.SIGTERM)
 
     def processes(self) -> list[int]:
@@ -223,14 +255,18 @@ def reached(run: Path, phase: str) -> dict[str, Any]:
 
 
 @contextmanager
-def machine(root: Path, without: str = "", user: int | None = None) -> Iterator[Machine]:
-    """A node in a folder; when it is given back it is ended, and nothing of it may be left."""
+def machine(without: str = "", user: int | None = None) -> Iterator[Machine]:
+    """A node in a folder of its own; when it is given back it is ended, and nothing of it may be left."""
+    root = Path(mkdtemp(prefix="node-"))
+    if user is not None:
+        os.chown(root, user, user)
     made = Machine(root, without, user)
     try:
         yield made
         made.end()
     finally:
         made.close()
+    rmtree(root)
 
 
 def _is_left(run: Path) -> bool:

@@ -25,13 +25,13 @@ def below(root: int) -> list[int]:
     found: list[int] = []
     waiting = [root]
     while waiting:
-        children = _children(waiting.pop())
-        found += [pid for pid in children if not _is_dead(pid)]
-        waiting += children
+        forked = children(waiting.pop())
+        found += [pid for pid in forked if not _is_dead(pid)]
+        waiting += forked
     return found
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """What all threads of a process have forked and not reaped."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")

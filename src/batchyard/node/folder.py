@@ -60,6 +60,26 @@ def remove(folder: int, name: str) -> None:
         return
 
 
+def remove_tree(folder: int, name: str) -> None:
+    """Remove a folder and all that is in it, as far as that can be done. No link is followed."""
+    path = f"/proc/self/fd/{folder}/{name}"
+    for _, folders, files, here in os.fwalk(path, topdown=False, follow_symlinks=False):
+        for file in files:
+            remove(here, file)
+        for below in folders:
+            _remove_folder(here, below)
+    _remove_folder(folder, name)
+
+
+def _remove_folder(base: int, name: str) -> None:
+    try:
+        os.rmdir(name, dir_fd=base)
+    except NotADirectoryError:
+        remove(base, name)
+    except OSError:
+        return
+
+
 def lock(folder: int, name: str) -> int | None:
     """Take the lock of that name: what holds it, as long as it is open. None where somebody else has it."""
     held = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)

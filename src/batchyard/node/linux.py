@@ -2,17 +2,21 @@
 
 import ctypes
 import os
+import signal
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+NEWNS = 0x00020000
+NEWUTS = 0x04000000
+NEWIPC = 0x08000000
+NEWUSER = 0x10000000
+NEWNET = 0x40000000
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-
-def _checked(result: int) -> None:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+_MS_REC = 0x4000
+_MS_SLAVE = 0x80000
 
 
 def adopt_orphans() -> None:
@@ -20,6 +24,48 @@ def adopt_orphans() -> None:
     _checked(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
-def die_with_parent(signal: int) -> None:
+def die_with_parent(number: int) -> None:
     """Be sent the signal when the process that forked this one ends."""
-    _checked(_LIBC.prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0))
+    _checked(_LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0))
+
+
+def unshare(namespaces: int) -> None:
+    """Enter new namespaces."""
+    _checked(_LIBC.unshare(namespaces))
+
+
+def enter(process: int, namespaces: int) -> None:
+    """Enter the namespaces of a process, given as a file of `os.pidfd_open`."""
+    _checked(_LIBC.setns(process, namespaces))
+
+
+def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0) -> None:
+    """Mount a filesystem."""
+    _checked(_LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
+
+
+def keep_mounts_to_oneself() -> None:
+    """Let what is mounted from now on be seen in this mount namespace alone."""
+    mount("none", "/", "none", flags=_MS_REC | _MS_SLAVE)
+
+
+def become_root_of_a_user_namespace() -> None:
+    """Enter new user and mount namespaces, and be root there: outside still who this process was."""
+    user, group = os.geteuid(), os.getegid()
+    unshare(NEWUSER | NEWNS)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
+            file.write(text)
+    keep_mounts_to_oneself()
+
+
+def default_signals() -> None:
+    """Let signals do again what they do by default, before another program takes the place of this one."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _checked(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

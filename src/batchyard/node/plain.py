@@ -13,7 +13,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
-from batchyard.node import descendants, linux
+from batchyard.node import descendants, linux, words
 
 
 class Command(NamedTuple):
@@ -38,7 +38,7 @@ def warden(command: Command, status: int) -> NoReturn:
     os.close(failing)
     error = os.read(fails, 4096)
     if error:
-        os.write(status, json.dumps({"error": error.decode()}).encode() + b"\n")
+        os.write(status, json.dumps({"error": words.start_error(error.decode())}).encode() + b"\n")
     else:
         os.write(status, json.dumps({"child-pid": child}).encode() + b"\n")
         code = _ended(child)
@@ -50,22 +50,28 @@ def warden(command: Command, status: int) -> NoReturn:
 def _execute(command: Command, failing: int) -> NoReturn:
     """Become the command, or say why not."""
     try:
-        os.setsid()
-        for limit, most in command.limits.items():
-            resource.setrlimit(limit, (most, most))
-        if command.user:
-            os.setgroups([])
-            os.setgid(command.user[1])
-            os.setuid(command.user[0])
-        os.makedirs(command.folder, exist_ok=True)
-        os.chdir(command.folder)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        os.execvpe(command.argv[0], list(command.argv), dict(command.environment))
+        _prepare(command)
     except (OSError, ValueError) as failure:
-        why = failure.strerror if isinstance(failure, OSError) else str(failure)
-        os.write(failing, str(why).lower().encode())
-    os._exit(128)
+        os.write(failing, str(failure).encode())
+        os._exit(1)
+    try:
+        os.execvpe(command.argv[0], list(command.argv), dict(command.environment))
+    except OSError as failure:
+        os.write(failing, words.not_executed(command.argv[0], failure.errno or 0).encode())
+    os._exit(1)
+
+
+def _prepare(command: Command) -> None:
+    os.setsid()
+    for limit, most in command.limits.items():
+        resource.setrlimit(limit, (most, most))
+    if command.user:
+        os.setgroups([])
+        os.setgid(command.user[1])
+        os.setuid(command.user[0])
+    os.makedirs(command.folder, exist_ok=True)
+    os.chdir(command.folder)
+    linux.default_signals()
 
 
 def _ended(child: int) -> int:

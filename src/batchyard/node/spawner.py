@@ -10,7 +10,8 @@ import socket
 import sys
 from typing import NoReturn
 
-from batchyard.node import folder, keeper, linux, sandbox
+from batchyard.node import features, folder, keeper, linux, sandbox
+from batchyard.node.features import Features
 from batchyard.node.run import Run
 
 _KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep}
@@ -18,6 +19,8 @@ _KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep}
 
 def main(arguments: list[str]) -> int:
     """Serve the node in a folder; the exit status."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    found = features.look(features.named_in("BATCHYARD_NODE_WITHOUT"))
     node = folder.open_folder(arguments[1])
     held = folder.lock(node, "spawner.lock")
     if held is None:
@@ -29,7 +32,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
-    folder.write_json(node, "features.json", {"spawner": os.getpid()})
+    folder.write_json(node, "features.json", features.told(found))
     gc.collect()
     gc.freeze()
     while True:
@@ -37,7 +40,7 @@ def main(arguments: list[str]) -> int:
         if os.fork() == 0:
             os.close(held)
             wishes.close()
-            _keep(node, path)
+            _keep(node, path, found)
 
 
 def _listen(node: int) -> socket.socket:
@@ -52,11 +55,15 @@ def _end(*_: object) -> NoReturn:
     sys.exit(0)
 
 
-def _keep(node: int, path: str) -> NoReturn:
+def _keep(node: int, path: str, found: Features) -> NoReturn:
     """Be the keeper of a run, in a session of one's own, until it has ended."""
     code = 1
     try:
         os.setsid()
+        nothing = os.open("/dev/null", os.O_RDWR)
+        for file in range(3):
+            os.dup2(nothing, file)
+        os.close(nothing)
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGCHLD):
@@ -64,7 +71,7 @@ def _keep(node: int, path: str) -> NoReturn:
         linux.adopt_orphans()
         run = Run(node, path)
         if run.claim():
-            _KEEPERS[run.spec["kind"]](run)
+            _KEEPERS[run.spec["kind"]](run, found)
         code = 0
     except (OSError, KeyError, ValueError, TypeError) as failure:
         folder.complain(node, f"{path}: {failure!r}")

@@ -1,0 +1,98 @@
+"""bubblewrap's command line for a container: what it sees of this machine, and what it has for itself."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from batchyard.node import images
+
+
+class Places(NamedTuple):
+    """Absolute paths of folders: of the pod, its sandbox, the run."""
+
+    pod: str
+    sandbox: str
+    run: str
+
+
+#: Folders that a container has for itself where its image has none, and who may write there.
+_OWN = {"/tmp": "1777", "/var": "0755", "/var/tmp": "1777", "/run": "0755", "/root": "0700"}
+
+
+class BadMountError(ValueError):
+    """What is to be mounted lies elsewhere than it says."""
+
+
+def options(spec: Mapping[str, Any], places: Places, environment: Mapping[str, str]) -> list[str]:
+    """All options but `--json-status-fd`. BadMountError where a volume's folder leads out of the volume."""
+    return [
+        "--die-with-parent",
+        "--new-session",
+        "--unshare-pid",
+        "--cap-drop",
+        "ALL",
+        *_user(spec["user"]),
+        *_root(spec["image"], places),
+        *_devices(spec["devices"]),
+        *_settings(places),
+        *_mounts(spec["mounts"], places),
+        *_termination_log(spec["terminationMessagePath"], places),
+        *_folder(spec["workingDir"]),
+        *(["--remount-ro", "/"] if spec["readOnlyRoot"] else []),
+        *(part for name, value in environment.items() for part in ("--setenv", name, value)),
+    ]
+
+
+def _user(user: Mapping[str, int] | None) -> list[str]:
+    """Another user lives in a user namespace of his own: outside he is who runs the node, without any privilege."""
+    return ["--unshare-user", "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
+
+
+def _root(image: Mapping[str, Any], places: Places) -> list[str]:
+    """The root filesystem. What is written there lies in the run's folder, and goes with the run."""
+    root = ["--bind", f"{places.run}/root", "/"]
+    if image.get("root"):
+        return root
+    own = [part for place, mode in _OWN.items() for part in ("--perms", mode, "--dir", place)]
+    return [*root, *own, *images.files(image)]
+
+
+def _devices(devices: Sequence[str]) -> list[str]:
+    """/proc, /sys and the usual devices, and those that the container is given."""
+    given = [part for device in devices for part in ("--dev-bind", device, device)]
+    return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *given]
+
+
+def _settings(places: Places) -> list[str]:
+    """The names that the pod knows, as its sandbox wrote them."""
+    named = ((f"{places.sandbox}/{name}", f"/etc/{name}") for name in ("hosts", "hostname", "resolv.conf"))
+    return [part for source, target in named for part in ("--bind", source, target)]
+
+
+def _mounts(mounts: Sequence[Mapping[str, Any]], places: Places) -> list[str]:
+    """The volumes, those first that others are mounted into."""
+    found: list[str] = []
+    for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
+        kind = "--ro-bind" if mount["readOnly"] else "--bind"
+        found += [kind, _source(mount["source"], places), mount["target"]]
+    return found
+
+
+def _source(source: str, places: Places) -> str:
+    """The path of what is mounted. Nothing in a volume, which containers write, may lead out of it."""
+    if source.startswith("/"):
+        return source
+    volume = os.path.realpath("/".join([places.pod, *source.split("/")[:2]]))
+    path = os.path.realpath(f"{places.pod}/{source}")
+    if path != volume and not path.startswith(f"{volume}/"):
+        raise BadMountError(f"{source} leads out of its volume")
+    return path
+
+
+def _termination_log(path: str, places: Places) -> list[str]:
+    return ["--bind", f"{places.run}/termination-log", path] if path else []
+
+
+def _folder(folder: str | None) -> list[str]:
+    """The working directory, made where it is not there, as runtimes do."""
+    return ["--dir", folder, "--chdir", folder] if folder else ["--chdir", "/"]

@@ -1,0 +1,109 @@
+"""What this machine can do for pods, tried and not guessed; and what to do about what it cannot."""
+
+import os
+import signal
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from batchyard.node import linux
+
+
+class Features(NamedTuple):
+    """What the programs of a node may use."""
+
+    is_root: bool
+    #: Namespaces can be made: because this is root, or in a user namespace of the spawner's own.
+    namespaces: bool
+    #: The spawner has made itself a user namespace.
+    user_namespace: bool
+    #: The path of bubblewrap, if it works here.
+    bubblewrap: str | None
+    bubblewrap_version: str | None
+
+
+def look(without: Collection[str]) -> Features:
+    """Find out what works, and enter a user namespace where that is needed."""
+    is_root = os.geteuid() == 0
+    namespaces = works(_make_namespaces)
+    user_namespace = not namespaces and "userns" not in without and works(_make_user_namespace)
+    if user_namespace:
+        linux.become_root_of_a_user_namespace()
+        namespaces = True
+    bubblewrap = None if "bubblewrap" in without or not namespaces else _program("bwrap")
+    version = _version(bubblewrap) if bubblewrap else None
+    return Features(is_root, namespaces, user_namespace, bubblewrap if version else None, version)
+
+
+def told(found: Features) -> dict[str, object]:
+    """The same as the platform is told it."""
+    return {
+        "spawner": os.getpid(),
+        "isRoot": found.is_root,
+        "userNamespaces": found.user_namespace,
+        "bubblewrap": found.bubblewrap_version,
+        "podNetwork": False,
+        "cgroups": None,
+        "missing": [],
+    }
+
+
+def named_in(environment: str) -> list[str]:
+    """What an environment variable says to do without."""
+    return os.environ.get(environment, "").replace(",", " ").split()
+
+
+def works(trial: Callable[[], None]) -> bool:
+    """Whether something can be done, tried in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(10)
+            trial()
+            code = 0
+        except OSError:
+            code = 1
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _make_namespaces() -> None:
+    linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
+    linux.keep_mounts_to_oneself()
+
+
+def _make_user_namespace() -> None:
+    linux.become_root_of_a_user_namespace()
+    _make_namespaces()
+
+
+def _program(name: str) -> str | None:
+    """Where a program lies."""
+    paths = (f"{folder}/{name}" for folder in os.get_exec_path())
+    return next((path for path in paths if os.access(path, os.X_OK)), None)
+
+
+def _version(bubblewrap: str) -> str | None:
+    """The version of bubblewrap, where it can do here what containers need."""
+    trial = ["--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL", "true"]
+    if _output([bubblewrap, "--die-with-parent", *trial]) is None:
+        return None
+    return (_output([bubblewrap, "--version"]) or "").split()[-1]
+
+
+def _output(argv: list[str]) -> str | None:
+    """What a command writes; None where it fails."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writes, 1)
+        os.dup2(os.open("/dev/null", os.O_RDWR), 2)
+        try:
+            os.execv(argv[0], argv)
+        finally:
+            os._exit(1)
+    os.close(writes)
+    with open(reads, encoding="utf-8") as output:
+        text = output.read()
+    return text if os.waitpid(child, 0)[1] == 0 else None

@@ -1,0 +1,105 @@
+"""What an image stands for on this machine: the files a container sees, and the environment it brings.
+
+`machine`: the programs of this machine, read-only. `environment`: the same and a Python environment, at its own path.
+`root`: a folder that holds a whole root filesystem.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+#: Folders of the machine that are its programs. Some are links into /usr, and stay so.
+_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+
+#: What of /etc programs need to work, and tells nothing that is secret.
+_SETTINGS = (
+    "alternatives",
+    "bash.bashrc",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "debian_version",
+    "fonts",
+    "gai.conf",
+    "glvnd",
+    "group",
+    "host.conf",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "localtime",
+    "magic",
+    "mime.types",
+    "mtab",
+    "nsswitch.conf",
+    "OpenCL",
+    "os-release",
+    "passwd",
+    "pki",
+    "profile",
+    "profile.d",
+    "protocols",
+    "services",
+    "shells",
+    "ssl",
+    "terminfo",
+    "timezone",
+    "vulkan",
+)
+
+
+def environment(image: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that an image brings."""
+    venv = image.get("environment")
+    return {"PATH": f"{venv}/bin:{_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _PATH}
+
+
+def files(image: Mapping[str, Any]) -> list[str]:
+    """The options by which bubblewrap gives a container the files of this machine that its image stands for."""
+    options: list[str] = []
+    for place in _PROGRAMS:
+        if os.path.islink(place):
+            options += ["--symlink", os.readlink(place), place]
+        elif os.path.isdir(place):
+            options += ["--ro-bind", place, place]
+    for name in _SETTINGS:
+        place = f"/etc/{name}"
+        if os.path.islink(place):
+            options += ["--symlink", os.readlink(place), place]
+        elif os.path.exists(place):
+            options += ["--ro-bind", place, place]
+    for place in _environment_folders(image.get("environment")):
+        options += ["--ro-bind", place, place]
+    return options
+
+
+def _environment_folders(venv: str | None) -> list[str]:
+    """An environment, and the interpreters that it rests on where they lie outside of what is seen anyway."""
+    if not venv:
+        return []
+    folders = [venv]
+    for program in (_home(venv), os.path.dirname(os.path.realpath(f"{venv}/bin/python"))):
+        prefix = os.path.dirname(program) if program else ""
+        if len(prefix) > 1 and not any(_is_within(prefix, place) for place in (*_PROGRAMS, *folders)):
+            folders.append(prefix)
+    return folders
+
+
+def _home(venv: str) -> str:
+    """Where the interpreter of an environment lies, as its pyvenv.cfg says."""
+    try:
+        with open(f"{venv}/pyvenv.cfg", encoding="utf-8") as file:
+            for line in file:
+                key, _, value = line.partition("=")
+                if key.strip() == "home":
+                    return value.strip()
+    except (OSError, ValueError):
+        return ""
+    return ""
+
+
+def _is_within(path: str, place: str) -> bool:
+    return path == place or path.startswith(f"{place}/")
