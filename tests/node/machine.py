@@ -148,7 +148,8 @@ class Machine:
         pod = "/".join(path.split("/")[:2])
         run = self.make(path)
         self.make(f"{pod}/logs")
-        (run / "spec.json").write_text(json.dumps(spec))
+        environment = {"NODE": str(self.root)} | spec.get("environment", {})
+        (run / "spec.json").write_text(json.dumps(spec | {"environment": environment}))
         self._hand_over(run / "spec.json")
         return run
 
@@ -198,8 +199,13 @@ class Machine:
         os.kill(state(run)["keeper"], signal.SIGTERM)
 
     def processes(self) -> list[int]:
-        """The processes that are the node's: those that hold its folder open."""
+        """The processes that are the node's: those that hold its folder open, and those of its containers."""
         return [int(place.name) for place in Path("/proc").glob("[0-9]*") if self._belongs(int(place.name))]
+
+    def left(self) -> list[str]:
+        """What is there of the node: processes and mounts."""
+        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(self.root) in line]
+        return [f"process {pid}" for pid in self.processes()] + mounts
 
     def end(self) -> None:
         """End all that still runs, and the spawner. Nothing of them may be left."""
@@ -210,23 +216,28 @@ class Machine:
                 until(partial(_is_left, run), f"the end of {run}")
         self.spawner.terminate()
         self.spawner.wait()
-        until(partial(_is_empty, self), f"the end of {self.processes()}")
+        until(lambda: not self.left(), f"the end of {self.left()}")
 
     def close(self) -> None:
-        """Let go of the folder, and of a spawner that a test has left."""
+        """Let go of the folder, and of all that a failed test has left."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.spawner.kill()
         self.spawner.wait()
         self.events.close()
         os.close(self.folder)
+        rmtree(self.root)
 
     def _belongs(self, pid: int) -> bool:
         if pid == os.getpid() or not is_alive(pid):
             return False
         try:
             files = [str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()]
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             return False
-        return any(file.startswith(str(self.root)) for file in files)
+        return any(file.startswith(str(self.root)) for file in files) or f"NODE={self.root}".encode() in environment
 
 
 def is_kept(run: Path) -> bool:
@@ -266,12 +277,7 @@ def machine(without: str = "", user: int | None = None) -> Iterator[Machine]:
         made.end()
     finally:
         made.close()
-    rmtree(root)
 
 
 def _is_left(run: Path) -> bool:
     return not is_kept(run)
-
-
-def _is_empty(made: Machine) -> bool:
-    return not made.processes()

@@ -2,10 +2,11 @@
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from batchyard.node import linux
+from batchyard.node import linux, switch
 
 
 class Features(NamedTuple):
@@ -16,22 +17,42 @@ class Features(NamedTuple):
     namespaces: bool
     #: The spawner has made itself a user namespace.
     user_namespace: bool
+    #: What keeps the switch alive, as long as anybody has it.
+    switch: socket.socket | None
+    #: The network namespace into which pods are plugged, held open.
+    network: int | None
+    #: Why there is none.
+    network_failure: str
     #: The path of bubblewrap, if it works here.
     bubblewrap: str | None
     bubblewrap_version: str | None
 
 
-def look(without: Collection[str]) -> Features:
-    """Find out what works, and enter a user namespace where that is needed."""
+def look(node: int, without: Collection[str]) -> Features:
+    """Find out what works, enter a user namespace where that is needed, and see that there is a switch."""
     is_root = os.geteuid() == 0
+    held = switch.find(node)
     namespaces = works(_make_namespaces)
     user_namespace = not namespaces and "userns" not in without and works(_make_user_namespace)
     if user_namespace:
-        linux.become_root_of_a_user_namespace()
+        linux.become_root_of_a_user_namespace(held.user_namespace if held else None)
         namespaces = True
-    bubblewrap = None if "bubblewrap" in without or not namespaces else _program("bwrap")
-    version = _version(bubblewrap) if bubblewrap else None
-    return Features(is_root, namespaces, user_namespace, bubblewrap if version else None, version)
+    if namespaces and not held:
+        held = switch.start(node)
+    network = held.network if held and "network" not in without else None
+    failure = held.failure if held else "no namespaces can be made"
+    program = None if "bubblewrap" in without or not namespaces else _program("bwrap")
+    version = _version(program) if program else None
+    return Features(
+        is_root=is_root,
+        namespaces=namespaces,
+        user_namespace=user_namespace,
+        switch=held.connection if held else None,
+        network=network,
+        network_failure=failure,
+        bubblewrap=program if version else None,
+        bubblewrap_version=version,
+    )
 
 
 def told(found: Features) -> dict[str, object]:
@@ -41,7 +62,7 @@ def told(found: Features) -> dict[str, object]:
         "isRoot": found.is_root,
         "userNamespaces": found.user_namespace,
         "bubblewrap": found.bubblewrap_version,
-        "podNetwork": False,
+        "podNetwork": found.network is not None,
         "cgroups": None,
         "missing": [],
     }
@@ -74,7 +95,7 @@ def _make_namespaces() -> None:
 
 
 def _make_user_namespace() -> None:
-    linux.become_root_of_a_user_namespace()
+    linux.become_root_of_a_user_namespace(None)
     _make_namespaces()
 
 

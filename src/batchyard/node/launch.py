@@ -9,7 +9,7 @@ from batchyard.node import bubblewrap, descendants, folder, images, linux, plain
 from batchyard.node.features import Features
 from batchyard.node.run import Run
 
-_SHARED = linux.NEWNS | linux.NEWIPC | linux.NEWUTS | linux.NEWNET
+_SHARED = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
 
 
 class Files(NamedTuple):
@@ -28,7 +28,7 @@ def become(run: Run, features: Features, files: Files) -> NoReturn:
         for source, target in ((files.stdin, 0), (files.stdout, 1), (files.stderr, 2)):
             os.dup2(source, target)
         if features.bubblewrap:
-            _wrap(run, features.bubblewrap, files.status)
+            _wrap(run, features, files.status)
         plain.warden(_plain_command(run), files.status)
     except (OSError, ValueError) as failure:
         told = {"error": words.start_error(str(failure))}
@@ -58,11 +58,11 @@ def environment(run: Run) -> dict[str, str]:
     return images.environment(run.spec["image"]) | {"HOME": "/root"} | named | dict(own)
 
 
-def _wrap(run: Run, program: str, status: int) -> NoReturn:
+def _wrap(run: Run, features: Features, status: int) -> NoReturn:
     node = os.readlink(f"/proc/self/fd/{run.node}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
     places = bubblewrap.Places(pod, f"{pod}/sandbox", f"{node}/{run.path}")
-    _enter_pod(run)
+    _enter_pod(run, features)
     options = bubblewrap.options(run.spec, places, environment(run))
     arguments = os.memfd_create("arguments")
     os.write(arguments, b"\0".join(os.fsencode(option) for option in options) + b"\0")
@@ -71,17 +71,18 @@ def _wrap(run: Run, program: str, status: int) -> NoReturn:
         os.set_inheritable(file, True)
     linux.default_signals()
     told = ["--args", str(arguments), "--json-status-fd", str(status)]
-    os.execve(program, ["bwrap", *told, "--", *run.spec["argv"]], {})
+    os.execve(features.bubblewrap or "", ["bwrap", *told, "--", *run.spec["argv"]], {})
 
 
-def _enter_pod(run: Run) -> None:
+def _enter_pod(run: Run, features: Features) -> None:
     """Enter what the pod's containers share. ValueError where its sandbox is not there."""
     sandbox = folder.open_folder("../../../sandbox", run.folder)
     keeper = (folder.read_json(sandbox, "state.json") or {}).get("pid")
     entered = keeper and os.pidfd_open(keeper)
     if not entered or not folder.is_locked(sandbox):
         raise ValueError("the pod's sandbox is not running")
-    linux.enter(entered, _SHARED if run.spec["network"] == "pod" else _SHARED & ~linux.NEWNET)
+    is_plugged = run.spec["network"] == "pod" and features.network is not None
+    linux.enter(entered, _SHARED | linux.NEWNET if is_plugged else _SHARED)
 
 
 def _plain_command(run: Run) -> plain.Command:

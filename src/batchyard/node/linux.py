@@ -34,9 +34,9 @@ def unshare(namespaces: int) -> None:
     _checked(_LIBC.unshare(namespaces))
 
 
-def enter(process: int, namespaces: int) -> None:
-    """Enter the namespaces of a process, given as a file of `os.pidfd_open`."""
-    _checked(_LIBC.setns(process, namespaces))
+def enter(file: int, namespaces: int) -> None:
+    """Enter a namespace that is held open, or those of a process that `os.pidfd_open` has opened."""
+    _checked(_LIBC.setns(file, namespaces))
 
 
 def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0) -> None:
@@ -49,13 +49,23 @@ def keep_mounts_to_oneself() -> None:
     mount("none", "/", "none", flags=_MS_REC | _MS_SLAVE)
 
 
-def become_root_of_a_user_namespace() -> None:
-    """Enter new user and mount namespaces, and be root there: outside still who this process was."""
+def let_anybody_serve_any_port() -> None:
+    """Let processes without privileges serve low ports in this network namespace, as containerd does for pods."""
+    with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", "w", encoding="utf-8") as file:
+        file.write("0")
+
+
+def become_root_of_a_user_namespace(made: int | None) -> None:
+    """Enter a user namespace, one that is held open or a new one, and be root there: outside still who one was."""
     user, group = os.geteuid(), os.getegid()
-    unshare(NEWUSER | NEWNS)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-        with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
-            file.write(text)
+    if made is not None:
+        enter(made, NEWUSER)
+        unshare(NEWNS)
+    else:
+        unshare(NEWUSER | NEWNS)
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
+                file.write(text)
     keep_mounts_to_oneself()
 
 

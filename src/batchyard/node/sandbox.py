@@ -5,7 +5,7 @@ import signal
 import socket
 from typing import Any
 
-from batchyard.node import clock, folder, linux
+from batchyard.node import clock, linux, network
 from batchyard.node.features import Features
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
@@ -44,6 +44,8 @@ def _make(run: Run, features: Features) -> None:
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
             file.write(text)
     if features.namespaces:
+        if run.spec["network"] == "pod" and features.network is not None:
+            network.enter_new(run.spec, features.network)
         linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
         linux.keep_mounts_to_oneself()
         socket.sethostname(run.spec["hostname"])
@@ -70,7 +72,7 @@ def _machines(name: str) -> str:
 
 def _mount_volumes(run: Run) -> None:
     """Mount the volumes that are in memory, where the pod alone sees them."""
-    volumes = folder.open_folder("../volumes", run.folder) if run.spec["tmpfs"] else -1
+    pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
     for volume in run.spec["tmpfs"]:
         size = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"
-        linux.mount("tmpfs", f"/proc/self/fd/{volumes}/{volume['volume']}", "tmpfs", size)
+        linux.mount("tmpfs", f"{pod}/volumes/{volume['volume']}", "tmpfs", size)

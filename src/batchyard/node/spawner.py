@@ -20,7 +20,6 @@ _KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep}
 def main(arguments: list[str]) -> int:
     """Serve the node in a folder; the exit status."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    found = features.look(features.named_in("BATCHYARD_NODE_WITHOUT"))
     node = folder.open_folder(arguments[1])
     held = folder.lock(node, "spawner.lock")
     if held is None:
@@ -28,6 +27,7 @@ def main(arguments: list[str]) -> int:
         return 1
     os.ftruncate(held, 0)
     os.write(held, str(os.getpid()).encode())
+    found = features.look(node, features.named_in("BATCHYARD_NODE_WITHOUT"))
     wishes = _listen(node)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
