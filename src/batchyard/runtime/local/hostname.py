@@ -1,10 +1,11 @@
-"""How a pod calls itself.
+"""How a pod calls itself, and the names it knows without asking.
 
-Source: pkg/kubelet/kubelet_pods.go (GeneratePodHostNameAndDomain, truncatePodHostnameIfNeeded), pkg/kubelet/util
+Source: pkg/kubelet/kubelet_pods.go (GeneratePodHostNameAndDomain, ensureHostsFile), pkg/kubelet/util
 (GetNodenameForKernel).
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj
 from batchyard.runtime.local.errors import InputError
@@ -12,6 +13,15 @@ from batchyard.runtime.local.quoting import quoted
 
 _LENGTH_MAX: Final = 63
 _FULL_LENGTH_MAX: Final = 64
+_HEADER: Final = "# Kubernetes-managed hosts file"
+_LOCAL: Final = """\
+127.0.0.1\tlocalhost
+::1\tlocalhost ip6-localhost ip6-loopback
+fe00::0\tip6-localnet
+fe00::0\tip6-mcastprefix
+fe00::1\tip6-allnodes
+fe00::2\tip6-allrouters
+"""
 
 
 class Hostname(NamedTuple):
@@ -41,6 +51,23 @@ def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
             f" ({_FULL_LENGTH_MAX} characters is the max, {len(full)} characters requested)"
         )
     return Hostname(full, domain)
+
+
+def hosts_file(pod: Obj, hostname: Hostname, addresses: Sequence[str], of_machine: str) -> str:
+    """/etc/hosts of a pod; `of_machine` is the machine's own, which stands in it where the pod uses its network."""
+    spec: Mapping[str, Any] = pod["spec"]
+    aliases = [f"{a['ip']}\t{_tabbed(a.get('hostnames') or ())}\n" for a in spec.get("hostAliases") or ()]
+    added = "".join(["\n# Entries added by HostAliases.\n", *aliases]) if aliases else ""
+    if spec.get("hostNetwork"):
+        return f"{_HEADER} (host network).\n{of_machine}{added}"
+    short = hostname.name.removesuffix(f".{hostname.domain}") if hostname.domain else hostname.name
+    names = _tabbed([f"{short}.{hostname.domain}", short]) if hostname.domain else short
+    own = "".join(f"{address}\t{names}\n" for address in addresses)
+    return f"{_HEADER}.\n{_LOCAL}{own}{added}"
+
+
+def _tabbed(names: Sequence[str]) -> str:
+    return "\t".join(names)
 
 
 def pod_name(pod: Obj) -> str:

@@ -6,11 +6,11 @@ name may be, and its short form).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from batchyard.runtime.local.errors import ContainerError
+from batchyard.runtime.local.errors import ContainerError, InputError
 from batchyard.runtime.local.quoting import quoted
 
 ERR_IMAGE_PULL: Final = "ErrImagePull"
@@ -43,6 +43,14 @@ class ImageRow(NamedTuple):
         if self.environment:
             return {"name": image, "environment": self.environment}
         return {"name": image, "root": self.root} if self.root else {"name": image, "machine": True}
+
+
+def image_row(fields: Mapping[str, Any]) -> ImageRow:
+    """A row as users say it; InputError if it does not say one thing that stands for something."""
+    said = [field for field in ("environment", "root", "machine") if fields.get(field)]
+    if not fields.get("match") or len(said) != 1:
+        raise InputError("a row of images says match, and one of environment, root and machine: true")
+    return ImageRow(**{field: fields[field] for field in ("match", *said)})
 
 
 def image_place(image: str, rows: Sequence[ImageRow]) -> dict[str, Any]:

@@ -77,6 +77,12 @@ def _plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
     return Files(files, group, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))))
 
 
+def memory_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
+    """The volumes that lie in memory, as the spec of a pod's sandbox has them."""
+    empty = {name: plan for name, plan in plans.items() if isinstance(plan, Empty) and plan.is_memory}
+    return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items()]
+
+
 # --- files ---
 
 
@@ -247,7 +253,8 @@ def _host_path(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPath:
         raise InputError(f"invalid HostPath `{path}`: must not contain '..'")
     whole = posixpath.normpath("/" + path.lstrip("/"))
     if not lies_below(whole, allowed):
-        raise InputError(f"hostPath {path} is not allowed here: name a folder above it in spec.local.hostPaths")
+        remedy = "name it, or a folder above it, in spec.local.hostPaths of the Cluster"
+        raise InputError(f"hostPath {path} is not allowed here: {remedy}")
     return HostPath(whole, source.get("type") or "", tuple(allowed))
 
 

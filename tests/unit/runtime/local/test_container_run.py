@@ -15,6 +15,18 @@ from unit.runtime.local.local_make import NOTHING, container, pod
 
 SETTINGS = NodeSettings(images=[ImageRow("python:*", environment="/venv")], pids=500)
 
+UNSAID: Mapping[str, Any] = {
+    "workingDir": None,
+    "stdin": False,
+    "tty": False,
+    "mounts": [],
+    "readOnlyRoot": False,
+    "user": None,
+    "devices": [],
+    "probes": {},
+    "hooks": {},
+}
+
 
 def run(only: Mapping[str, Any], given: Given | None = None, **spec: Any) -> ContainerRun:
     """The second attempt of a container."""
@@ -31,22 +43,14 @@ def test_a_container_that_says_little_has_all_else_filled_in() -> None:
         "kind": "container",
         "pod": {"uid": "uid-pod", "namespace": "team", "name": "pod"},
         "container": "main",
+        **UNSAID,
         "attempt": 1,
         "argv": ["run"],
         "environment": {"HOSTNAME": "pod"},
         "image": {"name": "python:3.11", "environment": "/venv"},
-        "workingDir": None,
-        "stdin": False,
-        "tty": False,
-        "mounts": [],
-        "readOnlyRoot": False,
-        "user": None,
         "limits": {"cpu": None, "memory": None, "pids": 500},
         "requests": {"cpu": None},
-        "devices": [],
         "network": "pod",
-        "probes": {},
-        "hooks": {},
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
         "log": {"maxBytes": 10485760, "maxFiles": 5},

@@ -2,8 +2,8 @@
 
 import pytest
 
-from batchyard.runtime.local.errors import ContainerError
-from batchyard.runtime.local.images import ImageRow, backing_off, image_place, matches
+from batchyard.runtime.local.errors import ContainerError, InputError
+from batchyard.runtime.local.images import ImageRow, backing_off, image_place, image_row, matches
 
 ROWS = [
     ImageRow("python:3.*", environment="/venvs/python"),
@@ -16,6 +16,14 @@ def refused(image: str) -> ContainerError:
     with pytest.raises(ContainerError) as caught:
         image_place(image, ROWS)
     return caught.value
+
+
+def test_a_row_says_one_thing_that_stands_for_images() -> None:
+    assert image_row({"match": "a", "root": "/r"}) == ImageRow("a", root="/r")
+    assert image_row({"match": "a", "machine": True, "root": ""}) == ImageRow("a", machine=True)
+    for fields in ({"root": "/r"}, {"match": "a"}, {"match": "a", "root": "/r", "environment": "/e"}):
+        with pytest.raises(InputError, match="a row of images says match, and one of"):
+            image_row(fields)
 
 
 def test_the_first_row_that_matches_says_what_stands_for_an_image() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from batchyard.runtime.local.errors import InputError, VolumeError
 from batchyard.runtime.local.plans import Empty, File, Files, HostPath, Plan
-from batchyard.runtime.local.volumes import Sources, lies_below, volume_plan, volume_plans
+from batchyard.runtime.local.volumes import Sources, lies_below, memory_volumes, volume_plan, volume_plans
 from unit.runtime.local.local_make import NOTHING, Shelf, config_map, container, node, pod, secret
 
 FAILED = 'MountVolume.SetUp failed for volume "v" : '
@@ -192,8 +192,8 @@ def test_a_folder_in_memory_is_no_larger_than_its_pod_or_node(
 
 def test_paths_of_the_machine_are_had_only_where_that_is_said() -> None:
     assert plan(hostPath={"path": "/srv/data/x/", "type": "Directory"}) == HostPath("/srv/data/x", "Directory")
-    told = "hostPath /srv/database is not allowed here: name a folder above it in spec.local.hostPaths"
-    assert refused(hostPath={"path": "/srv/database"}) == told
+    told = refused(hostPath={"path": "/srv/database"})
+    assert told.startswith("hostPath /srv/database is not allowed here: name it, or a folder above it, in ")
     assert refused(hostPath={"path": "/srv/data/../x"}) == "invalid HostPath `/srv/data/../x`: must not contain '..'"
 
 
@@ -209,6 +209,11 @@ def test_the_volumes_of_a_pod_are_planned_by_name() -> None:
     with pytest.raises(VolumeError, match='volume "b"'):
         volume_plans(of, Sources(NOTHING, token))
     assert volume_plans(pod(), Sources(NOTHING, token)) == {}
+
+
+def test_volumes_in_memory_are_told_to_the_sandbox() -> None:
+    plans: dict[str, Plan] = {"a": Empty(), "b": Empty(True, 7), "c": Files({}), "d": Empty(True)}
+    assert memory_volumes(plans) == [{"volume": "b", "bytes": 7}, {"volume": "d", "bytes": None}]
 
 
 def test_a_folder_lies_below_itself_and_those_above_it() -> None:
