@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 COMPILED := .compiled
+TORCH := .torch
 
-.PHONY: setup demo test lint types layers unit compiled lock clean
+.PHONY: setup demo test lint types layers unit compiled torch lock clean
 
 setup: $(STAMP)
 
@@ -47,9 +48,18 @@ $(COMPILED)/.made: pyproject.toml requirements.lock $(shell find src -name '*.py
 		--quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall ./$(COMPILED)/source
 	@touch $@
 
+# An environment with PyTorch, for examples/training and its tests, which are skipped without it. It is not for the
+# project's own: it takes 0.9 GB where pip finds a build for CPUs alone, and several where it finds one for GPUs.
+torch: $(TORCH)/.made
+
+$(TORCH)/.made:
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@touch $@
+
 # Pins every dependency again, for every platform, from pyproject.toml (needs uv).
 lock:
 	uv pip compile --universal --generate-hashes --no-header --no-annotate --group dev pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf $(VENV) $(COMPILED) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(COMPILED) $(TORCH) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
