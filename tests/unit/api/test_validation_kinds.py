@@ -1,5 +1,6 @@
 """What is right and wrong in Kueue's small kinds, and in the kinds of Kubernetes that Jobs rest on."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -385,3 +386,9 @@ def test_what_must_stay_stays(old: dict[str, Any], edits: dict[str, Any], start:
 )
 def test_what_may_change_changes(old: dict[str, Any], edits: dict[str, Any]) -> None:
     assert validate_update(edited(old, edits), old) == []
+
+
+def test_of_binary_values_the_bytes_count_and_not_their_base64() -> None:
+    whole = base64.b64encode(bytes(2**20 - 1)).decode()
+    assert validate(edited(CONFIG_MAP, {"binaryData": {"b": whole}, "data": {"a": "x"}})) == []
+    assert begins(validate(edited(CONFIG_MAP, {"binaryData": {"b": whole}, "data": {"a": "xx"}})), ": Too long")

@@ -26,7 +26,7 @@ def config_map_faults(config_map: Mapping[str, Any]) -> Iterator[FieldError]:
     for key in binary:
         if key in data:
             yield faults.invalid(f"data[{key}]", key, "duplicate of key present in binaryData", "drop one of the two")
-    if sum(len(value.encode()) for each in (data, binary) for value in each.values()) > BYTES_MAX:
+    if sum(len(value.encode()) for value in data.values()) + _decoded_size(binary) > BYTES_MAX:
         yield _too_large("")
 
 
@@ -41,7 +41,7 @@ def secret_faults(secret: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from metadata.metadata_faults(secret)
     given = secret.get("data") or {}
     yield from _key_faults(given, "data")
-    if sum(len(value) * 3 // 4 - value.count("=") for value in given.values()) > BYTES_MAX:
+    if _decoded_size(given) > BYTES_MAX:
         yield _too_large("data")
     kind = secret.get("type") or "Opaque"
     for key in _KEYS_OF_TYPE.get(kind, ()):
@@ -68,6 +68,11 @@ def _key_faults(data: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     for key in data:
         for message in names.config_key(key):
             yield faults.invalid(f"{path}[{key}]", key, message, "use letters, digits, '-', '_' and '.'")
+
+
+def _decoded_size(encoded: Mapping[str, str]) -> int:
+    """How many bytes values of base64 stand for: those count, not their letters."""
+    return sum(len(value) * 3 // 4 - value.count("=") for value in encoded.values())
 
 
 def _too_large(path: str) -> FieldError:
