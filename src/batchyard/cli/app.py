@@ -1,5 +1,6 @@
 """The commands and their options. A command's work is imported when it is called: help and usage errors are quick."""
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -7,7 +8,8 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from batchyard.base.instant import SECOND, Duration
-from batchyard.cli.options import OnLoop, Output, Step, Sync
+from batchyard.cli.options import Form, OnLoop, Output, Step, Sync
+from batchyard.cli.submit import options as of
 
 #: Beyond this a second of the clock holds more than the platform can do in it.
 SPEED_MAX = 3600
@@ -354,3 +356,57 @@ def restore(
     from batchyard.cli.backup import restore as command  # noqa: PLC0415 - loads the platform
 
     command(file, data_dir)
+
+
+@app.command(cls=of.WithCommand)
+def submit(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
+    context: typer.Context,
+    queue: of.Queue,
+    folder: of.Folder = None,
+    name: of.Name = "",
+    namespace: of.Namespace = "",
+    image: of.Image = "python:3.12-slim",
+    cpu: of.Cpu = "1",
+    memory: of.Memory = "",
+    gpus: of.Gpus = 0,
+    gpu_resource: of.GpuResource = "nvidia.com/gpu",
+    priority: of.Priority = "",
+    completions: of.Completions = None,
+    parallelism: of.Parallelism = None,
+    backoff_limit: of.BackoffLimit = 0,
+    env: of.Env = None,
+    annotation: of.Annotations = None,
+    node_selector: of.NodeSelector = None,
+    toleration: of.Tolerations = None,
+    checkpoint_dir: of.CheckpointDir = None,
+    kubeconfig: of.Kubeconfig = "",
+    kube_context: of.Context = "",
+    data_dir: of.DataDir = None,
+    dry_run: of.DryRun = False,
+    detach: of.Detach = False,
+    output: of.Output = None,
+) -> None:
+    """Run a command under a queue: make its Job, tell what becomes of it, show its logs, end with its exit code."""
+    argv = of.command_line(context)
+    if output is Form.YAML and not dry_run:
+        raise typer.BadParameter("--output yaml is of --dry-run: say --output json for events as JSON lines")
+    from batchyard.cli.submit import command  # noqa: PLC0415 - loads the object model
+    from batchyard.cli.submit.manifests import Asked  # noqa: PLC0415 - as above
+    from batchyard.cli.submit.wanted import Request  # noqa: PLC0415 - as above
+
+    asked = Asked(argv, name, queue, image, namespace, priority, cpu, memory, {gpu_resource: gpus} if gpus else {})
+    at_once = parallelism or completions or 1
+    asked = replace(
+        asked,
+        environment=of.pairs("--env", env),
+        annotations=of.pairs("--annotation", annotation),
+        node_selector=of.pairs("--node-selector", node_selector),
+        tolerations=[of.toleration(each) for each in toleration or ()],
+        completions=completions or at_once,
+        parallelism=at_once,
+        backoff_limit=backoff_limit,
+        checkpoint_folder="" if checkpoint_dir is None else str(checkpoint_dir.resolve()),
+    )
+    cluster = of.cluster(context, kubeconfig, data_dir)
+    request = Request(asked, folder, cluster, kube_context, data_dir or _DATA_DIR, dry_run, detach, output)
+    raise typer.Exit(command.submit(request))

@@ -13,8 +13,8 @@ from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.client.election import Terms
 from batchyard.core.cycle import Policy
+from batchyard.live.access import KubeconfigError, Source
 from batchyard.live.clock import wall_clock
-from batchyard.live.kubeconfig import KubeconfigError, Source
 from batchyard.live.operator import Limits, OperatorError, Wanted, operate
 from batchyard.wiring import Settings
 

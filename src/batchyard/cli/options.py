@@ -12,6 +12,13 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
+class Form(StrEnum):
+    """The forms of manifests, and of what programs are told."""
+
+    JSON = "json"
+    YAML = "yaml"
+
+
 class Sync(StrEnum):
     """What an answered change survives: the loss of power, or the end of the process alone."""
 

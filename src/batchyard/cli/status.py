@@ -1,21 +1,17 @@
 """`batchyard status`: what a platform that runs says of itself."""
 
-import base64
 import http.client
 import json
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, Final
 from urllib.parse import urlsplit
-
-import yaml
 
 from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.cli.up import process_of
+from batchyard.live.access import tls_of_owner
 from batchyard.live.folder import KUBECONFIG, Process
 from batchyard.live.report import PATH
 
@@ -53,7 +49,7 @@ def connected(running: Process, folder: Path) -> http.client.HTTPConnection:
     assert place.hostname is not None, "a platform says where it listens"
     if place.scheme == "http":
         return http.client.HTTPConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN)
-    secured = _as_owner(folder)
+    secured = tls_of_owner(folder)
     return http.client.HTTPSConnection(place.hostname, place.port, timeout=_ANSWERS_WITHIN, context=secured)
 
 
@@ -66,22 +62,6 @@ def told_by(connection: http.client.HTTPConnection) -> dict[str, Any]:
         raise ValueError(f"{response.status} {response.reason}")
     document: dict[str, Any] = json.loads(content)
     return document
-
-
-def _as_owner(folder: Path) -> ssl.SSLContext:
-    """TLS with what the kubeconfig of a data directory holds."""
-    config = yaml.safe_load((folder / KUBECONFIG).read_text("utf-8"))
-    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]).decode())
-    with NamedTemporaryFile(dir=folder) as pair:
-        pair.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
-        pair.flush()
-        context.load_cert_chain(pair.name)
-    return context
-
-
-def _decoded(text: str) -> bytes:
-    return base64.b64decode(text)
 
 
 def _lines(told: Mapping[str, Any]) -> str:

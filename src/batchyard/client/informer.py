@@ -17,7 +17,7 @@ from batchyard.base.chance import draw
 from batchyard.base.instant import SECOND, Duration
 from batchyard.client.backoff import backoff
 from batchyard.client.cache import Cache
-from batchyard.client.places import key_in, path_of_kind, received, revision_of
+from batchyard.client.places import key_in, path_of, path_of_kind, received, revision_of
 from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.client.writes import decoded, trouble_of
 from batchyard.ports.client import EventType, WatchEvent
@@ -41,11 +41,23 @@ class Following(NamedTuple):
     wait: Duration
 
 
+class Scope(NamedTuple):
+    """Which objects of a kind: of which namespace ('': of all), and of those what a selector takes."""
+
+    namespace: str = ""
+    #: As it stands in a query, such as `fieldSelector=metadata.name%3Da`.
+    selector: str = ""
+
+
+_ALL: Final = Scope()
+
+
 class Informer:
     """See the module."""
 
-    def __init__(self, info: ServedKind, cache: Cache, seed: int) -> None:
+    def __init__(self, info: ServedKind, cache: Cache, seed: int, scope: Scope = _ALL) -> None:
         self.info = info
+        self._scope = scope
         self._cache = cache
         self._seed = seed
         self._versions = [info.storage_version, *[v for v in reversed(info.versions) if v != info.storage_version]]
@@ -84,7 +96,7 @@ class Informer:
 
     def following(self) -> Following:
         """What to ask next."""
-        path = path_of_kind(self.info, self.version)
+        path = self._path()
         wait, self._wait = self._wait, 0
         if not self._knows_where:
             self.lists += not self._token
@@ -93,7 +105,7 @@ class Informer:
         self._has_told = False
         lasts = WATCH_LASTS + draw(self._seed, self.info.constant, str(self.watches)) % WATCH_LASTS
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={lasts}"
-        return Following(HttpRequest("GET", f"{path}?{query}", within=lasts * SECOND), True, wait)
+        return Following(HttpRequest("GET", f"{path}?{query}{self._selected()}", within=lasts * SECOND), True, wait)
 
     def listed(self, answer: HttpAnswer) -> Sequence[WatchEvent]:
         """Take in a page of a list; with the last one comes what is different from before."""
@@ -148,10 +160,17 @@ class Informer:
         self._knows_where, self._token = False, ""
         self._page.clear()
 
+    def _path(self) -> str:
+        namespace = self._scope.namespace
+        return path_of(self.info, self.version, namespace) if namespace else path_of_kind(self.info, self.version)
+
+    def _selected(self) -> str:
+        return f"&{self._scope.selector}" if self._scope.selector else ""
+
     def _page_query(self) -> str:
         if not self._is_paged:
-            return ""
-        return f"?limit={PAGE}" + (f"&continue={quote(self._token, safe='')}" if self._token else "")
+            return f"?{self._scope.selector}" if self._scope.selector else ""
+        return f"?limit={PAGE}" + (f"&continue={quote(self._token, safe='')}" if self._token else "") + self._selected()
 
     def _take_in(self, is_gone: bool, sent: Any, events: list[WatchEvent]) -> None:
         """A change that a watch tells of; nothing where it is known already."""

@@ -14,6 +14,8 @@ class HttpRequest(NamedTuple):
     body: bytes = b""
     #: How long its answer may take.
     within: Duration = 30 * SECOND
+    #: The form its answer is to have.
+    accept: str = "application/json"
 
 
 class HttpAnswer(NamedTuple):

@@ -1,6 +1,5 @@
 """CustomResourceDefinitions of kinds that controllers look at and a server does not serve: which, and their making."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
@@ -10,15 +9,17 @@ from batchyard.api.conditions import is_true
 from batchyard.api.custom_kinds import ESTABLISHED
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.apiserver.openapi.definitions import definition_of
+from batchyard.base.instant import SECOND
 from batchyard.client.places import path_of_kind
 from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.client.writes import decoded
+from batchyard.live.real_time import passing
 
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 #: Groups of Kubernetes itself have no dot, or end so; a server without them is no Kubernetes.
 _NATIVE: Final = (".k8s.io",)
 _LOOKS_MAX: Final = 50
-_LOOKS_EVERY: Final = 0.2  # seconds
+_LOOKS_EVERY: Final = SECOND // 5
 _THERE: Final = 409
 
 
@@ -62,12 +63,5 @@ async def _install(wire: Asked, info: ServedKind) -> str:
         found = decoded((await wire.ask(HttpRequest("GET", f"{_DEFINITIONS}/{name}"))).body)
         if is_true(found, ESTABLISHED):
             return f"batchyard: {name}: installed, version {info.storage_version}"
-        await _a_moment()
+        await passing(_LOOKS_EVERY)
     return f"batchyard: {name}: installed; the server does not serve it yet"
-
-
-async def _a_moment() -> None:
-    loop = asyncio.get_running_loop()
-    passed = loop.create_future()
-    loop.call_later(_LOOKS_EVERY, passed.set_result, None)
-    await passed

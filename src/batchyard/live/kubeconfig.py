@@ -6,40 +6,18 @@ server says that a credential is good no more.
 
 import ssl
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import yaml
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
 
+from batchyard.live.access import Access, KubeconfigError, Source
+
 #: Where kubectl looks, and where pods find their ServiceAccount.
 HOME: Final = Path("~/.kube/config")
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN: Final = "BearerToken"  # noqa: S105 - what the library calls it
-
-
-class KubeconfigError(Exception):
-    """The kubeconfig cannot be used; says why and what to do."""
-
-
-class Source(NamedTuple):
-    """Which kubeconfig, or several as the variable KUBECONFIG has them; '' for what is found. And which context."""
-
-    kubeconfig: str = ""
-    context: str = ""
-
-
-class Access(NamedTuple):
-    """An API server, and what we show it."""
-
-    url: str
-    tls: ssl.SSLContext | bool
-    #: The header `authorization`; '' where a certificate is enough.
-    authorization: str
-    proxy: str | None
-    #: The name that its certificate is to have; '' for that of its address.
-    server_name: str
-    namespace: str
 
 
 async def read_access(source: Source) -> Access:

@@ -21,10 +21,11 @@ from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.client.writes import decoded
 from batchyard.controllers.events import EventRecorder
 from batchyard.controllers.groups import kinds_seen
+from batchyard.live.access import Source
 from batchyard.live.definitions import install
 from batchyard.live.health import Health
 from batchyard.live.kernel import LiveKernel
-from batchyard.live.kubeconfig import Source, read_access
+from batchyard.live.kubeconfig import read_access
 from batchyard.live.pace import Pace
 from batchyard.live.real_time import RealTime
 from batchyard.live.report import PATH as REPORT

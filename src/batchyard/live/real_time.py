@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from batchyard.base.instant import SECOND, Instant
+from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.live.clock import wall_clock
 from batchyard.ports.kernel import Ticket, Work
 
@@ -47,3 +47,14 @@ class RealTime:
     def _do(self, ticket: Ticket, work: Work) -> None:
         del self._waiting[ticket]
         work()
+
+
+async def passing(duration: Duration) -> None:
+    """Let so much time pass."""
+    loop = asyncio.get_running_loop()
+    passed = loop.create_future()
+    handle = loop.call_later(duration / SECOND, passed.set_result, None)
+    try:
+        await passed
+    finally:
+        handle.cancel()

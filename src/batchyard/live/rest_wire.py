@@ -10,7 +10,7 @@ import aiohttp
 
 from batchyard.base.instant import SECOND, Duration
 from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.live.kubeconfig import Access, KubeconfigError
+from batchyard.live.access import Access, KubeconfigError
 from batchyard.ports.kernel import Work
 
 #: A watch that says nothing for so long is asked for anew: bookmarks come about every minute.
@@ -18,7 +18,7 @@ SILENCE_MAX: Final = 150  # seconds
 _CONNECTS_WITHIN: Final = 10  # seconds
 _UNAUTHORIZED: Final = 401
 _BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError)
-_HEADERS: Final = {"accept": "application/json", "content-type": "application/json"}
+_HEADERS: Final = {"content-type": "application/json"}
 
 
 class HttpTransport:
@@ -56,8 +56,10 @@ class HttpTransport:
             answer = await self._asked(request)
         return answer
 
-    async def stream(self, request: HttpRequest, told: Callable[[Sequence[bytes]], None]) -> HttpAnswer:
-        """Tell of the lines of an answer as they come; how it ended."""
+    async def stream(
+        self, request: HttpRequest, told: Callable[[Sequence[bytes]], None], *, to_the_end: bool = False
+    ) -> HttpAnswer:
+        """Tell of the lines of an answer as they come; `to_the_end` also of one without an end. How it ended."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTS_WITHIN, sock_read=SILENCE_MAX)
         try:
             async with self._request(request, timeout) as response:
@@ -66,7 +68,9 @@ class HttpTransport:
                         await self._has_renewed()
                     return await _answer(response)
                 told(())
-                await _read_lines(response, told)
+                rest = await _read_lines(response, told)
+                if rest and to_the_end:
+                    told([rest])
         except _BROKEN as error:
             return _broken(error)
         return HttpAnswer(200)
@@ -81,7 +85,9 @@ class HttpTransport:
 
     def _request(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
         access = self._access
-        headers = {**_HEADERS, "authorization": access.authorization} if access.authorization else _HEADERS
+        headers = {**_HEADERS, "accept": request.accept}
+        if access.authorization:
+            headers["authorization"] = access.authorization
         return self._session.request(
             request.method,
             access.url + request.path,
@@ -164,7 +170,8 @@ async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
     return HttpAnswer(response.status, await response.read(), _seconds(wait))
 
 
-async def _read_lines(response: aiohttp.ClientResponse, told: Callable[[Sequence[bytes]], None]) -> None:
+async def _read_lines(response: aiohttp.ClientResponse, told: Callable[[Sequence[bytes]], None]) -> bytes:
+    """Tell of whole lines; what came after the last."""
     rest: list[bytes] = []
     async for chunk in response.content.iter_any():
         first, *others = chunk.split(b"\n")
@@ -173,6 +180,7 @@ async def _read_lines(response: aiohttp.ClientResponse, told: Callable[[Sequence
             lines = [b"".join(rest), *others[:-1]]
             rest = [others[-1]]
             told([line for line in lines if line])
+    return b"".join(rest)
 
 
 def _seconds(text: str) -> Duration | None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from batchyard.live.access import Access, KubeconfigError, Source
 from batchyard.live.credentials import ADMIN, Authority, kubeconfig
-from batchyard.live.kubeconfig import Access, KubeconfigError, Source, read_access
+from batchyard.live.kubeconfig import read_access
 
 PLUGIN = """#!/bin/sh
 echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "'$SAID'"}}'

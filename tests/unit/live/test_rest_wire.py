@@ -8,7 +8,7 @@ from aiohttp import web
 
 from batchyard.base.instant import SECOND
 from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.live.kubeconfig import Access
+from batchyard.live.access import Access
 from batchyard.live.rest_wire import HttpTransport
 
 Act = Callable[[HttpTransport, "Server"], Awaitable[None]]

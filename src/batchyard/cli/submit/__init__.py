@@ -1,0 +1,1 @@
+"""`batchyard submit`: a command under a queue, as a Job that any cluster with Kueue takes."""

@@ -1,0 +1,71 @@
+"""`batchyard submit`: makes the Job, tells what becomes of it, and ends as it ends."""
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Obj
+from batchyard.base.ids import uid_for
+from batchyard.cli import output
+from batchyard.cli.options import Form
+from batchyard.cli.submit import packing
+from batchyard.cli.submit.manifests import Asked, job_of, parts_of, stem_of
+from batchyard.cli.submit.telling import Telling
+from batchyard.cli.submit.wanted import Request
+from batchyard.cli.tables import render_json, render_yaml
+from batchyard.live.clock import wall_clock
+
+#: So many letters of chance make a name that nothing else has, as Kubernetes's own.
+_LETTERS: Final = 5
+
+
+def submit(request: Request) -> int:
+    """Do it; the exit code of the command that ran, once it has."""
+    asked = _named(request.asked)
+    packed = _packed(request)
+    archive = None if packed is None else packed.content
+    job = job_of(asked, archive)
+    parts = [] if archive is None else parts_of(asked, archive)
+    faults = read_manifests([("submit", json.dumps(job))]).faults
+    if faults:
+        output.fail("\n".join(f"batchyard: {fault.error}" for fault in faults))
+    if request.dry_run:
+        output.write(_written([*parts, job], request.form or Form.YAML))
+        return 0
+    from batchyard.cli.submit import sending  # noqa: PLC0415 - loads what talks to servers
+
+    told = Telling(is_json=request.form is Form.JSON)
+    try:
+        return asyncio.run(sending.sent(request, asked, packed, told))
+    except sending.REFUSALS as error:
+        output.fail(f"batchyard: {error}")
+
+
+def _named(asked: Asked) -> Asked:
+    """With a name of its own, if it has none."""
+    if asked.name:
+        return asked
+    letters = uid_for(wall_clock(), str(os.getpid()), *asked.argv)[:_LETTERS]
+    return replace(asked, name=f"{stem_of(asked.argv)}-{letters}")
+
+
+def _packed(request: Request) -> packing.Packed | None:
+    if request.folder is None:
+        return None
+    try:
+        return packing.pack(request.folder)
+    except packing.PackingError as error:
+        output.fail(f"batchyard: {error}")
+
+
+def _written(objects: Sequence[Obj], form: Form) -> str:
+    """The objects as kubectl takes them."""
+    if form is Form.YAML:
+        return "---\n".join(map(render_yaml, objects))
+    if len(objects) == 1:
+        return render_json(objects[0])
+    return render_json({"apiVersion": "v1", "kind": "List", "items": objects})

@@ -1,0 +1,188 @@
+"""A Job that was submitted, looked at until it has ended: its Workload, its pods, and their logs, as they come."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import kind_info
+from batchyard.base.instant import SECOND
+from batchyard.cli.submit.cluster import Cluster
+from batchyard.cli.submit.manifests import CONTAINER, Asked
+from batchyard.cli.submit.story import Story, Told, has_begun, terminated
+from batchyard.client.cache import Cache
+from batchyard.client.informer import Informer, Scope
+from batchyard.client.writes import trouble_of
+from batchyard.live.real_time import passing
+from batchyard.ports.client import EventType, WatchEvent
+
+#: How often it is asked who waits before us: nothing tells of it by itself.
+_LOOKS_EVERY: Final = 5 * SECOND
+_TRIES_AGAIN: Final = SECOND
+#: How long logs may take to come in after the end.
+_DRAINS_WITHIN: Final = 30  # seconds
+_GONE: Final = 404
+
+
+class Heard(NamedTuple):
+    """Who is told what happens, and each line of a pod's log."""
+
+    tell: Callable[[Told], None]
+    log: Callable[[str, str], None]
+
+
+class Follower:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster, asked: Asked, job: Mapping[str, Any], heard: Heard) -> None:
+        self._cluster = cluster
+        self._asked = asked
+        self._tell, self._log = heard
+        self._story = Story()
+        self._uid = uid = job["metadata"]["uid"]
+        #: The Job as it was seen last.
+        self._job: Obj = job
+        self._pods_of = f"labelSelector={quote(f'{well_known.CONTROLLER_UID}={uid}')}"
+        of_kind = {
+            scheme.JOB: f"fieldSelector={quote(f'metadata.name={asked.name}')}",
+            scheme.WORKLOAD: f"labelSelector={quote(f'{well_known.JOB_UID}={uid}')}",
+            scheme.POD: self._pods_of,
+        }
+        self._cache = Cache()
+        self._informers = [
+            Informer(kind_info(kind), self._cache, 0, Scope(asked.namespace, selector))
+            for kind, selector in of_kind.items()
+        ]
+        self._troubles: dict[str, None] = {}
+        self._logs: dict[str, asyncio.Task[None]] = {}
+        self._over = asyncio.Event()
+
+    async def follow(self) -> int:
+        """Tell of it until it has ended; the exit code."""
+        for informer in self._informers:
+            self._cluster.wire.start(self._watch(informer))
+        self._cluster.wire.start(self._look())
+        await self._over.wait()
+        if self._logs:
+            done, _ = await asyncio.wait(self._logs.values(), timeout=_DRAINS_WITHIN)
+            for each in done:
+                each.result()  # a defect of ours is told
+        await self._conclude()
+        code = self._story.ended
+        assert code is not None, "it is over"
+        return code
+
+    async def _watch(self, informer: Informer) -> None:
+        """List and watch a kind for as long as it is of interest."""
+        while True:
+            following = informer.following()
+            if following.wait:
+                await passing(following.wait)
+            if following.is_watch:
+                answer = await self._cluster.wire.stream(following.request, lambda lines: self._heard(informer, lines))
+                informer.ended(answer)
+            else:
+                self._take_in(informer.listed(await self._cluster.wire.ask(following.request)))
+            self._tell_trouble(informer)
+
+    def _heard(self, informer: Informer, lines: Sequence[bytes]) -> None:
+        self._take_in(informer.told(lines))
+
+    def _take_in(self, events: Sequence[WatchEvent]) -> None:
+        for event in events:
+            is_gone = event.type is EventType.DELETED
+            match event.key.kind:
+                case scheme.WORKLOAD if not is_gone:
+                    self._tell_all(self._story.workload_is(event.obj))
+                case scheme.POD:
+                    self._tell_all(self._story.pod_is(event.obj))
+                    self._follow_log(event.obj)
+                case scheme.JOB if event.obj["metadata"]["uid"] == self._uid:
+                    self._job_is(event.obj, is_gone=is_gone)
+
+    def _job_is(self, job: Obj, *, is_gone: bool) -> None:
+        status = job.get("status") or {}
+        ended = {each["type"] for each in status.get("conditions") or () if each["status"] == "True"}
+        if is_gone and not self._over.is_set():
+            self._tell_all(self._story.job_is_gone())
+        self._job = job
+        if is_gone or ended & {"Complete", "Failed"}:
+            self._over.set()
+
+    async def _conclude(self) -> None:
+        """Say how it ended, once its logs are told; the pods are asked for anew, for their watch may be behind."""
+        pods = await self._cluster.pods(self._asked.namespace, self._pods_of)
+        self._tell_all(self._story.job_is(self._job, pods))
+
+    async def _look(self) -> None:
+        """Tell which place in line it has, while it waits."""
+        while True:
+            if self._story.waits:
+                found = await self._cluster.place(self._asked, self._uid)
+                if found is not None:
+                    self._tell_all(self._story.place_is(*found, self._asked.queue))
+            await passing(_LOOKS_EVERY)
+
+    def _follow_log(self, pod: Obj) -> None:
+        name = pod["metadata"]["name"]
+        if name not in self._logs and has_begun(pod):
+            self._logs[name] = asyncio.ensure_future(self._read_log(name))
+
+    async def _read_log(self, pod: str) -> None:
+        """Tell a log to its end, going on where a connection breaks."""
+        log = _Log(pod, self._log)
+        while True:
+            answer = await self._cluster.follow_log(self._asked.namespace, pod, CONTAINER, log.since, log.take)
+            is_whole = answer.code == 200 and not answer.trouble
+            known = self._cache.of_kind(scheme.POD)
+            found = next((each for key, each in known.items() if key.name == pod), None)
+            if answer.code == _GONE or found is None or (is_whole and terminated(found) is not None):
+                return
+            if answer.code >= 400:
+                self._tell_once(f"the log of pod {pod}: {trouble_of(answer)}")
+            log.begin_again()
+            await passing(_TRIES_AGAIN)
+
+    def _tell_all(self, told: Iterable[Told]) -> None:
+        for each in told:
+            self._tell(each)
+
+    def _tell_trouble(self, informer: Informer) -> None:
+        if informer.trouble:
+            self._tell_once(f"{informer.info.plural}: {informer.trouble}")
+
+    def _tell_once(self, trouble: str) -> None:
+        if trouble not in self._troubles:
+            self._troubles[trouble] = None
+            self._tell(Told("Trouble", trouble, {"message": trouble}))
+
+
+class _Log:
+    """Lines of a log, each once, however often it is begun again. Lines come with their times."""
+
+    def __init__(self, pod: str, tell: Callable[[str, str], None]) -> None:
+        self._pod = pod
+        self._tell = tell
+        #: The time of the last line, and how many lines with that time were told.
+        self.since = ""
+        self._told = 0
+        self._skips = 0
+
+    def take(self, lines: Sequence[bytes]) -> None:
+        """Take in lines."""
+        for line in lines:
+            time, _, text = line.decode("utf-8", "replace").partition(" ")
+            if time == self.since and self._skips:
+                self._skips -= 1
+                continue
+            if time < self.since:
+                continue
+            self._told = self._told + 1 if time == self.since else 1
+            self.since = time
+            self._tell(self._pod, text)
+
+    def begin_again(self) -> None:
+        """It is read again, from the time of the last line on."""
+        self._skips = self._told

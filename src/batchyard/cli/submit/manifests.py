@@ -1,0 +1,179 @@
+"""The objects of a submitted command: a Job under a queue, and the ConfigMaps that carry its working directory.
+
+Ordinary manifests: `kubectl apply` takes them wherever Kueue is.
+"""
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from batchyard.api import well_known
+from batchyard.api.meta import Obj
+
+#: How much of an archive a ConfigMap carries; it may hold a MiB.
+PART: Final = 900 * 1024
+CHECKPOINTS: Final = "/checkpoints"
+CHECKPOINT_VARIABLE: Final = "CHECKPOINT_DIR"
+CONTAINER: Final = "main"
+_INSTANCE: Final = "app.kubernetes.io/instance"
+_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+_PARTS: Final = "/batchyard/parts"
+_WORK: Final = "/batchyard/work"
+_NAME_MAX: Final = 40
+#: Unpacks the archive with what an image has, and becomes the command: so signals and exit codes are the command's own.
+_UNPACK: Final = """\
+cd {work} || exit
+parts() {{ cat {parts}/part-*; }}
+unpack='import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode="r|gz").extractall()'
+if command -v tar >/dev/null && command -v gzip >/dev/null; then parts | gzip -dc | tar -xf -
+elif command -v python3 >/dev/null; then parts | python3 -c "$unpack"
+elif command -v python >/dev/null; then parts | python -c "$unpack"
+else echo "batchyard submit: the image has neither tar and gzip nor Python to unpack the folder with" >&2; false
+fi || exit 126
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to run, and with what. Quantities as Kubernetes writes them; '' and None where nothing is said."""
+
+    argv: Sequence[str]
+    name: str
+    queue: str
+    image: str
+    namespace: str = ""
+    priority: str = ""
+    cpu: str = ""
+    memory: str = ""
+    #: Devices by resource, such as nvidia.com/gpu.
+    devices: Mapping[str, int] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, str]] = ()
+    completions: int = 1
+    parallelism: int = 1
+    backoff_limit: int = 0
+    #: A folder of the node that outlives the pods.
+    checkpoint_folder: str = ""
+
+
+def job_of(asked: Asked, archive: bytes | None) -> Obj:
+    """The Job. With an archive its pods take the ConfigMaps of `parts_of` along."""
+    spec: dict[str, Any] = {
+        "suspend": True,  # until the queue lets it run
+        "completions": asked.completions,
+        "parallelism": asked.parallelism,
+        **({"completionMode": "Indexed"} if asked.completions > 1 else {}),
+        "backoffLimit": asked.backoff_limit,
+        # A lost machine or a drained one is no fault of the command's.
+        "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
+        "template": {"spec": _pod_spec(asked, archive)},
+    }
+    labels = {well_known.QUEUE_NAME: asked.queue}
+    if asked.priority:
+        labels[well_known.PRIORITY_CLASS] = asked.priority
+    metadata = _metadata(asked, asked.name, labels)
+    if asked.annotations:
+        metadata["annotations"] = dict(asked.annotations)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def parts_of(asked: Asked, archive: bytes) -> Sequence[Obj]:
+    """The ConfigMaps that carry an archive, in order."""
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": _metadata(asked, _part_name(asked, number), {}),
+            "immutable": True,
+            "binaryData": {_part_key(number): base64.b64encode(archive[first : first + PART]).decode()},
+        }
+        for number, first in enumerate(range(0, len(archive), PART))
+    ]
+
+
+def owned(part: Obj, job: Mapping[str, Any]) -> Obj:
+    """A ConfigMap that goes when its Job goes; the Job as the server has it."""
+    owner = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    return {**part, "metadata": {**part["metadata"], "ownerReferences": [owner]}}
+
+
+def unpacking(parts: str = _PARTS, work: str = _WORK) -> str:
+    """The script, for any POSIX shell, that unpacks the parts in one folder into another and becomes its arguments."""
+    return _UNPACK.format(parts=parts, work=work)
+
+
+def stem_of(argv: Sequence[str]) -> str:
+    """What a Job may be called after its command: its first script, or else its program."""
+    script = next((each for each in argv if re.search(r"\.(py|sh)$", each)), argv[0])
+    words = re.sub(r"\.\w+$", "", script.rpartition("/")[2]).lower()
+    return re.sub(r"[^a-z0-9]+", "-", words)[:_NAME_MAX].strip("-") or "job"
+
+
+def _metadata(asked: Asked, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    where = {"namespace": asked.namespace} if asked.namespace else {}
+    return {"name": name, **where, "labels": {_INSTANCE: asked.name, _MANAGED_BY: "batchyard-submit", **labels}}
+
+
+def _pod_spec(asked: Asked, archive: bytes | None) -> dict[str, Any]:
+    environment = dict(asked.environment)
+    mounts: list[dict[str, Any]] = []
+    volumes: list[dict[str, Any]] = []
+    container: dict[str, Any] = {"name": CONTAINER, "image": asked.image, "command": list(asked.argv)}
+    if archive is not None:
+        container["command"] = ["sh", "-c", unpacking(), "batchyard-submit", *asked.argv]
+        container["workingDir"] = _WORK
+        mounts += [{"name": "parts", "mountPath": _PARTS, "readOnly": True}, {"name": "work", "mountPath": _WORK}]
+        volumes += [{"name": "parts", "projected": {"sources": _sources(asked, archive)}}]
+        volumes += [{"name": "work", "emptyDir": {}}]
+    if asked.checkpoint_folder:
+        environment.setdefault(CHECKPOINT_VARIABLE, CHECKPOINTS)
+        mounts.append({"name": "checkpoints", "mountPath": CHECKPOINTS})
+        host_path = {"path": asked.checkpoint_folder, "type": "DirectoryOrCreate"}
+        volumes.append({"name": "checkpoints", "hostPath": host_path})
+    if environment:
+        container["env"] = [{"name": name, "value": value} for name, value in environment.items()]
+    if wanted := _resources(asked):
+        container["resources"] = {"requests": wanted, "limits": wanted}
+    if mounts:
+        container["volumeMounts"] = mounts
+    spec: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
+    if volumes:
+        spec["volumes"] = volumes
+    if asked.node_selector:
+        spec["nodeSelector"] = dict(asked.node_selector)
+    # Nodes with devices are often kept from those who ask for none.
+    devices = [{"key": each, "operator": "Exists", "effect": "NoSchedule"} for each in asked.devices]
+    if tolerations := [*devices, *map(dict, asked.tolerations)]:
+        spec["tolerations"] = tolerations
+    return spec
+
+
+def _resources(asked: Asked) -> dict[str, str]:
+    plain = {"cpu": asked.cpu, "memory": asked.memory}
+    devices = {resource: str(count) for resource, count in asked.devices.items() if count}
+    return {**{resource: amount for resource, amount in plain.items() if amount}, **devices}
+
+
+def _sources(asked: Asked, archive: bytes) -> list[dict[str, Any]]:
+    """All parts in one folder."""
+    return [{"configMap": {"name": _part_name(asked, each)}} for each in range(-(-len(archive) // PART))]
+
+
+def _part_name(asked: Asked, number: int) -> str:
+    return f"{asked.name}-files-{number}"
+
+
+def _part_key(number: int) -> str:
+    return f"part-{number:03}"

@@ -1,0 +1,124 @@
+"""A folder as one archive, the same bytes for the same files: what a Job takes along as its working directory."""
+
+import gzip
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from batchyard.live.folder import JOURNAL
+
+#: An archive goes into ConfigMaps, which every API server holds in memory: so it is for programs, not for data.
+PACKED_MAX: Final = 8 * 1024 * 1024
+#: What is not even packed, to see how small it gets.
+FILES_MAX: Final = 100 * 1024 * 1024
+LEFT_OUT: Final = frozenset({".git", "__pycache__", ".venv", ".batchyard"})
+#: Folders with one of these are environments, or hold a platform with its keys.
+_MARKS: Final = ("pyvenv.cfg", JOURNAL)
+_NAMED_MAX: Final = 5
+#: Zip files, which wheels are, know no earlier time.
+_MODIFIED: Final = 315_532_800  # 1980-01-01
+
+
+class PackingError(Exception):
+    """A folder cannot be shipped; says why and what to do."""
+
+
+class Packed(NamedTuple):
+    """An archive (tar, gzip), how many files are in it, and which parts of the folder are not."""
+
+    content: bytes
+    files: int
+    left_out: Sequence[str]
+
+
+class _Found(NamedTuple):
+    """Something in a folder that is shipped: its name within it, and its size."""
+
+    name: str
+    path: Path
+    size: int
+
+
+def pack(folder: Path) -> Packed:
+    """The archive of a folder; PackingError where it is too large, cannot be read, or links to what is elsewhere."""
+    root = folder.resolve()
+    if not root.is_dir():
+        raise PackingError(f"{folder}: there is no such folder")
+    left_out: list[str] = []
+    try:
+        found = list(_found_in(root, root, left_out))
+        size = sum(each.size for each in found)
+        if size > FILES_MAX:
+            raise PackingError(_too_large(folder, size, FILES_MAX, "", found))
+        content = gzip.compress(_archive(found), mtime=0)
+    except OSError as error:
+        raise PackingError(f"{error.filename or folder}: {error.strerror}") from error
+    if len(content) > PACKED_MAX:
+        raise PackingError(_too_large(folder, len(content), PACKED_MAX, " packed", found))
+    files = sum(not stat.S_ISDIR(each.path.lstat().st_mode) for each in found)
+    return Packed(content, files, left_out)
+
+
+def _found_in(folder: Path, root: Path, left_out: list[str]) -> Iterator[_Found]:
+    """What is in a folder, by name; what is not for shipping is noted."""
+    for path in sorted(folder.iterdir()):
+        name = path.relative_to(root).as_posix()
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            _check_link(path, root)
+            yield _Found(name, path, 0)
+        elif stat.S_ISDIR(mode):
+            if path.name in LEFT_OUT or any((path / mark).exists() for mark in _MARKS):
+                left_out.append(f"{name}/")
+                continue
+            yield _Found(name, path, 0)
+            yield from _found_in(path, root, left_out)
+        elif stat.S_ISREG(mode):
+            yield _Found(name, path, path.lstat().st_size)
+        else:  # a socket, a pipe, a device
+            left_out.append(name)
+
+
+def _check_link(path: Path, root: Path) -> None:
+    """A link stays a link: so it must lead to something that is shipped too."""
+    target = path.readlink()
+    if target.is_absolute() or not (path.parent / target).resolve().is_relative_to(root):
+        told = f"it leads to {target}, which is not within {root}" if not target.is_absolute() else f"it names {target}"
+        raise PackingError(f"{path}: {told}: a link that is shipped must be relative, and lead to what is shipped too")
+
+
+def _archive(found: Sequence[_Found]) -> bytes:
+    """Nothing but names, contents, links, and what may be executed goes in."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for each in found:
+            mode = each.path.lstat().st_mode
+            member = tarfile.TarInfo(each.name)
+            member.mtime = _MODIFIED
+            member.mode = 0o755 if stat.S_ISDIR(mode) or mode & stat.S_IXUSR else 0o644
+            content = b""
+            if stat.S_ISLNK(mode):
+                member.type, member.linkname = tarfile.SYMTYPE, os.fspath(each.path.readlink())
+            elif stat.S_ISDIR(mode):
+                member.type = tarfile.DIRTYPE
+            else:
+                content = each.path.read_bytes()
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def _too_large(folder: Path, size: int, most: int, how: str, found: Sequence[_Found]) -> str:
+    largest = sorted(found, key=lambda each: (-each.size, each.name))[:_NAMED_MAX]
+    named = ", ".join(f"{each.name} ({megabytes(each.size)})" for each in largest)
+    told = f"{folder}: {megabytes(size)}{how}, and at most {megabytes(most)} are shipped; the largest files: {named}"
+    return f"{told}; keep what is large on a volume, such as --checkpoint-dir names one, or in the image"
+
+
+def megabytes(size: int) -> str:
+    """A size for people, in millions of bytes, or thousands."""
+    return f"{size / 1_000_000:.1f} MB" if size >= 100_000 else f"{size / 1000:.1f} kB"

@@ -1,0 +1,126 @@
+"""Sends a Job to its cluster, and follows it there."""
+
+import asyncio
+import shlex
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from batchyard.cli.submit import packing
+from batchyard.cli.submit.cluster import Cluster, SubmitError
+from batchyard.cli.submit.following import Follower, Heard
+from batchyard.cli.submit.manifests import Asked, job_of, parts_of
+from batchyard.cli.submit.story import Told
+from batchyard.cli.submit.telling import Telling
+from batchyard.cli.submit.wanted import Request
+from batchyard.live.access import Access, KubeconfigError, Source, access_of_owner
+from batchyard.live.folder import KUBECONFIG, process_in
+from batchyard.live.rest_wire import HttpTransport
+
+#: What the user is told in a line.
+REFUSALS: Final = (SubmitError, KubeconfigError, OSError)
+
+
+async def sent(request: Request, asked: Asked, packed: packing.Packed | None, telling: Telling) -> int:
+    """Make the Job, and follow it unless told not to; the exit code."""
+    reading = _reading(request)
+    access = await reading()
+    asked = replace(asked, namespace=asked.namespace or access.namespace)
+    archive = None if packed is None else packed.content
+    wire = HttpTransport(access, reading)
+    try:
+        cluster = Cluster(wire, access.url)
+        await cluster.check(asked)
+        job = await cluster.create(job_of(asked, archive), [] if archive is None else parts_of(asked, archive))
+        if packed is not None:
+            telling.tell(_shipped(packed))
+        telling.tell(_created(asked, job))
+        to_look = _how_to_look(_kubectl(request, access), asked)
+        if request.detach:
+            telling.tell(to_look)
+            return 0
+        log = partial(telling.log, of_several=max(asked.completions, asked.parallelism) > 1)
+        return await _followed(Follower(cluster, asked, job, Heard(telling.tell, log)), telling, to_look)
+    finally:
+        await wire.close()
+
+
+async def _followed(follower: Follower, telling: Telling, to_look: Told) -> int:
+    """Follow it to its end; who is interrupted leaves it as it is, and says how to find it again."""
+    loop = asyncio.get_running_loop()
+    broken: asyncio.Future[int] = loop.create_future()
+    loop.set_exception_handler(lambda _, context: _take_note(broken, context))
+    following = asyncio.ensure_future(follower.follow())
+    try:
+        await asyncio.wait([following, broken], return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        following.cancel()
+        telling.tell(to_look)
+        raise
+    return broken.result() if broken.done() else following.result()
+
+
+def _take_note(broken: "asyncio.Future[int]", context: dict[str, Any]) -> None:
+    """A defect of ours ends the command."""
+    error = context.get("exception")
+    if error is not None and not isinstance(error, OSError) and not broken.done():
+        broken.set_exception(error)
+
+
+def _reading(request: Request) -> Callable[[], Awaitable[Access]]:
+    """What reads where the cluster is and who we are to it, and again when that is good no more."""
+    if request.kubeconfig or request.context:
+
+        async def read() -> Access:
+            from batchyard.live.kubeconfig import read_access  # noqa: PLC0415 - takes long to load
+
+            return await read_access(Source(request.kubeconfig, request.context))
+
+        return read
+    folder = request.data_dir
+    running = process_in(folder)
+    if running is None:
+        told = "start a platform with `batchyard up`, name its --data-dir, or another cluster with --kubeconfig"
+        raise SubmitError(f"nothing runs in {folder}: {told}")
+
+    async def own() -> Access:
+        return access_of_owner(running, folder)
+
+    return own
+
+
+def _created(asked: Asked, job: Any) -> Told:
+    line = f"job {asked.name} created in namespace {asked.namespace}, queue {asked.queue}"
+    fields = {"job": asked.name, "namespace": asked.namespace, "queue": asked.queue, "uid": job["metadata"]["uid"]}
+    return Told("Created", line, fields)
+
+
+def _shipped(packed: packing.Packed) -> Told:
+    line = f"{packed.files} files shipped, {packing.megabytes(len(packed.content))}"
+    if packed.left_out:
+        line += f"; left out: {', '.join(packed.left_out)}"
+    return Told("Shipped", line, {"files": packed.files, "bytes": len(packed.content), "leftOut": packed.left_out})
+
+
+def _how_to_look(kubectl: str, asked: Asked) -> Told:
+    """How to see it again, and how to end it."""
+    kubectl = f"{kubectl} --namespace {asked.namespace}"
+    line = "\n".join(
+        [
+            "it goes on by itself",
+            f"  see:    {kubectl} describe job {asked.name}",
+            f"  logs:   {kubectl} logs --follow --prefix --selector job-name={asked.name}",
+            f"  delete: {kubectl} delete job {asked.name}",
+        ]
+    )
+    return Told("Detached", line, {"job": asked.name, "namespace": asked.namespace})
+
+
+def _kubectl(request: Request, access: Access) -> str:
+    """Kubectl as it reaches the same cluster."""
+    if access.url.startswith("http:") and not request.kubeconfig:
+        return f"kubectl --server {access.url}"
+    named = request.kubeconfig or str((request.data_dir / KUBECONFIG).resolve())
+    context = f" --context {shlex.quote(request.context)}" if request.context else ""
+    return f"KUBECONFIG={shlex.quote(named)} kubectl{context}"

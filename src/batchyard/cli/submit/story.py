@@ -1,0 +1,177 @@
+"""What is told of a submitted Job as it waits, runs and ends, from what the API says of it. No I/O, and no time.
+
+Each change is told once. Sources of the conditions: Kueue's apis/kueue/v1beta2/workload_types.go, Kubernetes's
+pkg/apis/batch/types.go.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.conditions import find_condition, is_true
+from batchyard.api.meta import Obj
+from batchyard.api.times import parse_time
+from batchyard.base.instant import SECOND
+from batchyard.cli.submit.manifests import CONTAINER
+
+#: A Job that failed for another reason, such as its deadline, stopped its containers itself: their codes say nothing.
+_OF_CONTAINERS: Final = frozenset(
+    {"BackoffLimitExceeded", "PodFailurePolicy", "FailedIndexes", "MaxFailedIndexesExceeded"}
+)
+_FAILED: Final = 1
+
+
+class Told(NamedTuple):
+    """Something to tell: to people as a line, to programs as an event with fields."""
+
+    event: str
+    line: str
+    fields: Mapping[str, Any]
+
+
+class Story:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._waits = ""
+        self._place = ""
+        self._is_admitted = False
+        self._evicted_at = ""
+        #: What was told last of each pod.
+        self._pods: dict[str, str] = {}
+        #: The exit codes of pods that failed, the last one last.
+        self._codes: dict[str, int] = {}
+        #: The exit code of the command, once the Job has ended.
+        self.ended: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its turn."""
+        return not self._is_admitted and self.ended is None
+
+    def workload_is(self, workload: Obj) -> Iterator[Told]:
+        """Take in the Workload as it is now."""
+        reserved, evicted = find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted")
+        if evicted is not None and evicted["status"] == "True" and evicted["lastTransitionTime"] != self._evicted_at:
+            self._evicted_at, self._is_admitted, self._waits = evicted["lastTransitionTime"], False, ""
+            line = f"stopped ({evicted['reason']}): {evicted['message']}; it waits again"
+            yield Told("Evicted", line, {"reason": evicted["reason"], "message": evicted["message"]})
+        if is_true(workload, "Admitted"):
+            if not self._is_admitted:
+                yield _admitted(workload)
+            self._is_admitted, self._waits, self._place = True, "", ""
+        elif reserved is not None:
+            yield from self._waiting(_why(workload, reserved))
+
+    def place_is(self, place: int, others: int, queue: str) -> Iterator[Told]:
+        """Take in which place in line it has: how many are before it, and how many wait in all."""
+        told = f"{place + 1} of {others}"
+        if self.waits and told != self._place:
+            self._place = told
+            yield Told("Position", f"is {told} in line in {queue}", {"position": place + 1, "of": others})
+
+    def pod_is(self, pod: Obj) -> Iterator[Told]:
+        """Take in a pod as it is now."""
+        name = pod["metadata"]["name"]
+        told = _state_of(pod)
+        if told is not None and self._pods.get(name) != told.line:
+            self._pods[name] = told.line
+            yield told
+        ended = terminated(pod)
+        if ended is not None and ended.get("exitCode"):
+            self._codes.setdefault(name, ended["exitCode"])
+
+    def job_is(self, job: Obj, pods: Iterable[Obj] = ()) -> Iterator[Told]:
+        """Take in the Job as it is now, and its pods where it may have ended."""
+        status = job.get("status") or {}
+        if self.ended is not None:
+            return
+        if is_true(job, "Complete"):
+            self.ended = 0
+            yield Told("Complete", f"complete{_duration(status)}", {"exitCode": 0})
+        failed = find_condition(job, "Failed")
+        if failed is not None and failed["status"] == "True":
+            for pod in pods:
+                yield from self.pod_is(pod)
+            self.ended = self._code(failed["reason"])
+            line = f"failed ({failed['reason']}): {failed['message']}; exit code {self.ended}"
+            fields = {"reason": failed["reason"], "message": failed["message"], "exitCode": self.ended}
+            yield Told("Failed", line, fields)
+
+    def job_is_gone(self) -> Iterator[Told]:
+        """Take in that somebody has deleted the Job."""
+        if self.ended is None:
+            self.ended = _FAILED
+            yield Told("Deleted", "somebody has deleted it", {"exitCode": _FAILED})
+
+    def _waiting(self, why: str) -> Iterator[Told]:
+        if why and why != self._waits:
+            self._waits, self._is_admitted = why, False
+            yield Told("Pending", f"waits: {why}", {"message": why})
+
+    def _code(self, reason: str) -> int:
+        codes = list(self._codes.values())
+        return codes[-1] if codes and reason in _OF_CONTAINERS else _FAILED
+
+
+def terminated(pod: Obj) -> Mapping[str, Any] | None:
+    """How the container of a pod ended; None while it has not."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        if status["name"] == CONTAINER:
+            ended: Mapping[str, Any] | None = (status.get("state") or {}).get("terminated")
+            return ended
+    return None
+
+
+def has_begun(pod: Obj) -> bool:
+    """Whether the container of a pod runs or has run: whether there is a log."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    states = [status.get("state") or {} for status in statuses if status["name"] == CONTAINER]
+    return any("running" in state or (state.get("terminated") or {}).get("startedAt") for state in states)
+
+
+def _admitted(workload: Obj) -> Told:
+    admission = (workload.get("status") or {}).get("admission") or {}
+    queue = admission.get("clusterQueue", "")
+    assigned = [each.get("flavors") or {} for each in admission.get("podSetAssignments") or ()]
+    flavors = sorted({flavor for each in assigned for flavor in each.values()})
+    on = f", on {', '.join(flavors)}" if flavors else ""
+    return Told("Admitted", f"admitted by {queue}{on}", {"clusterQueue": queue, "flavors": flavors})
+
+
+def _why(workload: Obj, reserved: Mapping[str, Any]) -> str:
+    """Why a Workload waits: for quota, or for what its queue asks besides."""
+    if reserved["status"] != "True":
+        return str(reserved["message"])
+    checks: Sequence[Mapping[str, Any]] = (workload.get("status") or {}).get("admissionChecks") or ()
+    waiting = [f"{each['name']}: {each.get('message') or each['state']}" for each in checks if each["state"] != "Ready"]
+    return f"has quota, and waits for {'; '.join(waiting)}" if waiting else ""
+
+
+def _state_of(pod: Obj) -> Told | None:
+    """What is worth telling of a pod."""
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    ended = terminated(pod)
+    if ended is not None:
+        code = ended.get("exitCode", 0)
+        why = f" ({ended['reason']})" if ended.get("reason") not in {None, "", "Error"} else ""
+        line = f"pod {name} failed with exit code {code}{why}"
+        return Told("PodFailed", line, {"pod": name, "exitCode": code}) if code else None
+    if has_begun(pod):
+        node = (pod.get("spec") or {}).get("nodeName") or ""
+        on = f" on {node}" if node else ""
+        return Told("PodRunning", f"pod {name} runs{on}", {"pod": name, "node": node})
+    for each in status.get("containerStatuses") or ():
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("message"):
+            told = f"{waiting.get('reason', '')}: {waiting['message']}"
+            return Told("PodWaiting", f"pod {name} waits: {told}", {"pod": name, "message": told})
+    scheduled = find_condition(pod, "PodScheduled")
+    if scheduled is not None and scheduled["status"] == "False":
+        message = scheduled.get("message") or scheduled.get("reason") or ""
+        return Told("PodWaiting", f"pod {name} waits: {message}", {"pod": name, "message": message})
+    return None
+
+
+def _duration(status: Mapping[str, Any]) -> str:
+    begun, ended = status.get("startTime"), status.get("completionTime")
+    return f" in {(parse_time(ended) - parse_time(begun)) // SECOND} s" if begun and ended else ""

@@ -1,0 +1,57 @@
+"""An API server and what we show it. Apart from what reads kubeconfigs, which takes long to load."""
+
+import base64
+import ssl
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import NamedTuple
+
+import yaml
+
+from batchyard.live.folder import KUBECONFIG, Process
+
+
+class KubeconfigError(Exception):
+    """The kubeconfig cannot be used; says why and what to do."""
+
+
+class Source(NamedTuple):
+    """Which kubeconfig, or several as the variable KUBECONFIG has them; '' for what is found. And which context."""
+
+    kubeconfig: str = ""
+    context: str = ""
+
+
+class Access(NamedTuple):
+    """An API server, and what we show it."""
+
+    url: str
+    tls: ssl.SSLContext | bool
+    #: The header `authorization`; '' where a certificate is enough.
+    authorization: str
+    proxy: str | None
+    #: The name that its certificate is to have; '' for that of its address.
+    server_name: str
+    namespace: str
+
+
+def access_of_owner(running: Process, folder: Path) -> Access:
+    """What reaches the platform of a data directory as its owner."""
+    tls = tls_of_owner(folder) if running.url.startswith("https:") else True
+    return Access(running.url, tls, "", None, "", "default")
+
+
+def tls_of_owner(folder: Path) -> ssl.SSLContext:
+    """TLS with what the kubeconfig of a data directory holds."""
+    config = yaml.safe_load((folder / KUBECONFIG).read_text("utf-8"))
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]).decode())
+    with NamedTemporaryFile(dir=folder) as pair:
+        pair.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
+        pair.flush()
+        context.load_cert_chain(pair.name)
+    return context
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text)
