@@ -28,10 +28,12 @@ class Decoded(NamedTuple):
     warnings: list[str]
 
 
-def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
+def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE, sound: Obj | None = None) -> Decoded:
     """Decode one object; `namespace` is that of objects which should have one and name none.
 
     The object given is not changed. The result is complete, in the storage version, and keeps every rule of its kind.
+    `sound` is one of the kind in its storage version that was decoded before: of what is the very same in both, what
+    was found then still holds.
     """
     found = _kind_of(obj)
     if isinstance(found, list):
@@ -40,7 +42,7 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
     warnings = [info.deprecation] if version in info.deprecated_versions else []
     if info.is_idle:
         warnings.append(f"{info.kind} objects are kept, and nothing is done for them yet")
-    settled = settle(info, version, obj)
+    settled = settle(info, version, obj, sound)
     if settled.obj is None:
         return Decoded(None, [*settled.faults, *_metadata_faults(obj, settled.faults)], warnings)
     stored = settled.obj
@@ -51,7 +53,7 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
         stored = settled.obj
     stored = _placed(info, stored, namespace, warnings)
     stored = defaults.with_defaults(stored)
-    faults = validation.validate(stored)
+    faults = validation.validate(stored, sound)
     return Decoded(None if faults else stored, faults, warnings)
 
 

@@ -27,9 +27,9 @@ class BuiltIn:
         self._constant = constant
         self._seconds = Remembered()
 
-    def decode(self, sent: Mapping[str, Any], namespace: str) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
         """An object as it was sent, complete and in its storage version; or what is wrong with it."""
-        return decode(sent, namespace)
+        return decode(sent, namespace, sound)
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """An object that is to take the place of a stored one: clients can change all of it."""

@@ -25,7 +25,7 @@ class NamespaceStrategy(BuiltIn):
     def __init__(self) -> None:
         super().__init__(scheme.NAMESPACE)
 
-    def decode(self, sent: Mapping[str, Any], namespace: str) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
         """A Namespace as it was sent, complete."""
         found = super().decode(sent, namespace)
         obj = found.obj

@@ -38,7 +38,7 @@ def events_resource() -> Resource:
 class _RenamedEvents(BuiltIn):
     """What is true of them alone."""
 
-    def decode(self, sent: Mapping[str, Any], namespace: str) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
         """An event as it was sent, as the core group has it."""
         return super().decode({**_with_names(sent, _AS_IN_CORE), "apiVersion": _CORE.api_version}, namespace)
 

@@ -25,8 +25,11 @@ _VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patc
 class Strategy(Protocol):
     """What is true of one kind alone."""
 
-    def decode(self, sent: Mapping[str, Any], namespace: str) -> Decoded:
-        """An object as it was sent, complete and in its storage version; or what is wrong with it."""
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
+        """An object as it was sent, complete and in its storage version; or what is wrong with it.
+
+        `sound` is one in the storage version that was decoded before: the very same parts of it still are.
+        """
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """An object that is to take the place of a stored one, with what clients cannot change as it was."""

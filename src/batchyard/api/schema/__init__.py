@@ -16,9 +16,8 @@ from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
 from batchyard.api.schema.flaws import Flaw, Flaws, path_text
 from batchyard.api.schema.places import unknown_field_remedy
-from batchyard.api.schema.scalars import Visitor
 from batchyard.api.schema.tables import NATIVE, Scope, scope, scope_for
-from batchyard.api.schema.visitors import Compiler
+from batchyard.api.schema.visitors import Compiler, RootVisitor
 from batchyard.api.scheme import ServedKind, kind_info
 
 __all__ = ["Settled", "settle", "validate", "with_defaults"]
@@ -33,13 +32,14 @@ class Settled(NamedTuple):
     faults: list[FieldError]
 
 
-def settle(info: ServedKind, version: str, obj: Obj) -> Settled:
+def settle(info: ServedKind, version: str, obj: Obj, sound: Obj | None = None) -> Settled:
     """Check an object of a version of a kind, drop its nulls and fill in the defaults of its schema, in one walk.
 
     The result is the object itself where nothing is to change, and shares all that stays. It may share pod templates
-    with other objects: objects are never changed in place.
+    with other objects: objects are never changed in place. What is the very same in `sound`, an object of the version
+    that was settled before, is not looked at again.
     """
-    settled = _root_visitor(info.constant, version)(obj)
+    settled = _root_visitor(info.constant, version)(obj, sound)
     if type(settled) is not Flaws:
         return Settled(settled, []) if "metadata" in settled else Settled(None, [_NO_METADATA])
     faults = _faults(settled, scope_for(info, version), info.kind)
@@ -73,9 +73,9 @@ def _version(info: ServedKind, obj: Obj) -> str:
 
 
 @cache
-def _root_visitor(constant: str, version: str) -> Visitor:
+def _root_visitor(constant: str, version: str) -> RootVisitor:
     info = kind_info(constant)
-    return _compiler(scope_for(info, version)).object_visitor(info.kind)
+    return _compiler(scope_for(info, version)).root_visitor(info.kind)
 
 
 @cache

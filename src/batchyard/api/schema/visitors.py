@@ -8,7 +8,7 @@ and completes an object, and the common case, nothing to do, costs one call a no
 import marshal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from batchyard.api.schema.flaws import Flaw, Flaws, MapKey, flaw, shown, wrong_type
 from batchyard.api.schema.scalars import WORDS, PlainVisitor, Visitor, plain_flaws, scalar_visitor
@@ -31,13 +31,17 @@ class Compiler:
         self._other = other
         self._made: dict[str, Visitor] = {}
 
+    def root_visitor(self, type_name: str) -> "RootVisitor":
+        """The visitor of whole objects of a kind."""
+        return self._object(type_name)
+
     def object_visitor(self, type_name: str) -> Visitor:
         """The visitor of an object type."""
         scope, name = self._scope.scope_of(type_name)
         if scope is not self._scope:
             return self._other(scope).object_visitor(name)
         if name not in self._made:
-            visitor = self._object(name)
+            visitor: Visitor = self._object(name)
             self._made[name] = _remembering(visitor) if name == _REMEMBERED else visitor
         return self._made[name]
 
@@ -64,7 +68,7 @@ class Compiler:
 
         return visit
 
-    def _object(self, type_name: str) -> Visitor:
+    def _object(self, type_name: str) -> "RootVisitor":
         """The visitor of an object's fields; those that hold objects are compiled when first met."""
         fields = self._scope.fields(type_name)
         visitors: dict[str, PlainVisitor] = {}
@@ -142,17 +146,24 @@ class _Completion:
         return default
 
 
-def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Visitor:
+class RootVisitor(Protocol):
+    """The visitor of whole objects: what is the very same in one that is known to be sound is not looked at again."""
+
+    def __call__(self, value: Any, sound: Mapping[str, Any] | None = None) -> Any:
+        """What the value comes to, as any visitor says it."""
+
+
+def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> RootVisitor:
     must_have = frozenset(completion.required) | frozenset(completion.defaults)
     known, strange = visitors.get, completion.strange
 
-    def visit(value: Any) -> Any:
+    def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
         if type(value) is not dict:
             return _not_an_object(value, visitors)
         odd: dict[str, Any] | None = None
         for name, child in value.items():
             visitor = known(name)
-            if type(child) is visitor:
+            if type(child) is visitor or (sound is not None and child is not None and sound.get(name) is child):
                 continue
             if visitor is None or child is None or visitor is str or visitor is bool:
                 settled = strange(name, child)

@@ -112,13 +112,27 @@ _UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
     scheme.TOPOLOGY: topology.topology_update_faults,
 }
 
+#: Of kinds of which objects come often that differ from others in their status alone: the rules of that.
+_RULES_OF_STATUS_ALONE: Final[Mapping[str, Rule]] = {scheme.WORKLOAD: workload.own_status_faults}
+
 #: What Kueue's webhook looks at too.
 _STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.workload_status_faults}
 
 
-def validate(obj: Obj) -> list[FieldError]:
-    """All faults of a new object; kinds without rules of their own keep those of metadata."""
+def validate(obj: Obj, sound: Obj | None = None) -> list[FieldError]:
+    """All faults of a new object; kinds without rules of their own keep those of metadata.
+
+    `sound` is an object without faults: where all is the very same but the status, its rules alone are looked at.
+    """
+    rule = None if sound is None else _RULES_OF_STATUS_ALONE.get(group_kind(obj))
+    if rule is not None and sound is not None and _differs_in_status_alone(obj, sound):
+        return list(rule(obj))
     return list(_RULES.get(group_kind(obj), metadata.metadata_faults)(obj))
+
+
+def _differs_in_status_alone(obj: Obj, sound: Obj) -> bool:
+    metadata, spec = obj["metadata"], obj.get("spec")
+    return metadata is sound["metadata"] and spec is not None and spec is sound.get("spec")
 
 
 def validate_status(new: Obj, old: Obj) -> list[FieldError]:

@@ -43,7 +43,7 @@ class DefinitionStrategy(CustomStrategy):
     def __init__(self) -> None:
         super().__init__(_INFO, [_OWN_VERSION])
 
-    def decode(self, sent: Mapping[str, Any], namespace: str) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
         """A definition as it was sent, complete; or what is wrong with it."""
         decoded = super().decode(sent, namespace)
         if decoded.obj is None:

@@ -69,7 +69,7 @@ class CustomStrategy:
         stored = next(each for each in versions if each["storage"])
         self._columns = Columns(stored.get("additionalPrinterColumns") or [])
 
-    def decode(self, sent: Mapping[str, Any], namespace: str) -> Decoded:
+    def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
         """An object as it was sent, complete and in its storage version; or what is wrong with it."""
         schema = self._schemas[sent["apiVersion"]]
         obj = {**sent, "metadata": _placed(sent.get("metadata"), namespace if self._info.namespaced else "")}
