@@ -1,9 +1,8 @@
 """Pods that are processes of this machine, as kubectl sees them."""
 
 import json
-from collections.abc import Iterator
-
 import shutil
+from collections.abc import Iterator
 
 import pytest
 

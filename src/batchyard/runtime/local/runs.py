@@ -74,6 +74,11 @@ class Run(NamedTuple):
         return self.phase == RUNNING and bool(self.status.get("started"))
 
     @property
+    def address(self) -> str:
+        """The address of a sandbox that has a network of its own; else empty."""
+        return str(self.obj["spec"].get("address") or "").partition("/")[0]
+
+    @property
     def restarts_in_row(self) -> int:
         """How many restarts there were before it, each soon after the last."""
         return int(self.obj["spec"].get("restartsInRow", 0))

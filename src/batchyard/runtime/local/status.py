@@ -84,10 +84,7 @@ def _address(seen: Seen) -> str:
     sandbox = seen.situation.sandbox
     if sandbox is None or sandbox.phase != READY:
         return ""
-    if seen.situation.pod["spec"].get("hostNetwork"):
-        return seen.host_ip
-    address: str = sandbox.status.get("address") or seen.host_ip
-    return address
+    return sandbox.address or seen.host_ip
 
 
 # --- phase ---

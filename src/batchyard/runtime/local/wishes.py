@@ -63,8 +63,7 @@ class Wishes:
         assert sandbox is not None, "containers are started in a sandbox"
         try:
             plans = self._plans(pod, reader)
-            address = sandbox.status.get("address")
-            given = Given([address.partition("/")[0]] if address else [], plans)
+            given = Given([sandbox.address] if sandbox.address else [], plans)
             run = container_run(pod, start.container.spec, start.attempt, given, self._settings, reader)
         except ContainerError as error:
             return Trouble(error.reason, error.message)
