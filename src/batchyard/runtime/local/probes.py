@@ -33,6 +33,9 @@ _PORT_MAX: Final = 65535
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The probes of a container by `startup`, `liveness` and `readiness`; ContainerError if a port is unknown."""
     found = {name: container[field] for field, name in _PROBES.items() if container.get(field)}
+    for name, probe in found.items():
+        if not any(probe.get(action) for action in ("exec", *_OF_ACTIONS)):
+            raise ContainerError(CONFIG, f"{name} probe: must specify a handler type")
     return {
         name: {**_DEFAULTS, **_said(probe), **_actions(probe, container, f"{name} probe")}
         for name, probe in found.items()

@@ -101,8 +101,10 @@ def _of_all(parts: Iterable[Mapping[str, Any]], pod: Obj, sources: Sources, mode
 
 def _of_part(part: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) -> dict[str, File]:
     kind = next((field for field in part if part[field] is not None), "")
+    if not kind:
+        return {}
     if kind not in _SOURCES:
-        raise InputError(f"{kind or 'an empty source'} cannot be projected here: use one of {_PROJECTED}")
+        raise InputError(f"{kind} cannot be projected here: use one of {_PROJECTED}")
     return _SOURCES[kind](part[kind], pod, sources, mode)
 
 
@@ -224,7 +226,7 @@ def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empty:
     medium: str = source.get("medium") or ""
     if medium not in {"", "Memory"}:
         raise InputError(f"storage medium {quoted(medium)} is not supported here: use Memory, or none")
-    limit = quantity.amount("memory", source.get("sizeLimit") or "0") or None
+    limit = max(0, quantity.amount("memory", source.get("sizeLimit") or "0")) or None
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
         sizes = [size for size in (limit, _memory_of_pod(pod), _memory_of_node(pod, reader)) if size]

@@ -38,6 +38,11 @@ def test_a_service_of_grpc_may_have_a_name() -> None:
     }
 
 
+def test_a_probe_does_something() -> None:
+    with pytest.raises(ContainerError, match="startup probe: must specify a handler type"):
+        probes_of(container(startupProbe={"periodSeconds": 3}))
+
+
 def test_hooks_have_their_ports_as_numbers() -> None:
     hooks = {"postStart": {"exec": {"command": ["a"]}}, "preStop": {"httpGet": {"port": "9090", "path": "/bye"}}}
     assert hooks_of(container(lifecycle=hooks)) == {

@@ -118,6 +118,10 @@ def test_a_projected_volume_is_made_of_several() -> None:
     assert {file.mode for file in found.values()} == {0o440}
 
 
+def test_a_part_that_says_nothing_is_nothing() -> None:
+    assert contents(projected={"sources": [{}, {"configMap": None}]}) == contents(projected={}) == {}
+
+
 def test_all_that_is_wrong_with_parts_is_told_at_once() -> None:
     parts = [{"configMap": {"name": "x"}}, {"secret": {"name": "y"}}, {"clusterTrustBundle": {"path": "ca"}}]
     told = refused(projected={"sources": parts})
@@ -168,6 +172,7 @@ def test_folders_are_made_where_containers_have_other_volumes_in_it() -> None:
 
 def test_an_empty_folder_may_be_limited() -> None:
     assert plan() == plan(emptyDir={}) == Empty()
+    assert plan(emptyDir={"sizeLimit": "-1"}) == Empty()
     assert plan(emptyDir={"sizeLimit": "1Gi"}) == Empty(size_bytes=2**30)
     assert plan(of=pod(securityContext={"fsGroup": 7}), emptyDir={"stickyBit": True}) == Empty(mode=0o1777, group=7)
 
