@@ -13,7 +13,6 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,10 +28,8 @@ DATA: Final = "..data"
 _NEXT: Final = "..data_tmp"
 _RESERVED: Final = ".."
 _FOLDER_MODE: Final = 0o755
+_FILE_MODE: Final = 0o644
 _VOLUME_MODE: Final = 0o777
-#: What belonging to a group adds to a folder's mode: where files can be changed, and where not.
-_GROUP_WRITES: Final = 0o2770
-_GROUP_READS: Final = 0o2550
 
 
 def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
@@ -45,7 +42,7 @@ def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
             case Files():
                 return write_files(folder, plan, now)
             case Empty():
-                _make_folder(folder, plan.mode, plan.group, _GROUP_WRITES)
+                _make_folders(folder, folder, plan.mode)
             case HostPath():
                 _check_host_path(name, plan)
     except OSError as error:
@@ -58,7 +55,7 @@ def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
 
 def write_files(folder: Path, plan: Files, now: Instant) -> bool:
     """Let a folder hold these files and no others; whether it did not before. OSError if that fails."""
-    _make_folder(folder, _VOLUME_MODE, plan.group, _GROUP_READS)
+    _make_folders(folder, folder, _VOLUME_MODE)
     for mount_point in plan.mount_points:
         _make_folders(folder, folder / mount_point, _FOLDER_MODE)
     current = _current(folder)
@@ -91,26 +88,13 @@ def _written(folder: Path, plan: Files, now: Instant) -> Path:
     """A new folder with the files, which nobody sees yet."""
     stamp = format_time(now).translate(str.maketrans("-T:", "___")).removesuffix("Z")
     new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED}{stamp}.", dir=folder))
-    _own_folder(new, plan.group)
+    new.chmod(_FOLDER_MODE)
     for path, file in plan.files.items():
-        for parent in [*reversed((new / path).relative_to(new).parents)][1:]:
-            (new / parent).mkdir(exist_ok=True)
-            _own_folder(new / parent, plan.group)
-        _write_file(new / path, file, plan.group)
+        _make_folders(new, (new / path).parent, _FOLDER_MODE)
+        (new / path).touch(mode=0o600)
+        (new / path).write_bytes(file.content)
+        (new / path).chmod(file.mode)
     return new
-
-
-def _write_file(path: Path, file: File, group: int | None) -> None:
-    path.touch(mode=0o600)
-    path.write_bytes(file.content)
-    _own(path, file.owner, group)
-    path.chmod(file.mode)
-
-
-def _own_folder(folder: Path, group: int | None) -> None:
-    """Whatever the umask says."""
-    _own(folder, None, group)
-    folder.chmod(_FOLDER_MODE if group is None else _FOLDER_MODE | _GROUP_READS)
 
 
 def _link_names(folder: Path, files: Mapping[str, File]) -> None:
@@ -139,18 +123,12 @@ def _remove_leftovers(folder: Path, files: Mapping[str, File]) -> None:
 # --- folders ---
 
 
-def _make_folder(folder: Path, mode: int, group: int | None, group_mode: int) -> None:
-    if not folder.is_dir():
-        folder.mkdir(parents=True)
-        _own(folder, None, group)
-        folder.chmod(mode if group is None else mode | group_mode)
-
-
-def _own(path: Path, owner: int | None, group: int | None) -> None:
-    """Hand something over, where this process may: one that is not root runs all containers as itself."""
-    if owner is not None or group is not None:
-        with suppress(PermissionError):
-            os.chown(path, -1 if owner is None else owner, -1 if group is None else group)
+def _make_folders(volume: Path, wanted: Path, mode: int) -> None:
+    """Make what is not there of a path in a volume, with that mode whatever the umask says."""
+    for folder in [*reversed(wanted.parents), wanted]:
+        if folder.is_relative_to(volume) and not folder.exists():
+            folder.mkdir(parents=True)
+            folder.chmod(mode)
 
 
 def _check_host_path(name: str, plan: HostPath) -> None:
@@ -160,9 +138,10 @@ def _check_host_path(name: str, plan: HostPath) -> None:
     if not lies_below(real, (os.path.realpath(folder) for folder in plan.allowed)):
         raise VolumeError(name, f"hostPath {path} leads to {real}, which is not allowed here")
     if not path.exists() and plan.type in {"", "DirectoryOrCreate"}:
-        path.mkdir(mode=_FOLDER_MODE, parents=True)
+        _make_folders(Path(path.anchor), path, _FOLDER_MODE)
     elif not path.exists() and plan.type == "FileOrCreate":
-        path.touch(mode=0o644)
+        path.touch()
+        path.chmod(_FILE_MODE)
     wrong = _type_fault(path, plan.type)
     if wrong:
         raise VolumeError(name, f"hostPath type check failed: {path} is not a {wrong}")
@@ -183,14 +162,6 @@ def _type_fault(path: Path, kind: str) -> str:
         case "BlockDevice":
             return "" if stat.S_ISBLK(mode) else "block device"
     return ""
-
-
-def _make_folders(volume: Path, wanted: Path, mode: int) -> None:
-    """Make what is not there of a path in a volume, with that mode whatever the umask says."""
-    for folder in [*reversed(wanted.parents), wanted]:
-        if folder.is_relative_to(volume) and not folder.exists():
-            folder.mkdir()
-            folder.chmod(mode)
 
 
 # --- what of a volume is mounted ---

@@ -172,20 +172,6 @@ def test_a_write_has_steps_to_break_off(tmp_path: Path) -> None:
     assert not broken_off(tmp_path, AFTER, 100)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_files_belong_to_whom_the_plan_says(tmp_path: Path) -> None:
-    files = {"dir/a": File(b"1", 0o440), "token": File(b"2", 0o600, owner=1234)}
-    write_files(tmp_path / "v", Files(files, group=4321), make.NOW)
-    found = {path: (tmp_path / "v" / path).stat() for path in ("", "dir", "dir/a", "token")}
-    assert {path: (s.st_uid, s.st_gid) for path, s in found.items()} == {
-        "": (0, 4321),
-        "dir": (0, 4321),
-        "dir/a": (0, 4321),
-        "token": (1234, 4321),
-    }
-    assert stat.S_IMODE(found["dir"].st_mode) == 0o2755
-
-
 # --- other volumes ---
 
 

@@ -1,4 +1,7 @@
-"""What a volume is to hold: a plan, which batchyard.live.volume_files carries out."""
+"""What a volume is to hold: a plan, which batchyard.live.volume_files carries out.
+
+Nobody is said to own anything: whoever runs the node owns all of it, and is, from inside, the user of each container.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +13,6 @@ class File(NamedTuple):
 
     content: bytes
     mode: int
-    #: Who owns it, where that may be said; None: whoever writes it.
-    owner: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,6 @@ class Files:
     """Files by their path in the volume. Containers cannot change them; they change when what they are made of does."""
 
     files: Mapping[str, File]
-    #: The group they belong to, where that may be said (fsGroup).
-    group: int | None = None
     #: Folders in it at which containers have other volumes.
     mount_points: tuple[str, ...] = ()
 
@@ -34,7 +33,6 @@ class Empty:
     #: How large it may grow; None: as it can.
     size_bytes: int | None = None
     mode: int = 0o777
-    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

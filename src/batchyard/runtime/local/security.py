@@ -39,22 +39,19 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
 # --- users ---
 
 
-def user_of(pod: Obj, container: Mapping[str, Any], default: User) -> dict[str, Any] | None:
-    """`{"uid": 1000, "gid": 1000}`, with `groups` beside them if it is to be in others; None: whoever it is by itself.
+def user_of(pod: Obj, container: Mapping[str, Any], default: User) -> dict[str, int] | None:
+    """`{"uid": 1000, "gid": 1000}`; None: whoever it is by itself, which is `default`.
 
-    `default` is who that is. ContainerError if it would be root and must not be.
+    ContainerError if it would be root and must not be. Volumes' files are its own in any case, so that it need not be
+    in its pod's fsGroup.
     """
     uid, gid = _effective(pod, container, "runAsUser"), _effective(pod, container, "runAsGroup")
     if _effective(pod, container, "runAsNonRoot"):
         _refuse_root(pod, container, uid, default)
-    context = pod["spec"].get("securityContext") or _NOTHING
-    group = fs_group(pod)
-    listed = [*([] if group is None else [group]), *(context.get("supplementalGroups") or ())]
-    if uid is None and gid is None and not listed:
+    if uid is None and gid is None:
         return None
     of_user = default.gid if uid is None else 0
-    user = {"uid": default.uid if uid is None else uid, "gid": of_user if gid is None else gid}
-    return {**user, "groups": list(dict.fromkeys(listed))} if listed else user
+    return {"uid": default.uid if uid is None else uid, "gid": of_user if gid is None else gid}
 
 
 def fs_group(pod: Obj) -> int | None:
@@ -98,9 +95,14 @@ def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
     for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
         if spec.get(field):
             yield field
-    names = [sysctl["name"] for sysctl in (spec.get("securityContext") or _NOTHING).get("sysctls") or ()]
-    if names:
-        yield f"sysctls {', '.join(names)}"
+    context: Mapping[str, Any] = spec.get("securityContext") or _NOTHING
+    listed = {
+        "sysctls": [sysctl["name"] for sysctl in context.get("sysctls") or ()],
+        "supplementalGroups": [str(group) for group in context.get("supplementalGroups") or ()],
+    }
+    for field, names in listed.items():
+        if names:
+            yield f"{field} {', '.join(names)}"
 
 
 def _of_profiles(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:

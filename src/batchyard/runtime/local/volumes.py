@@ -71,10 +71,9 @@ def _plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
             made = _SOURCES[kind](source, pod, sources, source.get("defaultMode", _MODE))
         case _:
             raise InputError(f"volumes of type {kind} are not supported here: use one of {_KINDS}")
-    group = fs_group(pod)
-    mask = 0 if group is None else _GROUP_READS
+    mask = 0 if fs_group(pod) is None else _GROUP_READS
     files = {_checked(path): file._replace(mode=file.mode | mask) for path, file in made.items()}
-    return Files(files, group, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))))
+    return Files(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))))
 
 
 def memory_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
@@ -174,9 +173,8 @@ def _of_token(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) 
     account = pod["spec"].get("serviceAccountName") or "default"
     seconds = _or(source.get("expirationSeconds"), _TOKEN_SECONDS)
     token = sources.token(_namespace(pod), account, source.get("audience") or "", seconds)
-    owner = fs_user(pod)
-    is_private = owner is not None or fs_group(pod) is not None
-    return {source["path"]: File(token.encode(), 0o600 if is_private else mode, owner)}
+    is_private = fs_user(pod) is not None or fs_group(pod) is not None
+    return {source["path"]: File(token.encode(), 0o600 if is_private else mode)}
 
 
 _SOURCES: Final[Mapping[str, Callable[[Mapping[str, Any], Obj, Sources, int], dict[str, File]]]] = {
@@ -230,8 +228,8 @@ def _empty(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empty:
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
         sizes = [size for size in (limit, _memory_of_pod(pod), _memory_of_node(pod, reader)) if size]
-        return Empty(True, min(sizes, default=None), mode, fs_group(pod))
-    return Empty(False, limit, mode, fs_group(pod))
+        return Empty(True, min(sizes, default=None), mode)
+    return Empty(False, limit, mode)
 
 
 def _memory_of_pod(pod: Obj) -> int:

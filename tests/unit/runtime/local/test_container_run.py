@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import yaml
 
+from batchyard.api.decode import decode
 from batchyard.runtime.local.container_run import ContainerRun, Given, NodeSettings, container_run
 from batchyard.runtime.local.devices import Devices
 from batchyard.runtime.local.errors import ContainerError
 from batchyard.runtime.local.images import ImageRow
-from batchyard.runtime.local.plans import Empty
-from unit.runtime.local.local_make import NOTHING, container, pod
+from batchyard.runtime.local.plans import Empty, File, Files
+from batchyard.runtime.local.volumes import Sources, volume_plans
+from unit.runtime.local.local_make import NOTHING, Shelf, container, pod
 
 SETTINGS = NodeSettings(images=[ImageRow("python:*", environment="/venv")], pids=500)
 
@@ -109,6 +112,46 @@ def test_who_uses_the_nodes_network_has_the_nodes_name() -> None:
 def test_the_address_of_a_pod_is_known_to_its_containers() -> None:
     only = container(env=[{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}])
     assert spec_of(only, Given(addresses=["10.77.0.9"]))["environment"]["IP"] == "10.77.0.9"
+
+
+WRITTEN = """
+kind: Secret
+stringData: {word: hidden}
+---
+kind: ConfigMap
+data: {file: text}
+---
+kind: Pod
+spec:
+  nodeName: node
+  volumes:
+  - {name: files, projected: {sources: [{configMap: {name: all}}, {secret: {name: all}}]}}
+  containers:
+  - name: main
+    image: python:3
+    command: [sh, -c, echo $(WORD)]
+    resources: {limits: {cpu: 2, memory: 1Gi}}
+    env:
+    - {name: WORD, valueFrom: {secretKeyRef: {name: all, key: word}}}
+    - {name: CPUS, valueFrom: {resourceFieldRef: {resource: requests.cpu}}}
+    readinessProbe: {httpGet: {port: 80}, periodSeconds: 3}
+    volumeMounts: [{name: files, mountPath: /files}]
+"""
+
+
+def test_objects_are_read_as_the_api_keeps_them() -> None:
+    heads = {"apiVersion": "v1", "metadata": {"name": "all", "namespace": "team", "uid": "u"}}
+    decoded = [decode({**heads, **written}).obj or {} for written in yaml.safe_load_all(WRITTEN)]
+    *configs, of = decoded
+    shelf = Shelf(*configs)
+    plans = volume_plans(of, Sources(shelf, lambda *_: ""))
+    assert plans == {"files": Files({"file": File(b"text", 0o644), "word": File(b"hidden", 0o644)})}
+    spec = container_run(of, of["spec"]["containers"][0], 0, Given(volumes=plans), SETTINGS, shelf).spec
+    assert spec["argv"] == ["sh", "-c", "echo hidden"]
+    assert spec["environment"] == {"HOSTNAME": "all", "WORD": "hidden", "CPUS": "2"}
+    assert spec["probes"]["readiness"]["httpGet"] == {"port": 80, "path": "/", "scheme": "HTTP"}
+    assert spec["mounts"] == [{"source": "volumes/files", "target": "/files", "readOnly": True}]
+    assert (spec["limits"]["cpu"], spec["requests"]["cpu"]) == (2000, 2000)
 
 
 def refused(only: Mapping[str, Any], **spec: Any) -> tuple[str, str]:

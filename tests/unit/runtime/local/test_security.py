@@ -40,9 +40,8 @@ def test_who_names_a_user_without_a_group_has_roots() -> None:
     assert user({"runAsGroup": 7}) == {"uid": 1000, "gid": 7}
 
 
-def test_groups_of_the_pod_come_on_top() -> None:
-    of_pod = {"fsGroup": 2000, "supplementalGroups": [3000, 2000]}
-    assert user(None, of_pod) == {"uid": 1000, "gid": 100, "groups": [2000, 3000]}
+def test_the_group_of_volumes_is_nobodys_user() -> None:
+    assert user(None, {"fsGroup": 2000}) is None
 
 
 @pytest.mark.parametrize(
@@ -90,9 +89,9 @@ def test_what_a_pod_cannot_be_given_is_told(field: str) -> None:
 
 
 def test_all_that_cannot_be_given_is_told_at_once() -> None:
-    context = {"sysctls": [{"name": "net.core.somaxconn", "value": "9"}]}
+    context = {"sysctls": [{"name": "net.core.somaxconn", "value": "9"}], "supplementalGroups": [7, 8]}
     told = refused(container(securityContext={"privileged": True}), hostPID=True, securityContext=context)[1]
-    assert told == "cannot be given here: hostPID; sysctls net.core.somaxconn; privileged"
+    assert told == "cannot be given here: hostPID; sysctls net.core.somaxconn; supplementalGroups 7, 8; privileged"
 
 
 def test_what_asks_for_no_more_than_there_is_is_fine() -> None:

@@ -136,15 +136,15 @@ def test_all_that_is_wrong_with_parts_is_told_at_once() -> None:
 def test_a_token_is_its_users_alone_where_all_containers_have_one() -> None:
     parts = {"sources": [{"serviceAccountToken": {"path": "t"}}]}
     own, side = container(securityContext={"runAsUser": 7}), container("side")
-    assert files(of=pod(own), projected=parts)["t"][1:] == (0o600, 7)
-    assert files(of=pod(own, side), projected=parts)["t"][1:] == (0o644, None)
-    assert files(of=pod(own, side, securityContext={"runAsUser": 7}), projected=parts)["t"][1:] == (0o600, 7)
+    assert files(of=pod(own), projected=parts)["t"].mode == 0o600
+    assert files(of=pod(own, side), projected=parts)["t"].mode == 0o644
+    assert files(of=pod(own, side, securityContext={"runAsUser": 7}), projected=parts)["t"].mode == 0o600
 
 
 def test_a_group_may_read_what_is_its() -> None:
     of = pod(securityContext={"fsGroup": 2000})
     made = plan(Shelf(config_map("cm", a="1")), of=of, configMap={"name": "cm", "defaultMode": 0o400})
-    assert made == Files({"a": File(b"1", 0o440)}, 2000)
+    assert made == Files({"a": File(b"1", 0o440)})
 
 
 @pytest.mark.parametrize(
@@ -167,14 +167,14 @@ def test_folders_are_made_where_containers_have_other_volumes_in_it() -> None:
     targets = ("/etc/v", "/etc/v/a", "/etc/v/a/b", "/etc/v-other", "/etc/v/c")
     mounts = [{"name": "v" if at == "/etc/v" else "other", "mountPath": at} for at in targets]
     made = plan(Shelf(config_map("cm")), of=pod(container(volumeMounts=mounts)), configMap={"name": "cm"})
-    assert made == Files({}, None, ("a", "c"))
+    assert made == Files({}, ("a", "c"))
 
 
 def test_an_empty_folder_may_be_limited() -> None:
     assert plan() == plan(emptyDir={}) == Empty()
     assert plan(emptyDir={"sizeLimit": "-1"}) == Empty()
     assert plan(emptyDir={"sizeLimit": "1Gi"}) == Empty(size_bytes=2**30)
-    assert plan(of=pod(securityContext={"fsGroup": 7}), emptyDir={"stickyBit": True}) == Empty(mode=0o1777, group=7)
+    assert plan(emptyDir={"stickyBit": True}) == Empty(mode=0o1777)
 
 
 @pytest.mark.parametrize(
