@@ -110,6 +110,11 @@ def test_where_there_is_no_limit_the_nodes_or_the_pods_stands_in() -> None:
     assert environment(limited, only, [], shelf) == {"X": "3"}
 
 
+def test_amounts_of_other_resources_are_none() -> None:
+    env = {"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.nvidia.com/gpu"}}}
+    assert refused(env)[1] == "unsupported container resource : limits.nvidia.com/gpu"
+
+
 def test_an_amount_may_be_another_containers() -> None:
     env = {"name": "X", "valueFrom": {"resourceFieldRef": {"containerName": "side", "resource": "requests.cpu"}}}
     only, side = container(env=[env]), container("side", resources={"requests": {"cpu": "5"}})
@@ -168,6 +173,10 @@ def test_services_are_told_by_variables() -> None:
     }
 
 
+def test_a_service_may_have_no_ports() -> None:
+    assert variables(reader=Shelf(service("a", "10.0.0.9"))) == {"A_SERVICE_HOST": "10.0.0.9"}
+
+
 def test_services_without_an_address_or_of_others_are_not() -> None:
     other = service("b", "10.0.0.8", {"port": 1}, namespace="other")
     assert variables(reader=Shelf(service("a", "None", {"port": 1}), other)) == {}
@@ -184,6 +193,15 @@ def test_the_api_is_always_told_the_rest_only_with_links() -> None:
 def test_what_is_said_stands_before_what_services_tell() -> None:
     env = {"name": "KUBERNETES_SERVICE_HOST", "value": "mine"}
     assert variables(env, reader=Shelf(KUBERNETES))["KUBERNETES_SERVICE_HOST"] == "mine"
+
+
+def test_an_entry_that_names_nothing_brings_nothing() -> None:
+    assert variables(envFrom=[{"prefix": "P_"}]) == {}
+
+
+def test_values_from_files_of_volumes_are_refused() -> None:
+    source = {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}
+    assert refused({"name": "X", "valueFrom": source})[1].startswith("fileKeyRef is not supported here")
 
 
 def test_a_null_byte_is_told_before_it_reaches_a_process() -> None:

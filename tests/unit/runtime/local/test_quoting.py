@@ -1,0 +1,20 @@
+"""Texts quoted as Go quotes them."""
+
+import pytest
+
+from batchyard.runtime.local.quoting import quoted
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('a"b\\c', '"a\\"b\\\\c"'),
+        ("\a\b\f\n\r\t\v", '"\\a\\b\\f\\n\\r\\t\\v"'),
+        ("\0\x7f", '"\\x00\\x7f"'),
+        ("é 世", '"é 世"'),
+        ("\x80\u2028", '"\\u0080\\u2028"'),
+        ("\U000e0001", '"\\U000e0001"'),
+    ],
+)
+def test_what_cannot_be_printed_is_escaped(text: str, told: str) -> None:
+    assert quoted(text) == told
