@@ -1,6 +1,7 @@
 """The machine that a platform is on as a node of a cluster: what runs its pods, as a platform is wired with it."""
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,12 +11,16 @@ from batchyard.live.facts import facts_of
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.local_containers import LocalContainers
 from batchyard.live.local_machine import LocalMachine
+from batchyard.live.name_server import NameServer
+from batchyard.live.pods_network import PodsNetwork
+from batchyard.ports.client import Reader
 from batchyard.ports.controller import Controller
 from batchyard.runtime.local.kubelet import LocalKubelet
 from batchyard.runtime.local.node import LocalNode
 from batchyard.runtime.local.volumes import Token
 from batchyard.runtime.local.wishes import Wishes, settings_of
 
+_LOG: Final = logging.getLogger("batchyard")
 #: The folder of the node in the data directory.
 FOLDER: Final = "node"
 
@@ -26,14 +31,34 @@ class LocalNodeParts:
     Made within the event loop that it is to run in.
     """
 
-    def __init__(self, local: Mapping[str, Any], folder: Path, kernel: LiveKernel, token: Token) -> None:
+    def __init__(
+        self, local: Mapping[str, Any], folder: Path, kernel: LiveKernel, objects: Reader, token: Token
+    ) -> None:
         loop = asyncio.get_running_loop()
-        facts = facts_of(local, folder)
+        facts, settings = facts_of(local, folder), settings_of(local)
         self.name = facts.name
         self.machine = LocalMachine(folder / FOLDER, kernel, loop)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop)
-        wishes = Wishes(facts.name, settings_of(local), token)
+        wishes = Wishes(facts.name, settings, token)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, wishes), LocalNode(facts))
+        self._names = NameServer(objects, settings.cluster_domain)
+        self._serving = loop.create_task(self._serve_names(folder / FOLDER))
+
+    def close(self) -> None:
+        """Look after it no more; what runs goes on."""
+        self._serving.cancel()
+        self._names.close()
+        self.machine.close()
+
+    async def _serve_names(self, node: Path) -> None:
+        """Have the pods know each other by name, where they have a network of their own."""
+        if not self.machine.features.get("podNetwork"):
+            return
+        try:
+            with PodsNetwork(node) as network:
+                await self._names.serve(network.datagrams(), network.streams())
+        except OSError as error:
+            _LOG.warning("pods cannot be found by name: %s", error)
 
 
 def local_of(cluster: Obj | None) -> Mapping[str, Any] | None:

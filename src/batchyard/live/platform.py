@@ -84,7 +84,7 @@ class Embedded:
         local = local_of(described)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
-        self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, token)
+        self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
         self.platform = self._wired(settings, described, speed)
         containers = self._containers()
         served = with_subresources(built_in, self._client, containers, self.platform.index, self._kernel.now)
@@ -114,7 +114,7 @@ class Embedded:
         """Write what is left, and let the file go."""
         self._kernel.stop()
         if self._local is not None:
-            self._local.machine.close()
+            self._local.close()
         await self._commit.close()
         self._journal.close()
 

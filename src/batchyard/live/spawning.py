@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,11 +40,12 @@ class Spawner:
         return found
 
     def ask(self, path: Path) -> None:
-        """Have a run kept."""
+        """Have a run kept. A spawner that cannot be asked is ended, and the next is asked again for all."""
         try:
             self._socket.sendto(os.fsencode(path), f"/proc/self/fd/{self._folder}/spawner")
         except (ConnectionRefusedError, FileNotFoundError):
-            self._ended()
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self, *, is_needed: bool) -> None:
         """Let it go, and end it where nothing runs that it is needed for."""

@@ -1,0 +1,93 @@
+"""The names that pods know each other by: those of Services, and of pods with a hostname and a subdomain.
+
+    SERVICE.NAMESPACE.svc.cluster.local             the addresses of its pods that are ready
+    HOSTNAME.SERVICE.NAMESPACE.svc.cluster.local    the address of the pod of that hostname and subdomain
+    10-77-0-5.NAMESPACE.pod.cluster.local           that address
+
+A Service that publishes addresses that are not ready has them all from when a pod has one. There is no proxy here: the
+name of a Service that is not headless leads to its pods too, at their own ports. Source: Kubernetes's DNS specification
+(github.com/kubernetes/dns docs/specification.md), pkg/controller/endpointslice (which pods have a hostname).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import AddressValueError, IPv4Address
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.core.lifecycle.pod import is_ready, is_terminal, is_terminating
+from batchyard.ports.client import Reader
+
+_POD_PARTS: Final = 2
+_SERVICE: Final = "svc"
+_POD: Final = "pod"
+_REVERSE: Final = ".in-addr.arpa"
+
+
+def addresses(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
+    """The addresses behind a name, in small letters; None if there is no such name."""
+    rest, dot, _ = name.rpartition(f".{domain}")
+    if not dot or not name.endswith(f".{domain}"):
+        return None
+    *parts, kind = rest.split(".")
+    if kind == _POD and len(parts) == _POD_PARTS:
+        return _written_out(parts[0])
+    if kind != _SERVICE or not 2 <= len(parts) <= 3:
+        return [] if kind in {_POD, _SERVICE} and not parts else None
+    *hostname, service, namespace = parts
+    found = reader.get(Key(scheme.SERVICE, namespace, service))
+    if found is None:
+        return None
+    pods = _pods(found, reader)
+    if not hostname:
+        return [_address(pod) for pod in pods]
+    return [_address(pod) for pod in pods if _calls_itself(pod, hostname[0], service)] or None
+
+
+def reverse(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
+    """The names behind an address that is asked for as `5.0.77.10.in-addr.arpa`; None if it is nobody's."""
+    if not name.endswith(_REVERSE):
+        return None
+    address = ".".join(reversed(name.removesuffix(_REVERSE).split(".")))
+    for pod in reader.list(scheme.POD):
+        spec, metadata = pod["spec"], pod["metadata"]
+        if (pod.get("status") or {}).get("podIP") != address or not spec.get("hostname") or not spec.get("subdomain"):
+            continue
+        if reader.get(Key(scheme.SERVICE, metadata["namespace"], spec["subdomain"])) is not None:
+            return [f"{spec['hostname']}.{spec['subdomain']}.{metadata['namespace']}.{_SERVICE}.{domain}"]
+    return None
+
+
+def _pods(service: Obj, reader: Reader) -> Iterator[Obj]:
+    """The pods of a Service that its name leads to."""
+    spec = service["spec"]
+    selector = spec.get("selector")
+    if not selector:
+        return
+    for pod in reader.list(scheme.POD, service["metadata"]["namespace"]):
+        if not _is_chosen(pod, selector) or is_terminal(pod) or not _address(pod):
+            continue
+        if spec.get("publishNotReadyAddresses") or (is_ready(pod) and not is_terminating(pod)):
+            yield pod
+
+
+def _is_chosen(pod: Obj, selector: Mapping[str, str]) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return all(labels.get(name) == value for name, value in selector.items())
+
+
+def _calls_itself(pod: Obj, hostname: str, subdomain: str) -> bool:
+    spec = pod["spec"]
+    return bool(spec.get("hostname") == hostname and spec.get("subdomain") == subdomain)
+
+
+def _address(pod: Obj) -> str:
+    return (pod.get("status") or {}).get("podIP") or ""
+
+
+def _written_out(text: str) -> Sequence[str] | None:
+    """The address that a name is made of."""
+    try:
+        return [str(IPv4Address(text.replace("-", ".")))]
+    except AddressValueError:
+        return None
