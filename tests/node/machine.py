@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from threading import Thread
 from typing import Any
 
 from batchyard.node import clock, folder
@@ -103,8 +104,15 @@ class Machine:
         self.folder = folder.open_folder(str(root))
         self.events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.events.bind(folder.address(self.folder, "events"))
-        self.events.settimeout(PATIENCE_SECONDS)
+        self.heard: list[str] = []
+        self._listener = Thread(target=self._listen)
+        self._listener.start()
         self.spawner = self.start_spawner()
+
+    def _listen(self) -> None:
+        """Hear what the keepers announce."""
+        while path := self.events.recv(4096).decode():
+            self.heard.append(path)
 
     def start_spawner(self) -> subprocess.Popen[bytes]:
         """A spawner that is ready to take wishes."""
@@ -225,6 +233,8 @@ class Machine:
                 os.kill(pid, signal.SIGKILL)
         self.spawner.kill()
         self.spawner.wait()
+        self.events.shutdown(socket.SHUT_RDWR)
+        self._listener.join()
         self.events.close()
         os.close(self.folder)
         rmtree(self.root)

@@ -16,6 +16,9 @@ _GONE_SECONDS = 2.0
 _READ_BYTES = 16 * 1024
 #: How long the outputs are read after the end of the command: what still holds them is being killed.
 _DRAIN_SECONDS = 1.0
+#: How long the platform may be too busy to hear of a change.
+_ANNOUNCE_SECONDS = 1.0
+_ANNOUNCE_AGAIN_SECONDS = 0.02
 _START_ERROR = 128
 _FIRST_LOOK_SECONDS = 0.001
 
@@ -48,7 +51,7 @@ class Keeper:
 
     def keep(self) -> None:
         """Start the command, and return when nothing of it is left and its end is told."""
-        self._tell(keeper=os.getpid(), phase="Starting", warnings=[])
+        self._write(keeper=os.getpid(), phase="Starting", warnings=[])
         self._loop.when_signalled(signal.SIGTERM, self._look)
         self._loop.when_signalled(signal.SIGCHLD, self._reap)
         self._loop.after(_GONE_SECONDS, self._watch_folder)
@@ -182,7 +185,8 @@ class Keeper:
     def _finish(self) -> None:
         for stream in self._outputs.values():
             stream.end()
-        self._tell(phase="Exited", finishedAt=clock.now(), **self._end())
+        self._write(phase="Exited", finishedAt=clock.now(), **self._end())
+        self._run.announce(_ANNOUNCE_SECONDS)
         folder.remove_tree(self._run.folder, "root")
 
     def _end(self) -> dict[str, object]:
@@ -196,6 +200,15 @@ class Keeper:
         return {"startedAt": began, "exitCode": code, "reason": "Error" if code else "Completed", "message": ""}
 
     def _tell(self, **changes: object) -> None:
+        """Write the state, and announce it as soon as the platform can take that: nothing waits for it."""
+        self._write(**changes)
+        self._announce(clock.monotonic() + _ANNOUNCE_SECONDS)
+
+    def _write(self, **changes: object) -> None:
         """Write the state; while there is no room for it, wait: what happened must not be forgotten."""
-        while not self._run.tell(**changes) and not self._run.is_gone():
+        while not self._run.write(**changes) and not self._run.is_gone():
             signal.sigtimedwait([], 1.0)
+
+    def _announce(self, end: float) -> None:
+        if not self._run.announce() and clock.monotonic() < end:
+            self._loop.after(_ANNOUNCE_AGAIN_SECONDS, partial(self._announce, end))

@@ -33,8 +33,8 @@ class Run:
         self.spec = spec
         return True
 
-    def tell(self, **changes: object) -> bool:
-        """Add to the state, write it, and tell the platform. Whether it could be written."""
+    def write(self, **changes: object) -> bool:
+        """Add to the state, and write it. Whether it could be written."""
         self.state |= changes
         try:
             folder.write_json(self.folder, "state.json", self.state)
@@ -42,7 +42,22 @@ class Run:
             if failure.errno != errno.ENOENT:
                 folder.complain(self.node, f"{self.path}: state.json cannot be written: {failure}")
             return False
-        self._announce()
+        return True
+
+    def announce(self, patience: float = 0.0) -> bool:
+        """Tell the platform that the state changed; False where it is there and cannot take it for so many seconds.
+
+        Nobody there is fine: the platform reads the folders when it starts.
+        """
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(patience)
+            try:
+                sender.connect(folder.address(self.node, "events"))
+                sender.send(self.path.encode())
+            except (BlockingIOError, TimeoutError):
+                return False
+            except OSError:
+                return True
         return True
 
     def stop_wish(self) -> dict[str, Any] | None:
@@ -58,13 +73,3 @@ class Run:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
-
-    def _announce(self) -> None:
-        """Tell the platform that the state changed. Nobody there is fine: it reads the folders when it starts."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.settimeout(1.0)
-            try:
-                sender.connect(folder.address(self.node, "events"))
-                sender.send(self.path.encode())
-            except OSError:
-                return

@@ -11,15 +11,16 @@ from batchyard.node.loop import Loop
 from batchyard.node.run import Run
 
 _GONE_SECONDS = 2.0
+_ANNOUNCE_SECONDS = 1.0
 
 
 def keep(run: Run, features: Features) -> None:
     """Keep a claimed sandbox until it is to end."""
-    run.tell(keeper=os.getpid(), phase="Starting")
+    run.write(keeper=os.getpid(), phase="Starting")
     try:
         _make(run, features)
     except (OSError, ValueError) as failure:
-        run.tell(phase="Exited", finishedAt=clock.now(), message=str(failure))
+        _tell(run, phase="Exited", finishedAt=clock.now(), message=str(failure))
         return
     loop = Loop()
 
@@ -32,10 +33,15 @@ def keep(run: Run, features: Features) -> None:
         loop.after(_GONE_SECONDS, watch)
 
     loop.when_signalled(signal.SIGTERM, look)
-    run.tell(phase="Ready", pid=os.getpid(), startedAt=clock.now())
+    _tell(run, phase="Ready", pid=os.getpid(), startedAt=clock.now())
     watch()
     loop.run()
-    run.tell(phase="Exited", finishedAt=clock.now())
+    _tell(run, phase="Exited", finishedAt=clock.now())
+
+
+def _tell(run: Run, **changes: object) -> None:
+    run.write(**changes)
+    run.announce(_ANNOUNCE_SECONDS)
 
 
 def _make(run: Run, features: Features) -> None:
