@@ -27,3 +27,12 @@ def node(request: pytest.FixtureRequest) -> Iterator[Machine]:
         if not made.features["bubblewrap"]:
             pytest.skip("bubblewrap is not there, or does not work here")
         yield made
+
+
+@pytest.fixture
+def grouped() -> Iterator[Machine]:
+    """A node that bounds what containers use by control groups; at the end nothing may be left of it."""
+    with machine() as made:
+        if not made.features["bubblewrap"] or not made.features["cgroups"]:
+            pytest.skip("whoever runs the tests can make no control groups here, or has no bubblewrap")
+        yield made

@@ -211,9 +211,15 @@ class Machine:
         return [int(place.name) for place in Path("/proc").glob("[0-9]*") if self._belongs(int(place.name))]
 
     def left(self) -> list[str]:
-        """What is there of the node: processes and mounts."""
+        """What is there of the node: processes, mounts, control groups."""
         mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(self.root) in line]
-        return [f"process {pid}" for pid in self.processes()] + mounts
+        return [f"process {pid}" for pid in self.processes()] + mounts + [str(group) for group in self.groups()]
+
+    def groups(self) -> list[Path]:
+        """The control groups of the node's pods, and of their runs."""
+        name = f"batchyard-{self.root.stat().st_ino:x}-*"
+        tops = [place for place in Path("/sys/fs/cgroup").rglob(name) if place.is_dir()]
+        return [found for top in tops for found in (top, *(place for place in top.iterdir() if place.is_dir()))]
 
     def end(self) -> None:
         """End all that still runs, and the spawner. Nothing of them may be left."""

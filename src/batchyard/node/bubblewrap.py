@@ -15,6 +15,9 @@ class Places(NamedTuple):
     run: str
 
 
+#: What gives a container a user namespace of its own.
+OWN_USERS = ("--unshare-user",)
+
 #: Folders that a container has for itself where its image has none, and who may write there.
 _OWN = {"/tmp": "1777", "/var": "0755", "/var/tmp": "1777", "/run": "0755", "/root": "0700"}
 
@@ -24,7 +27,7 @@ class BadMountError(ValueError):
 
 
 def options(spec: Mapping[str, Any], places: Places, environment: Mapping[str, str]) -> list[str]:
-    """All options but `--json-status-fd`. BadMountError where a volume's folder leads out of the volume."""
+    """All options but those of files. BadMountError where a volume's folder leads out of the volume."""
     return [
         "--die-with-parent",
         "--new-session",
@@ -45,7 +48,7 @@ def options(spec: Mapping[str, Any], places: Places, environment: Mapping[str, s
 
 def _user(user: Mapping[str, int] | None) -> list[str]:
     """Another user lives in a user namespace of his own: outside he is who runs the node, without any privilege."""
-    return ["--unshare-user", "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
+    return [*OWN_USERS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
 
 def _root(image: Mapping[str, Any], places: Places) -> list[str]:

@@ -6,7 +6,8 @@ import socket
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from batchyard.node import linux, switch
+from batchyard.node import cgroups, linux, switch
+from batchyard.node.cgroups import Cgroups
 
 
 class Features(NamedTuple):
@@ -26,6 +27,7 @@ class Features(NamedTuple):
     #: The path of bubblewrap, if it works here.
     bubblewrap: str | None
     bubblewrap_version: str | None
+    cgroups: Cgroups | None
 
 
 def look(node: int, without: Collection[str]) -> Features:
@@ -52,6 +54,7 @@ def look(node: int, without: Collection[str]) -> Features:
         network_failure=failure,
         bubblewrap=program if version else None,
         bubblewrap_version=version,
+        cgroups=None if "cgroups" in without else cgroups.find(),
     )
 
 
@@ -63,7 +66,7 @@ def told(found: Features) -> dict[str, object]:
         "userNamespaces": found.user_namespace,
         "bubblewrap": found.bubblewrap_version,
         "podNetwork": found.network is not None,
-        "cgroups": None,
+        "cgroups": found.cgroups and {"version": found.cgroups.version, "controllers": sorted(found.cgroups.base)},
         "missing": [],
     }
 

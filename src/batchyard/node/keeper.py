@@ -6,7 +6,7 @@ import signal
 from functools import partial
 from typing import Any
 
-from batchyard.node import clock, folder, launch, words
+from batchyard.node import cgroups, clock, folder, launch, messages, words
 from batchyard.node.features import Features
 from batchyard.node.logs import Log, Stream
 from batchyard.node.loop import Loop
@@ -19,8 +19,9 @@ _DRAIN_SECONDS = 1.0
 #: How long the platform may be too busy to hear of a change.
 _ANNOUNCE_SECONDS = 1.0
 _ANNOUNCE_AGAIN_SECONDS = 0.02
-_START_ERROR = 128
 _FIRST_LOOK_SECONDS = 0.001
+_START_ERROR = 128
+_KILLED = 128 + signal.SIGKILL
 
 
 def keep(run: Run, features: Features) -> None:
@@ -34,20 +35,21 @@ class Keeper:
     def __init__(self, run: Run, features: Features) -> None:
         self._run = run
         self._features = features
-        self._spec = run.spec
         self._loop = Loop()
-        self._log = self._opened_log()
+        self._log = _opened_log(run)
+        self._group = launch.pods_group(run)
         self._outputs: dict[int, Stream] = {}
-        self._open = 3
+        self._open = 0
         self._said = b""
-        self._outer = 0
-        self._outer_status = 0
+        #: How the keeper's child has ended, which stands for the command.
+        self._ended = 0
+        #: The first process of the container, and when it was heard of.
         self._child: int | None = None
-        self._code: int | None = None
         self._began = 0
+        self._code: int | None = None
         self._error: str | None = None
         self._is_over = False
-        self._stopped_at: int | None = None
+        self._is_stopped = False
 
     def keep(self) -> None:
         """Start the command, and return when nothing of it is left and its end is told."""
@@ -55,39 +57,23 @@ class Keeper:
         self._loop.when_signalled(signal.SIGTERM, self._look)
         self._loop.when_signalled(signal.SIGCHLD, self._reap)
         self._loop.after(_GONE_SECONDS, self._watch_folder)
-        self._start()
-        self._loop.run()
+        try:
+            self._start()
+        except OSError as failure:
+            self._error = words.start_error(str(failure))
+        else:
+            self._loop.run()
         self._finish()
 
-    def _opened_log(self) -> Log:
-        container, attempt = self._spec["container"], self._spec["attempt"]
-        logs = folder.open_folder("../../../logs", self._run.folder)
-        os.makedirs(f"/proc/self/fd/{logs}/{container}", 0o700, exist_ok=True)
-        limits = self._spec["log"]
-        here = folder.open_folder(container, logs)
-        os.close(logs)
-        return Log(here, f"{attempt}.log", limits["maxBytes"], limits["maxFiles"])
-
     def _start(self) -> None:
-        """Fork what runs the command, with pipes for its outputs and for what is told of it."""
-        self._make_places()
-        stdout, stderr, status = (os.pipe2(os.O_CLOEXEC) for _ in range(3))
-        nothing = os.open("/dev/null", os.O_RDONLY)
-        self._outer = os.fork()
-        if self._outer == 0:
-            launch.become(self._run, self._features, launch.Files(nothing, stdout[1], stderr[1], status[1]))
-        for file in (nothing, stdout[1], stderr[1], status[1]):
-            os.close(file)
-        for name, (reads, _) in {"stdout": stdout, "stderr": stderr}.items():
-            os.set_blocking(reads, False)
-            self._outputs[reads] = Stream(self._log, name)
-            self._loop.when_readable(reads, partial(self._pump, reads))
-        self._loop.when_readable(status[0], partial(self._hear, status[0]))
-
-    def _make_places(self) -> None:
-        """What the container has for itself: a root to write to, and a file for its last words."""
-        os.mkdir("root", 0o755, dir_fd=self._run.folder)
-        os.close(os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=self._run.folder))
+        """Start the command, and listen to it."""
+        launched = launch.launch(self._run, self._features, self._group)
+        self._launched = launched
+        self._open = 1 + len(launched.outputs)
+        for name, file in launched.outputs.items():
+            self._outputs[file] = Stream(self._log, name)
+            self._loop.when_readable(file, partial(self._pump, file))
+        self._loop.when_readable(launched.status, partial(self._hear, launched.status))
 
     def _pump(self, file: int) -> None:
         """Take what the command wrote."""
@@ -95,6 +81,8 @@ class Keeper:
             data = os.read(file, _READ_BYTES)
         except BlockingIOError:
             return
+        except OSError:  # a terminal that nobody has open any more
+            data = b""
         if data:
             self._outputs[file].feed(data)
         else:
@@ -120,8 +108,8 @@ class Keeper:
 
     def _hear_line(self, told: dict[str, Any]) -> None:
         if "child-pid" in told:
-            self._child = told["child-pid"]
-            self._began = clock.now()
+            self._child, self._began = told["child-pid"], clock.now()
+            self._launched.let_start(self._child, self._run.spec["limits"]["pids"])
             self._await_start(_FIRST_LOOK_SECONDS)
         self._code = told.get("exit-code", self._code)
         self._error = told.get("error", self._error)
@@ -130,18 +118,18 @@ class Keeper:
         """Look whether the command has taken the place of what prepares it, until it has."""
         if self._is_over or self._child is None or self._code is not None:
             return
-        if not self._features.bubblewrap or launch.has_started(self._outer, self._child):
+        if not self._features.bubblewrap or launch.has_started(self._launched.pid, self._child):
             self._tell(phase="Running", pid=self._child, startedAt=clock.now(), started=True, ready=True)
             self._look()
         else:
             self._loop.after(patience, partial(self._await_start, patience * 1.5))
 
     def _reap(self) -> None:
-        """Reap children. The one that was forked first stands for the command; nothing is left without any."""
+        """Reap children, those that were adopted too: when there are none, nothing of the command is left."""
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if ended[0] == self._outer:
-                    self._outer_status = ended[1]
+                if ended[0] == self._launched.pid:
+                    self._ended = ended[1]
         except ChildProcessError:
             self._is_over = True
             self._loop.after(_DRAIN_SECONDS, self._loop.stop)
@@ -156,20 +144,22 @@ class Keeper:
         wish = self._run.stop_wish()
         if wish is None or "startedAt" not in self._run.state:
             return
-        if self._stopped_at is None:
-            self._stopped_at = wish["at"]
-            self._signal_group(signal.SIGTERM)
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._terminate()
         left = wish["at"] / 1e6 + wish["grace"] - clock.now() / 1e6
         self._loop.after(max(0.0, left), self._kill)
 
-    def _signal_group(self, number: int) -> None:
-        try:
-            os.killpg(self._child or 0, number)
-        except (ProcessLookupError, PermissionError):
-            return
+    def _terminate(self) -> None:
+        """Ask the processes of the command to end."""
+        if self._child is not None:
+            try:
+                os.killpg(self._child, signal.SIGTERM)
+            except (ProcessLookupError, PermissionError):
+                return
 
     def _kill(self) -> None:
-        """End the command now: who watches over it ends what else there is."""
+        """End the command now: what is around it ends what else there is."""
         if self._child is not None and self._code is None:
             try:
                 os.kill(self._child, signal.SIGKILL)
@@ -183,21 +173,26 @@ class Keeper:
         self._loop.after(_GONE_SECONDS, self._watch_folder)
 
     def _finish(self) -> None:
+        """Tell the end, and leave nothing behind."""
         for stream in self._outputs.values():
             stream.end()
-        self._write(phase="Exited", finishedAt=clock.now(), **self._end())
+        end = self._end()
+        cgroups.remove(self._group)
+        self._write(phase="Exited", finishedAt=clock.now(), **end)
         self._run.announce(_ANNOUNCE_SECONDS)
         folder.remove_tree(self._run.folder, "root")
 
     def _end(self) -> dict[str, object]:
         """How it ended, in the fields of the state."""
-        if self._code is None and not os.WIFSIGNALED(self._outer_status) and "startedAt" not in self._run.state:
+        began = self._run.state.get("startedAt")
+        if self._code is None and not os.WIFSIGNALED(self._ended) and began is None:
             said = words.said_by_bubblewrap(self._log.take_back().decode(errors="replace"))
-            error = self._error or words.start_error(said)
-            return {"exitCode": _START_ERROR, "reason": "StartError", "message": error}
-        code = 137 if self._code is None else self._code
-        began = self._run.state.get("startedAt", self._began)
-        return {"startedAt": began, "exitCode": code, "reason": "Error" if code else "Completed", "message": ""}
+            message = self._error or words.start_error(said)
+            return {"exitCode": _START_ERROR, "reason": "StartError", "message": message}
+        code = _KILLED if self._code is None else self._code
+        reason = "OOMKilled" if cgroups.oom_kills(self._group) else "Error" if code else "Completed"
+        message = messages.last_words(self._run, self._log, code)
+        return {"startedAt": began or self._began, "exitCode": code, "reason": reason, "message": message}
 
     def _tell(self, **changes: object) -> None:
         """Write the state, and announce it as soon as the platform can take that: nothing waits for it."""
@@ -212,3 +207,12 @@ class Keeper:
     def _announce(self, end: float) -> None:
         if not self._run.announce() and clock.monotonic() < end:
             self._loop.after(_ANNOUNCE_AGAIN_SECONDS, partial(self._announce, end))
+
+
+def _opened_log(run: Run) -> Log:
+    logs = folder.open_folder("../../../logs", run.folder)
+    os.makedirs(f"/proc/self/fd/{logs}/{run.spec['container']}", 0o700, exist_ok=True)
+    here = folder.open_folder(run.spec["container"], logs)
+    os.close(logs)
+    limits = run.spec["log"]
+    return Log(here, f"{run.spec['attempt']}.log", limits["maxBytes"], limits["maxFiles"])

@@ -1,39 +1,79 @@
-"""What the child of a keeper does until it has become a container's command."""
+"""Starting a container's command: what is made ready for it, and what the keeper's child does until it is one."""
 
 import json
 import os
+import resource
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from batchyard.node import bubblewrap, descendants, folder, images, linux, plain, words
+from batchyard.node import bubblewrap, cgroups, descendants, folder, images, linux, plain, words
+from batchyard.node.cgroups import Group
 from batchyard.node.features import Features
 from batchyard.node.run import Run
 
 _SHARED = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
 
 
-class Files(NamedTuple):
-    """Files of the child: the command's own, and where is told what becomes of it."""
+class Launched(NamedTuple):
+    """A child that becomes a command, and the files to read from it."""
+
+    pid: int
+    #: The command's outputs by their names in the log. A terminal has one.
+    outputs: Mapping[str, int]
+    #: What is told of the command, as lines of JSON.
+    status: int
+    #: Where it is told that it may start; None where it does not wait for that.
+    starts: int | None
+
+    def let_start(self, child: int, processes: int) -> None:
+        """Bound the number of a container's processes where no control group does, and let its command start.
+
+        Linux counts the processes of a user by user namespace, so those of a container that has its own.
+        """
+        if self.starts is not None:
+            most = processes + cgroups.OWN_PROCESSES
+            with suppress(ProcessLookupError):
+                resource.prlimit(child, resource.RLIMIT_NPROC, (most, most))
+            os.write(self.starts, b"1")
+
+
+class _Ends(NamedTuple):
+    """The child's ends of what connects it with its keeper."""
 
     stdin: int
     stdout: int
     stderr: int
     status: int
+    starts: int | None
 
 
-def become(run: Run, features: Features, files: Files) -> NoReturn:
-    """Become what runs the command of a run: bubblewrap, or a warden with a plain process. Failures are told."""
-    try:
-        run.release()
-        for source, target in ((files.stdin, 0), (files.stdout, 1), (files.stderr, 2)):
-            os.dup2(source, target)
-        if features.bubblewrap:
-            _wrap(run, features, files.status)
-        plain.warden(_plain_command(run), files.status)
-    except (OSError, ValueError) as failure:
-        told = {"error": words.start_error(str(failure))}
-        os.write(files.status, json.dumps(told).encode() + b"\n")
-    os._exit(1)
+def launch(run: Run, features: Features, group: Group) -> Launched:
+    """Fork what becomes the command of a run. OSError where something cannot be made ready."""
+    _make_places(run)
+    if features.cgroups:
+        version = features.cgroups.version
+        cgroups.make(group, cgroups.settings(version, run.spec["limits"], run.spec["requests"]))
+    outputs, ends = _connect(run)
+    starts = None
+    if features.bubblewrap and features.user_namespace and "pids" not in group:
+        waits, starts = os.pipe2(os.O_CLOEXEC)
+        ends = ends._replace(starts=waits)
+    pid = os.fork()
+    if pid == 0:
+        _become(run, features, group, ends)
+    for file in {file for file in ends if file is not None}:
+        os.close(file)
+    status = outputs.pop("status")
+    for file in outputs.values():
+        os.set_blocking(file, False)
+    return Launched(pid, outputs, status, starts)
+
+
+def pods_group(run: Run) -> Group:
+    """The control group of a run, in that of its pod; empty where there is none."""
+    pod = _of_sandbox(run, "state.json").get("cgroup") or {}
+    return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod.items()}
 
 
 def has_started(outer: int, child: int) -> bool:
@@ -42,47 +82,89 @@ def has_started(outer: int, child: int) -> bool:
     return any(_command_line(pid) not in {b"", told} for pid in descendants.children(child)[:1])
 
 
-def _command_line(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
-
-
 def environment(run: Run) -> dict[str, str]:
     """All the variables of a container: those of its image give way to its own."""
-    pod = folder.read_json(run.folder, "../../../sandbox/spec.json") or {}
-    named = {"HOSTNAME": pod["hostname"]} if "hostname" in pod else {}
+    sandbox = _of_sandbox(run, "spec.json")
+    named = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
     own: Mapping[str, str] = run.spec["environment"]
     return images.environment(run.spec["image"]) | {"HOME": "/root"} | named | dict(own)
 
 
-def _wrap(run: Run, features: Features, status: int) -> NoReturn:
+def _make_places(run: Run) -> None:
+    """What the container has for itself: a root to write to, a file for its last words, a pipe to be written to."""
+    os.mkdir("root", 0o755, dir_fd=run.folder)
+    os.close(os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder))
+    if run.spec["stdin"]:
+        os.mkfifo("stdin", 0o600, dir_fd=run.folder)
+
+
+def _connect(run: Run) -> tuple[dict[str, int], _Ends]:
+    """Pipes, or a terminal, between the keeper and its child."""
+    status, telling = os.pipe2(os.O_CLOEXEC)
+    if run.spec["tty"]:
+        keeper, terminal = os.openpty()
+        return {"stdout": keeper, "status": status}, _Ends(terminal, terminal, terminal, telling, None)
+    # Who opens a pipe for both never sees its end: nobody may have attached to it yet.
+    stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDWR, dir_fd=run.folder)
+    stdout, stderr = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    return {"stdout": stdout[0], "stderr": stderr[0], "status": status}, _Ends(
+        stdin, stdout[1], stderr[1], telling, None
+    )
+
+
+def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn:
+    """Become what runs the command of a run: bubblewrap, or a warden with a plain process. Failures are told."""
+    try:
+        run.release()
+        for source, target in ((ends.stdin, 0), (ends.stdout, 1), (ends.stderr, 2)):
+            os.dup2(source, target)
+        _bound(run.spec["limits"], group)
+        if features.bubblewrap:
+            _wrap(run, features.bubblewrap, features.network is not None, ends)
+        plain.warden(_plain_command(run), ends.status)
+    except (OSError, ValueError) as failure:
+        told = {"error": words.start_error(str(failure))}
+        os.write(ends.status, json.dumps(told).encode() + b"\n")
+    os._exit(1)
+
+
+def _bound(limits: Mapping[str, Any], group: Group) -> None:
+    """Enter the control group. Without one, each process may have so much data as all of them should."""
+    cgroups.join(group)
+    if "memory" not in group and limits["memory"]:
+        resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
+
+
+def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
     node = os.readlink(f"/proc/self/fd/{run.node}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
     places = bubblewrap.Places(pod, f"{pod}/sandbox", f"{node}/{run.path}")
-    _enter_pod(run, features)
-    options = bubblewrap.options(run.spec, places, environment(run))
+    variables = environment(run)
+    _enter_pod(run, is_networked and run.spec["network"] == "pod")
+    options = bubblewrap.options(run.spec, places, variables)
+    if ends.starts is not None:
+        options += ["--block-fd", str(ends.starts), *bubblewrap.OWN_USERS]
     arguments = os.memfd_create("arguments")
     os.write(arguments, b"\0".join(os.fsencode(option) for option in options) + b"\0")
     os.lseek(arguments, 0, os.SEEK_SET)
-    for file in (arguments, status):
-        os.set_inheritable(file, True)
+    for file in (arguments, ends.status, ends.starts):
+        if file is not None:
+            os.set_inheritable(file, True)
     linux.default_signals()
-    told = ["--args", str(arguments), "--json-status-fd", str(status)]
-    os.execve(features.bubblewrap or "", ["bwrap", *told, "--", *run.spec["argv"]], {})
+    told = ["--args", str(arguments), "--json-status-fd", str(ends.status)]
+    os.execve(program, ["bwrap", *told, "--", *run.spec["argv"]], {})
 
 
-def _enter_pod(run: Run, features: Features) -> None:
+def _enter_pod(run: Run, is_plugged: bool) -> None:
     """Enter what the pod's containers share. ValueError where its sandbox is not there."""
-    sandbox = folder.open_folder("../../../sandbox", run.folder)
-    keeper = (folder.read_json(sandbox, "state.json") or {}).get("pid")
-    entered = keeper and os.pidfd_open(keeper)
-    if not entered or not folder.is_locked(sandbox):
-        raise ValueError("the pod's sandbox is not running")
-    is_plugged = run.spec["network"] == "pod" and features.network is not None
-    linux.enter(entered, _SHARED | linux.NEWNET if is_plugged else _SHARED)
+    with suppress(OSError):
+        sandbox = folder.open_folder("../../../sandbox", run.folder)
+        keeper = (folder.read_json(sandbox, "state.json") or {}).get("pid")
+        entered = keeper and os.pidfd_open(keeper)
+        if entered and folder.is_locked(sandbox):
+            linux.enter(entered, _SHARED | linux.NEWNET if is_plugged else _SHARED)
+            return
+    raise ValueError("the pod's sandbox is not running")
 
 
 def _plain_command(run: Run) -> plain.Command:
@@ -91,3 +173,22 @@ def _plain_command(run: Run) -> plain.Command:
         raise ValueError(f"{spec['mounts'][0]['target']} cannot be mounted without bubblewrap")
     user = spec["user"] and (spec["user"]["uid"], spec["user"]["gid"])
     return plain.Command(spec["argv"], environment(run), spec["workingDir"] or "/", user)
+
+
+def _of_sandbox(run: Run, name: str) -> dict[str, Any]:
+    """What a file of the pod's sandbox holds."""
+    with suppress(OSError):
+        sandbox = folder.open_folder("../../../sandbox", run.folder)
+        try:
+            return folder.read_json(sandbox, name) or {}
+        finally:
+            os.close(sandbox)
+    return {}
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

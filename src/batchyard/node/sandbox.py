@@ -3,25 +3,39 @@
 import os
 import signal
 import socket
+from contextlib import suppress
 from typing import Any
 
-from batchyard.node import clock, linux, network
+from batchyard.node import cgroups, clock, folder, linux, network, sweep
+from batchyard.node.cgroups import Group
 from batchyard.node.features import Features
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
 
 _GONE_SECONDS = 2.0
 _ANNOUNCE_SECONDS = 1.0
+#: How long the keepers of a pod may take to tell that what they kept was killed.
+_END_SECONDS = 10.0
 
 
 def keep(run: Run, features: Features) -> None:
     """Keep a claimed sandbox until it is to end."""
     run.write(keeper=os.getpid(), phase="Starting")
+    group = _pods_group(run, features)
     try:
-        _make(run, features)
+        _make(run, features, group)
+        _tell(run, phase="Ready", pid=os.getpid(), startedAt=clock.now(), cgroup=group)
+        _wait(run)
+        _end_runs(run)
+        message = {}
     except (OSError, ValueError) as failure:
-        _tell(run, phase="Exited", finishedAt=clock.now(), message=str(failure))
-        return
+        message = {"message": str(failure)}
+    cgroups.remove(group)
+    _tell(run, phase="Exited", finishedAt=clock.now(), **message)
+
+
+def _wait(run: Run) -> None:
+    """Until the sandbox is to end, or its folder is gone."""
     loop = Loop()
 
     def look() -> None:
@@ -33,10 +47,27 @@ def keep(run: Run, features: Features) -> None:
         loop.after(_GONE_SECONDS, watch)
 
     loop.when_signalled(signal.SIGTERM, look)
-    _tell(run, phase="Ready", pid=os.getpid(), startedAt=clock.now())
     watch()
     loop.run()
-    _tell(run, phase="Exited", finishedAt=clock.now())
+
+
+def _end_runs(run: Run) -> None:
+    """Kill what still runs in the pod, and wait until its keepers have told that."""
+    end = clock.monotonic() + _END_SECONDS
+    pod = folder.open_folder(os.path.dirname(run.path), run.node)
+    while (kept := sweep.kept_runs(pod)) and clock.monotonic() < end:
+        for path in kept:
+            _kill(pod, path)
+        signal.sigtimedwait([], 0.005)
+
+
+def _kill(pod: int, path: str) -> None:
+    with suppress(OSError):
+        opened = folder.open_folder(path, pod)
+        state = folder.read_json(opened, "state.json") or {}
+        os.close(opened)
+        if "pid" in state and state["phase"] == "Running":
+            os.kill(state["pid"], signal.SIGKILL)
 
 
 def _tell(run: Run, **changes: object) -> None:
@@ -44,11 +75,20 @@ def _tell(run: Run, **changes: object) -> None:
     run.announce(_ANNOUNCE_SECONDS)
 
 
-def _make(run: Run, features: Features) -> None:
+def _pods_group(run: Run, features: Features) -> Group:
+    """The names of the pod's control group; none where there are none."""
+    base = features.cgroups.base if features.cgroups else {}
+    return {name: f"{path}/{sweep.name_of_pods(run.node)}{run.path.split('/')[1]}" for name, path in base.items()}
+
+
+def _make(run: Run, features: Features, group: Group) -> None:
     """Make what the containers of the pod share."""
     for name, text in _files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
             file.write(text)
+    if features.cgroups:
+        cgroups.make(group, {})
+        cgroups.share_out(features.cgroups.version, group)
     if features.namespaces:
         if run.spec["network"] == "pod" and features.network is not None:
             network.enter_new(run.spec, features.network)

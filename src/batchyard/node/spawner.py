@@ -8,10 +8,12 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
-from batchyard.node import features, folder, keeper, linux, sandbox
+from batchyard.node import features, folder, keeper, linux, sandbox, sweep
 from batchyard.node.features import Features
+from batchyard.node.loop import Loop
 from batchyard.node.run import Run
 
 _KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep}
@@ -21,38 +23,56 @@ def main(arguments: list[str]) -> int:
     """Serve the node in a folder; the exit status."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     node = folder.open_folder(arguments[1])
-    held = folder.lock(node, "spawner.lock")
-    if held is None:
+    lock = folder.lock(node, "spawner.lock")
+    if lock is None:
         sys.stderr.write(f"{arguments[1]}: another spawner is at work here\n")
         return 1
-    os.ftruncate(held, 0)
-    os.write(held, str(os.getpid()).encode())
-    found = features.look(node, features.named_in("BATCHYARD_NODE_WITHOUT"))
-    wishes = _listen(node)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
-    folder.write_json(node, "features.json", features.told(found))
-    gc.collect()
-    gc.freeze()
-    while True:
-        path = wishes.recv(4096).decode()
-        if os.fork() == 0:
-            os.close(held)
-            wishes.close()
-            _keep(node, path, found)
+    os.ftruncate(lock, 0)
+    os.write(lock, str(os.getpid()).encode())
+    Spawner(node, lock).serve()
+    return 0
 
 
-def _listen(node: int) -> socket.socket:
-    """The socket for wishes, in the place of one that a spawner before left behind."""
-    folder.remove(node, "spawner")
-    wishes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    wishes.bind(folder.address(node, "spawner"))
-    return wishes
+class Spawner:
+    """Forks keepers, and tidies up after those that were killed."""
 
+    def __init__(self, node: int, lock: int) -> None:
+        self._node = node
+        self._lock = lock
+        self._features = features.look(node, features.named_in("BATCHYARD_NODE_WITHOUT"))
+        self._keepers: dict[int, str] = {}
+        self._loop = Loop()
+        self._wishes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
-def _end(*_: object) -> NoReturn:
-    sys.exit(0)
+    def serve(self) -> None:
+        """Take wishes until SIGTERM or SIGINT."""
+        sweep.all_pods(self._node, self._features.cgroups)
+        folder.remove(self._node, "spawner")
+        self._wishes.bind(folder.address(self._node, "spawner"))
+        self._loop.when_readable(self._wishes.fileno(), self._fork)
+        self._loop.when_signalled(signal.SIGCHLD, self._reap)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.when_signalled(number, self._loop.stop)
+        gc.collect()
+        gc.freeze()
+        folder.write_json(self._node, "features.json", features.told(self._features))
+        self._loop.run()
+
+    def _fork(self) -> None:
+        path = self._wishes.recv(4096).decode()
+        keeper = os.fork()
+        if keeper == 0:
+            os.close(self._lock)
+            self._wishes.close()
+            _keep(self._node, path, self._features)
+        self._keepers[keeper] = path
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                path = self._keepers.pop(ended, None)
+                if path is not None:
+                    sweep.after(self._node, self._features.cgroups, path)
 
 
 def _keep(node: int, path: str, found: Features) -> NoReturn:
@@ -64,6 +84,7 @@ def _keep(node: int, path: str, found: Features) -> NoReturn:
         for file in range(3):
             os.dup2(nothing, file)
         os.close(nothing)
+        signal.set_wakeup_fd(-1)
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGCHLD):

@@ -1,0 +1,78 @@
+"""What bounds a container: control groups, or what Linux has for a process."""
+
+import os
+import signal
+
+import pytest
+
+from batchyard.node import cgroups
+from node.machine import Machine, container, reached, shell, state, until
+
+EATER = "x = bytearray(300 << 20); print('ate')"
+LIMITS = {"cpu": None, "memory": 64 << 20, "pids": 1000}
+
+
+def test_who_eats_more_memory_than_he_may_is_oom_killed(grouped: Machine) -> None:
+    grouped.sandbox()
+    told = grouped.ended(container("python3", "-c", EATER, limits=LIMITS))
+    assert (told["exitCode"], told["reason"], grouped.texts()) == (137, "OOMKilled", [])
+
+
+def test_a_container_whose_child_was_oom_killed_says_so_itself(grouped: Machine) -> None:
+    grouped.sandbox()
+    told = grouped.ended(shell(f'python3 -c "{EATER}"; exit 3', limits=LIMITS))
+    assert (told["exitCode"], told["reason"]) == (3, "OOMKilled")
+
+
+def test_who_keeps_to_his_limit_is_left_alone(grouped: Machine) -> None:
+    grouped.sandbox()
+    told = grouped.ended(container("python3", "-c", EATER, limits=LIMITS | {"memory": 600 << 20}))
+    assert (told["reason"], grouped.texts()) == ("Completed", ["ate"])
+
+
+def test_a_user_without_control_groups_is_refused_the_memory(node: Machine) -> None:
+    if node.features["cgroups"]:
+        pytest.skip("there are control groups")
+    node.sandbox()
+    told = node.ended(container("python3", "-c", EATER, limits=LIMITS))
+    assert (told["exitCode"], node.texts()) == (1, [*node.texts()[:-1], "MemoryError"])
+
+
+def test_a_container_has_no_more_processes_than_it_may(node: Machine) -> None:
+    node.sandbox()
+    forks = "import os\nn = 0\ntry:\n while os.fork(): n += 1\n os._exit(0)\nexcept OSError: print(n)"
+    node.ended(container("python3", "-c", forks, limits={"cpu": None, "memory": None, "pids": 20}))
+    assert 10 < int(node.texts()[0]) <= 20
+
+
+def test_limits_of_processor_time_are_as_kubelets_set_them() -> None:
+    limits, requests = {"cpu": 1500, "memory": 1 << 30, "pids": 100}, {"cpu": 250}
+    first, second = (cgroups.settings(version, limits, requests) for version in (1, 2))
+    assert first["cpu"] == {"cpu.shares": "256", "cpu.cfs_quota_us": "150000"}
+    assert second["cpu"] == {"cpu.weight": "10", "cpu.max": "150000 100000"}
+    assert second["memory"] == {"memory.max": str(1 << 30), "memory.swap.max": "0", "memory.oom.group": "1"}
+
+
+def test_who_asks_for_nothing_gets_the_least_share_and_no_limit() -> None:
+    nothing = {"cpu": None, "memory": None, "pids": 100}
+    found = cgroups.settings(1, nothing, {"cpu": None})
+    assert found == {"cpu": {"cpu.shares": "2"}, "memory": {}, "pids": {"pids.max": "102"}}
+
+
+def test_the_group_of_a_keeper_that_was_killed_is_removed(grouped: Machine) -> None:
+    grouped.sandbox()
+    run = grouped.start(container("sleep", "600"))
+    reached(run, "Running")
+    assert any(group.name == "main-0" for group in grouped.groups())
+    os.kill(state(run)["keeper"], signal.SIGKILL)
+    until(lambda: not any(group.name == "main-0" for group in grouped.groups()), "its group is gone")
+
+
+def test_a_new_spawner_removes_the_groups_that_were_left(grouped: Machine) -> None:
+    run = grouped.sandbox()
+    grouped.spawner.kill()
+    grouped.spawner.wait()
+    os.kill(state(run)["keeper"], signal.SIGKILL)
+    assert grouped.groups()
+    grouped.spawner = grouped.start_spawner()
+    assert not grouped.groups()
