@@ -62,7 +62,7 @@ def launch(run: Run, features: Features, group: Group) -> Launched:
     pid = os.fork()
     if pid == 0:
         _become(run, features, group, ends)
-    for file in {file for file in ends if file is not None}:
+    for file in dict.fromkeys(file for file in ends if file is not None):
         os.close(file)
     status = outputs.pop("status")
     for file in outputs.values():
