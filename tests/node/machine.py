@@ -239,6 +239,8 @@ class Machine:
                 os.kill(pid, signal.SIGKILL)
         self.spawner.kill()
         self.spawner.wait()
+        for group in reversed(self.groups()):
+            group.rmdir()
         self.events.shutdown(socket.SHUT_RDWR)
         self._listener.join()
         self.events.close()

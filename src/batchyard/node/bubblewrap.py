@@ -4,12 +4,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from batchyard.node import images
+from batchyard.node import images, settings
 
 
 class Places(NamedTuple):
-    """Absolute paths of folders: of the pod, its sandbox, the run."""
+    """Absolute paths of folders: of the node, the pod, its sandbox, the run."""
 
+    node: str
     pod: str
     sandbox: str
     run: str
@@ -18,8 +19,8 @@ class Places(NamedTuple):
 #: What gives a container a user namespace of its own.
 OWN_USERS = ("--unshare-user",)
 
-#: Folders that a container has for itself where its image has none, and who may write there.
-_OWN = {"/tmp": "1777", "/var": "0755", "/var/tmp": "1777", "/run": "0755", "/root": "0700"}
+#: Where a container writes to the disk: places that grow. They are the run's own, and go with it.
+WRITABLE = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
 
 
 class BadMountError(ValueError):
@@ -38,9 +39,9 @@ def options(spec: Mapping[str, Any], places: Places, environment: Mapping[str, s
         *_root(spec["image"], places),
         *_devices(spec["devices"]),
         *_settings(places),
+        *_folder(spec, places),
         *_mounts(spec["mounts"], places),
         *_termination_log(spec["terminationMessagePath"], places),
-        *_folder(spec["workingDir"]),
         *(["--remount-ro", "/"] if spec["readOnlyRoot"] else []),
         *(part for name, value in environment.items() for part in ("--setenv", name, value)),
     ]
@@ -52,12 +53,22 @@ def _user(user: Mapping[str, int] | None) -> list[str]:
 
 
 def _root(image: Mapping[str, Any], places: Places) -> list[str]:
-    """The root filesystem. What is written there lies in the run's folder, and goes with the run."""
-    root = ["--bind", f"{places.run}/root", "/"]
+    """The root filesystem: in memory but for its larger parts, and gone with the run."""
     if image.get("root"):
-        return root
-    own = [part for place, mode in _OWN.items() for part in ("--perms", mode, "--dir", place)]
-    return [*root, *own, *images.files(image)]
+        return ["--bind", f"{places.run}/root/image", "/"]
+    own = f"{places.run}/root"
+    writable = ["--bind", f"{own}/tmp", "/tmp", "--bind", f"{own}/home", "/root"]
+    return [
+        "--dir",
+        "/run",
+        "--dir",
+        "/var",
+        "--symlink",
+        "/tmp",
+        "/var/tmp",
+        *writable,
+        *images.files(image, places.node),
+    ]
 
 
 def _devices(devices: Sequence[str]) -> list[str]:
@@ -68,8 +79,7 @@ def _devices(devices: Sequence[str]) -> list[str]:
 
 def _settings(places: Places) -> list[str]:
     """The names that the pod knows, as its sandbox wrote them."""
-    named = ((f"{places.sandbox}/{name}", f"/etc/{name}") for name in ("hosts", "hostname", "resolv.conf"))
-    return [part for source, target in named for part in ("--bind", source, target)]
+    return [part for name in settings.NAMES for part in ("--bind", f"{places.sandbox}/{name}", f"/etc/{name}")]
 
 
 def _mounts(mounts: Sequence[Mapping[str, Any]], places: Places) -> list[str]:
@@ -96,6 +106,12 @@ def _termination_log(path: str, places: Places) -> list[str]:
     return ["--bind", f"{places.run}/termination-log", path] if path else []
 
 
-def _folder(folder: str | None) -> list[str]:
+def _folder(spec: Mapping[str, Any], places: Places) -> list[str]:
     """The working directory, made where it is not there, as runtimes do."""
-    return ["--dir", folder, "--chdir", folder] if folder else ["--chdir", "/"]
+    folder = spec["workingDir"] or "/"
+    known = ["/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
+    if folder == "/":
+        return ["--chdir", "/"]
+    if images.shows(spec["image"], folder) or any(images.is_within(folder, place) for place in known):
+        return ["--dir", folder, "--chdir", folder]
+    return ["--bind", f"{places.run}/root/folder", folder, "--chdir", folder]

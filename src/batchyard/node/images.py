@@ -8,47 +8,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from batchyard.node import settings
+
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #: Folders of the machine that are its programs. Some are links into /usr, and stay so.
 _PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-
-#: What of /etc programs need to work, and tells nothing that is secret.
-_SETTINGS = (
-    "alternatives",
-    "bash.bashrc",
-    "ca-certificates",
-    "ca-certificates.conf",
-    "debian_version",
-    "fonts",
-    "gai.conf",
-    "glvnd",
-    "group",
-    "host.conf",
-    "inputrc",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "locale.alias",
-    "localtime",
-    "magic",
-    "mime.types",
-    "mtab",
-    "nsswitch.conf",
-    "OpenCL",
-    "os-release",
-    "passwd",
-    "pki",
-    "profile",
-    "profile.d",
-    "protocols",
-    "services",
-    "shells",
-    "ssl",
-    "terminfo",
-    "timezone",
-    "vulkan",
-)
 
 
 def environment(image: Mapping[str, Any]) -> dict[str, str]:
@@ -57,23 +22,23 @@ def environment(image: Mapping[str, Any]) -> dict[str, str]:
     return {"PATH": f"{venv}/bin:{_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _PATH}
 
 
-def files(image: Mapping[str, Any]) -> list[str]:
-    """The options by which bubblewrap gives a container the files of this machine that its image stands for."""
-    options: list[str] = []
+def files(image: Mapping[str, Any], node: str) -> list[str]:
+    """The options by which bubblewrap shows a container the files of this machine that its image stands for."""
+    options = ["--ro-bind", f"{node}/{settings.FOLDER}", "/etc"]
     for place in _PROGRAMS:
         if os.path.islink(place):
             options += ["--symlink", os.readlink(place), place]
         elif os.path.isdir(place):
             options += ["--ro-bind", place, place]
-    for name in _SETTINGS:
-        place = f"/etc/{name}"
-        if os.path.islink(place):
-            options += ["--symlink", os.readlink(place), place]
-        elif os.path.exists(place):
-            options += ["--ro-bind", place, place]
     for place in _environment_folders(image.get("environment")):
         options += ["--ro-bind", place, place]
     return options
+
+
+def shows(image: Mapping[str, Any], path: str) -> bool:
+    """Whether a path is among the files of an image."""
+    places = (*_PROGRAMS, "/etc", "/dev", "/proc", "/sys", *_environment_folders(image.get("environment")))
+    return bool(image.get("root")) or any(is_within(path, place) for place in places)
 
 
 def _environment_folders(venv: str | None) -> list[str]:
@@ -83,7 +48,7 @@ def _environment_folders(venv: str | None) -> list[str]:
     folders = [venv]
     for program in (_home(venv), os.path.dirname(os.path.realpath(f"{venv}/bin/python"))):
         prefix = os.path.dirname(program) if program else ""
-        if len(prefix) > 1 and not any(_is_within(prefix, place) for place in (*_PROGRAMS, *folders)):
+        if len(prefix) > 1 and not any(is_within(prefix, place) for place in (*_PROGRAMS, *folders)):
             folders.append(prefix)
     return folders
 
@@ -101,5 +66,6 @@ def _home(venv: str) -> str:
     return ""
 
 
-def _is_within(path: str, place: str) -> bool:
+def is_within(path: str, place: str) -> bool:
+    """Whether a path is a folder, or lies in it."""
     return path == place or path.startswith(f"{place}/")

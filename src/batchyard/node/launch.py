@@ -93,6 +93,9 @@ def environment(run: Run) -> dict[str, str]:
 def _make_places(run: Run) -> None:
     """What the container has for itself: a root to write to, a file for its last words, a pipe to be written to."""
     os.mkdir("root", 0o755, dir_fd=run.folder)
+    for name, mode in bubblewrap.WRITABLE.items():
+        os.mkdir(f"root/{name}", dir_fd=run.folder)
+        os.chmod(f"root/{name}", mode, dir_fd=run.folder)
     os.close(os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder))
     if run.spec["stdin"]:
         os.mkfifo("stdin", 0o600, dir_fd=run.folder)
@@ -138,7 +141,7 @@ def _bound(limits: Mapping[str, Any], group: Group) -> None:
 def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
     node = os.readlink(f"/proc/self/fd/{run.node}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
-    places = bubblewrap.Places(pod, f"{pod}/sandbox", f"{node}/{run.path}")
+    places = bubblewrap.Places(node, pod, f"{pod}/sandbox", f"{node}/{run.path}")
     variables = environment(run)
     _enter_pod(run, is_networked and run.spec["network"] == "pod")
     options = bubblewrap.options(run.spec, places, variables)

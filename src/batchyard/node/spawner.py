@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from batchyard.node import features, folder, keeper, linux, sandbox, sweep
+from batchyard.node import features, folder, keeper, linux, sandbox, settings, sweep
 from batchyard.node.features import Features
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
@@ -47,6 +47,8 @@ class Spawner:
     def serve(self) -> None:
         """Take wishes until SIGTERM or SIGINT."""
         sweep.all_pods(self._node, self._features.cgroups)
+        if self._features.bubblewrap:
+            settings.refresh(os.readlink(f"/proc/self/fd/{self._node}"))
         folder.remove(self._node, "spawner")
         self._wishes.bind(folder.address(self._node, "spawner"))
         self._loop.when_readable(self._wishes.fileno(), self._fork)
