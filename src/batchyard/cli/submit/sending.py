@@ -33,9 +33,9 @@ async def sent(request: Request, asked: Asked, packed: packing.Packed | None, te
         cluster = Cluster(wire, access.url)
         await cluster.check(asked)
         job = await cluster.create(job_of(asked, archive), [] if archive is None else parts_of(asked, archive))
+        telling.tell(_created(asked, job))
         if packed is not None:
             telling.tell(_shipped(packed))
-        telling.tell(_created(asked, job))
         to_look = _how_to_look(_kubectl(request, access), asked)
         if request.detach:
             telling.tell(to_look)

@@ -1,0 +1,96 @@
+"""What of a folder is shipped, and what is refused."""
+
+import gzip
+import io
+import os
+import socket
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from batchyard.cli.submit import packing
+from batchyard.cli.submit.packing import PackingError, pack
+
+
+def filled(folder: Path, **files: str) -> Path:
+    """A folder with files; `__` in a name is a slash, `_py` an ending."""
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_py", ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return folder
+
+
+def members(content: bytes) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(content))) as archive:
+        return {member.name: member for member in archive.getmembers()}
+
+
+def test_the_same_files_are_the_same_bytes_wherever_and_whenever_they_were_made(tmp_path: Path) -> None:
+    one = filled(tmp_path / "one", train_py="a", lib__net_py="b")
+    other = filled(tmp_path / "other", lib__net_py="b", train_py="a")
+    os.utime(other / "train.py", (1_000_000_000, 1_000_000_000))
+    (other / "lib" / "net.py").chmod(0o600)
+    assert pack(one) == pack(other)
+    assert pack(one).files == 2
+
+
+def test_contents_links_empty_folders_and_what_may_be_executed_are_kept(tmp_path: Path) -> None:
+    folder = filled(tmp_path / "work", train_py="a", run="#!/bin/sh")
+    (folder / "run").chmod(0o755)
+    (folder / "empty").mkdir()
+    (folder / "latest.py").symlink_to("train.py")
+    found = members(pack(folder).content)
+    assert list(found) == ["empty", "latest.py", "run", "train.py"]
+    assert found["empty"].isdir()
+    assert found["latest.py"].linkname == "train.py"
+    assert (found["run"].mode, found["train.py"].mode) == (0o755, 0o644)
+
+
+def test_what_is_not_for_shipping_is_left_out_and_said(tmp_path: Path) -> None:
+    folder = filled(
+        tmp_path,
+        train_py="a",
+        __init_py="",
+        lib____pycache____a="",
+        env__pyvenv="",
+        platform__journal="",
+    )
+    for name in (".git", ".venv", ".batchyard"):
+        filled(folder / name, secret="s")
+    (folder / "env" / "pyvenv").rename(folder / "env" / "pyvenv.cfg")
+    (folder / "platform" / "journal").rename(folder / "platform" / "journal.db")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "socket"))
+        packed = pack(folder)
+    told = {".git/", ".venv/", ".batchyard/", "env/", "platform/", "socket"}
+    assert told <= set(packed.left_out)
+    assert not any(name.startswith((".", "env", "platform", "socket")) for name in members(packed.content))
+
+
+@pytest.mark.parametrize("target", ["../elsewhere", "/etc/hostname", "lib/../../elsewhere"])
+def test_links_that_leave_the_folder_are_refused(tmp_path: Path, target: str) -> None:
+    folder = filled(tmp_path / "work", lib__a="")
+    (folder / "link").symlink_to(target)
+    with pytest.raises(PackingError, match="a link that is shipped must be relative"):
+        pack(folder)
+
+
+def test_what_is_too_large_is_refused_and_the_largest_files_are_named(tmp_path: Path) -> None:
+    folder = filled(tmp_path, train_py="a", weights__small="b" * 200_000)
+    with (folder / "weights" / "large").open("wb") as file:
+        file.truncate(packing.FILES_MAX)
+    with pytest.raises(PackingError, match=r"the largest files: weights/large \(104.9 MB\), weights/small \(0.2 MB\)"):
+        pack(folder)
+
+
+def test_what_does_not_get_small_enough_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "PACKED_MAX", 100)
+    with pytest.raises(PackingError, match=r"kB packed, and at most 0.1 kB are shipped; the largest files: train.py"):
+        pack(filled(tmp_path, train_py="".join(map(str, range(1000)))))
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(PackingError, match="there is no such folder"):
+        pack(tmp_path / "none")

@@ -1,0 +1,122 @@
+"""What is told of a Job, and how it ends, by what the API says."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.cli.submit.story import Story
+
+AT = "2026-01-01T00:00:00Z"
+LATER = "2026-01-01T00:00:32Z"
+
+
+def condition(kind: str, *, status: bool = True, reason: str = "R", message: str = "m", at: str = AT) -> dict[str, Any]:
+    told = "True" if status else "False"
+    return {"type": kind, "status": told, "reason": reason, "message": message, "lastTransitionTime": at}
+
+
+def workload(*conditions: dict[str, Any], **status: Any) -> dict[str, Any]:
+    return {"status": {"conditions": list(conditions), **status}}
+
+
+ADMITTED = workload(
+    condition("QuotaReserved"),
+    condition("Admitted"),
+    admission={"clusterQueue": "cq", "podSetAssignments": [{"flavors": {"cpu": "spot", "memory": "spot"}}]},
+)
+
+
+def pod(name: str, **state: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"containerStatuses": [{"name": "main", "state": state}]}}
+
+
+def failed_pod(name: str, code: int) -> dict[str, Any]:
+    return pod(name, terminated={"exitCode": code, "reason": "Error", "startedAt": AT})
+
+
+def job(*conditions: dict[str, Any], **status: Any) -> dict[str, Any]:
+    return {"status": {"conditions": list(conditions), **status}}
+
+
+def test_each_change_is_told_once() -> None:
+    story = Story()
+    waits = workload(condition("QuotaReserved", status=False, message="no room"))
+    assert [told.line for told in story.workload_is(waits)] == ["waits: no room"]
+    assert list(story.workload_is(waits)) == []
+    assert [told.line for told in story.place_is(1, 3, "jobs")] == ["is 2 of 3 in line in jobs"]
+    assert list(story.place_is(1, 3, "jobs")) == []
+    assert [told.line for told in story.workload_is(ADMITTED)] == ["admitted by cq, on spot"]
+    assert list(story.workload_is(ADMITTED)) == []
+    assert not story.waits
+
+
+def test_who_is_preempted_waits_again_and_is_told_of_the_next_admission() -> None:
+    story = Story()
+    list(story.workload_is(ADMITTED))
+    evicted = condition("Evicted", reason="Preempted", message="to make room", at=LATER)
+    told = list(story.workload_is(workload(evicted, condition("QuotaReserved", status=False, message="no room"))))
+    assert [each.line for each in told] == ["stopped (Preempted): to make room; it waits again", "waits: no room"]
+    assert story.waits
+    assert [each.event for each in story.workload_is(ADMITTED)] == ["Admitted"]
+
+
+def test_what_is_asked_besides_quota_is_told() -> None:
+    checks = [{"name": "dws", "state": "Pending", "message": "asked for capacity"}, {"name": "b", "state": "Ready"}]
+    (told,) = Story().workload_is(workload(condition("QuotaReserved"), admissionChecks=checks))
+    assert told.line == "waits: has quota, and waits for dws: asked for capacity"
+
+
+@pytest.mark.parametrize(
+    ("seen", "line"),
+    [
+        (pod("p", running={"startedAt": AT}), "pod p runs"),
+        (failed_pod("p", 3), "pod p failed with exit code 3"),
+        (
+            pod("p", terminated={"exitCode": 137, "reason": "OOMKilled", "startedAt": AT}),
+            "pod p failed with exit code 137 (OOMKilled)",
+        ),
+        (
+            pod("p", waiting={"reason": "ErrImagePull", "message": "no such image"}),
+            "pod p waits: ErrImagePull: no such image",
+        ),
+        (
+            {
+                "metadata": {"name": "p"},
+                "status": {"conditions": [condition("PodScheduled", status=False, message="0/2 nodes are available")]},
+            },
+            "pod p waits: 0/2 nodes are available",
+        ),
+    ],
+)
+def test_what_pods_do_is_told(seen: dict[str, Any], line: str) -> None:
+    assert [told.line for told in Story().pod_is(seen)] == [line]
+
+
+def test_what_goes_well_is_not_told_of_each_pod_but_of_the_job() -> None:
+    story = Story()
+    assert list(story.pod_is(pod("p", terminated={"exitCode": 0, "startedAt": AT}))) == []
+    (told,) = story.job_is(job(condition("Complete"), startTime=AT, completionTime=LATER))
+    assert (told.line, story.ended) == ("complete in 32 s", 0)
+
+
+def test_the_exit_code_is_that_of_the_pod_that_failed_last() -> None:
+    story = Story()
+    list(story.pod_is(failed_pod("a", 3)))
+    failed = job(condition("Failed", reason="BackoffLimitExceeded", message="too many"))
+    told = list(story.job_is(failed, [failed_pod("a", 3), failed_pod("b", 4)]))
+    assert told[-1].line == "failed (BackoffLimitExceeded): too many; exit code 4"
+    assert story.ended == 4
+
+
+@pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded"])
+def test_where_no_container_says_why_the_exit_code_is_one(reason: str) -> None:
+    story = Story()
+    pods = [failed_pod("a", 137)] if reason == "DeadlineExceeded" else []
+    list(story.job_is(job(condition("Failed", reason=reason)), pods))
+    assert story.ended == 1
+
+
+def test_a_job_that_somebody_deletes_has_failed() -> None:
+    story = Story()
+    assert [told.line for told in story.job_is_gone()] == ["somebody has deleted it"]
+    assert story.ended == 1
