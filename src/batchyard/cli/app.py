@@ -187,6 +187,10 @@ _Images: TypeAlias = Annotated[
         "--image", metavar="NAME=DIR", help="What stands for an image: a virtualenv, a root folder, / for the machine."
     ),
 ]
+_HostPaths: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--host-path", metavar="DIR", help="A folder of the machine that pods may have by hostPath."),
+]
 
 
 @app.command()
@@ -194,6 +198,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     data_dir: _DataDir = _DATA_DIR,
     cluster: _Cluster = None,
     image: _Images = None,
+    host_path: _HostPaths = None,
     speed: Annotated[
         float, typer.Option(parser=_speed, metavar="FACTOR", show_default="1x", help="How fast time runs: 1x, 60x.")
     ] = 1.0,
@@ -242,7 +247,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         accept_loss=accept_loss,
         controllers=_chosen_of_platform(controllers),
     )
-    command.up(command.Wanted(place, cluster, speed, image or ()), detach=detach)
+    command.up(command.Wanted(place, cluster, speed, image or (), host_path or ()), detach=detach)
 
 
 def _lease_option(name: str, told: str) -> Any:

@@ -27,6 +27,8 @@ class Wanted(NamedTuple):
     speed: float
     #: What stands for images on this machine, as NAME=DIR.
     images: Sequence[str] = ()
+    #: The folders of this machine that pods may have.
+    host_paths: Sequence[Path] = ()
 
 
 def up(wanted: Wanted, *, detach: bool) -> None:
@@ -114,6 +116,7 @@ def _arguments(wanted: Wanted) -> list[str]:
     arguments += ["--sync", str(place.sync)]
     arguments += [] if wanted.cluster is None else ["--cluster", str(wanted.cluster)]
     arguments += [word for image in wanted.images for word in ("--image", image)]
+    arguments += [word for path in wanted.host_paths for word in ("--host-path", str(path))]
     arguments += ["--listen", place.address] if place.address != LOOPBACK else []
     arguments += ["--controllers", ",".join(place.controllers)]
     arguments += [] if place.audit_log is None else ["--audit-log", str(place.audit_log)]

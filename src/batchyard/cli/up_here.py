@@ -39,21 +39,23 @@ def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], 
 
 def cluster_of(wanted: Wanted) -> Obj | None:
     """The Cluster that is wanted, None where nobody names one; ends the command where there is none."""
+    is_about_pods = bool(wanted.images or wanted.host_paths)
     if wanted.cluster is None:
-        if wanted.images:
-            output.fail("batchyard: --image says what stands for images on this machine: add --cluster local")
+        if is_about_pods:
+            output.fail("batchyard: --image and --host-path are for pods of this machine: add --cluster local")
         return None
     cluster = _read(wanted.cluster)
     local = cluster["spec"].get("local")
-    if local is None and wanted.images:
-        told = f"batchyard: {wanted.cluster}: --image says what stands for images on this machine"
-        output.fail(f"{told}, which is no node of this Cluster; add spec.local to it")
-    if local is not None and wanted.speed != 1:
-        output.fail("batchyard: processes run as fast as they run: leave out --speed where this machine is a node")
-    if not wanted.images:
+    if local is None:
+        if is_about_pods:
+            told = f"batchyard: {wanted.cluster}: --image and --host-path are for pods of this machine"
+            output.fail(f"{told}, which is no node of this Cluster; add spec.local to it")
         return cluster
-    rows = [*map(_image, wanted.images), *(local.get("images") or ())]
-    return with_path(cluster, ("spec", "local", "images"), rows)
+    if wanted.speed != 1:
+        output.fail("batchyard: processes run as fast as they run: leave out --speed where this machine is a node")
+    images = [*map(_image, wanted.images), *(local.get("images") or ())]
+    paths = [*(str(path.expanduser().resolve()) for path in wanted.host_paths), *(local.get("hostPaths") or ())]
+    return with_path(cluster, ("spec", "local"), {**local, "images": images, "hostPaths": paths})
 
 
 def _image(text: str) -> dict[str, object]:
