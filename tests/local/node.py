@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,3 +56,15 @@ def ended(platform: Running, name: str) -> dict[str, Any]:
         platform.kubectl("get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].state.terminated}")
     )
     return state
+
+
+@contextmanager
+def following(platform: Running, *arguments: str) -> Iterator[Iterator[str]]:
+    """The lines that a command of kubectl prints, as they come."""
+    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
+    with subprocess.Popen(["kubectl", *arguments], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            yield iter(process.stdout)
+        finally:
+            process.kill()

@@ -120,8 +120,10 @@ class LocalMachine:
     def _container_spec(self, wish: Obj) -> Mapping[str, Any]:
         """The wish for a container as the programs of the node read it: its mounts are looked up."""
         pod, plans = self.folders.pod(wish["metadata"]["namespace"]), wish["volumes"]
-        mounts = [each.row(mount_source(pod, each, plans[each.volume])) for each in wish["mounts"]]
-        return {**wish["spec"], "mounts": mounts}
+        of_volumes = [each.row(mount_source(pod, each, plans[each.volume])) for each in wish["mounts"]]
+        targets = {row["target"] for row in of_volumes}
+        others = [row for row in wish["spec"]["mounts"] if row["target"] not in targets]
+        return {**wish["spec"], "mounts": [*others, *of_volumes]}
 
     def _stop(self, wish: Obj) -> Obj:
         key = key_of(wish)

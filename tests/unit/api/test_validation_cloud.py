@@ -442,3 +442,17 @@ def test_what_must_stay_stays(old: Obj, edits: Obj, start: str) -> None:
 
 def test_a_pool_may_change_its_size() -> None:
     assert validate_update(edited(NODE_POOL, {"spec.nodeCount": 5}), NODE_POOL) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "start"),
+    [
+        ({"match": "a"}, "spec.local.images[0]: Invalid value"),
+        ({"match": "a", "root": "/r", "machine": True}, "spec.local.images[0]: Invalid value"),
+        ({"match": "a", "environment": ".venv"}, "spec.local.images[0].environment: Invalid value"),
+        ({"match": "a", "machine": True, "workingDir": "here"}, "spec.local.images[0].workingDir: Invalid value"),
+    ],
+)
+def test_one_thing_of_the_machine_stands_for_an_image(row: Obj, start: str) -> None:
+    cluster = with_defaults(cloud("Cluster", zones=["here"], local={"images": [row]}))
+    assert begins(validate(cluster), start)

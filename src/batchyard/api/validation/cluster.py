@@ -23,6 +23,8 @@ def cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
         yield from _pool_faults(pool, spec, f"spec.nodePools[{i}]")
     yield from _sharing_faults(spec.get("nodePools") or ())
     yield from _reserved_count_faults(spec)
+    for i, row in enumerate((spec.get("local") or {}).get("images") or ()):
+        yield from _image_faults(row, f"spec.local.images[{i}]")
     yield from cluster_settings.settings_faults(spec)
 
 
@@ -42,6 +44,17 @@ def _zone_faults(spec: Spec) -> Iterator[FieldError]:
             message = f"must be a zone of region {region}"
             remedy = f"use a zone such as {region}-a, or change spec.region"
             yield faults.invalid(f"spec.zones[{i}]", zone, message, remedy)
+
+
+def _image_faults(row: Spec, path: str) -> Iterator[FieldError]:
+    """One thing stands for an image, at a path that means the same wherever it is looked at from."""
+    said = [field for field in ("environment", "root", "machine") if row.get(field)]
+    if len(said) != 1:
+        told = "must say one of environment, root and machine"
+        yield faults.invalid(path, row, told, "name a virtualenv, a root folder, or say machine: true")
+    for field in ("environment", "root", "workingDir"):
+        if row.get(field) and not row[field].startswith("/"):
+            yield faults.invalid(f"{path}.{field}", row[field], "must be an absolute path", "begin it with /")
 
 
 def _known_zone_faults(zone: str, spec: Spec, path: str) -> Iterator[FieldError]:

@@ -15,7 +15,7 @@ from batchyard.runtime.local.devices import Devices
 from batchyard.runtime.local.environment import command_line, environment
 from batchyard.runtime.local.errors import CONFIG, CREATE, ContainerError, InputError
 from batchyard.runtime.local.hostname import hostname_of
-from batchyard.runtime.local.images import ImageRow, image_place
+from batchyard.runtime.local.images import ImageRow, find_row
 from batchyard.runtime.local.mounts import Mount, mounts_of
 from batchyard.runtime.local.plans import Plan
 from batchyard.runtime.local.probes import hooks_of, probes_of
@@ -68,7 +68,8 @@ def container_run(
 ) -> ContainerRun:
     """The run of a container, the attempt counted from 0; ContainerError if it cannot be made as it is asked for."""
     name: str = container["name"]
-    image = image_place(container.get("image") or "", settings.images)
+    image_name: str = container.get("image") or ""
+    row = find_row(image_name, settings.images)
     refuse_what_cannot_be(pod, container, reader)
     devices = given.devices.get(name, Devices())
     variables = {**devices.variables, **environment(pod, container, given.addresses, reader)}
@@ -82,11 +83,11 @@ def container_run(
         "user": user_of(pod, container, settings.default_user),
         "argv": _argv(container, variables),
         "environment": {**_hostname(pod, settings.cluster_domain), **variables},
-        "image": image,
-        "workingDir": container.get("workingDir") or None,
+        "image": row.place(image_name),
+        "workingDir": container.get("workingDir") or row.working_dir or None,
         "stdin": bool(container.get("stdin")),
         "tty": bool(container.get("tty")),
-        "mounts": [mount.row() for mount in mounts],
+        "mounts": [*_mounts_of_image(row), *(mount.row() for mount in mounts)],
         "readOnlyRoot": bool(context.get("readOnlyRootFilesystem")),
         **_resources(pod, container, settings.pids),
         "devices": list(devices.paths),
@@ -98,6 +99,12 @@ def container_run(
         "log": {"maxBytes": settings.log_max_bytes, "maxFiles": settings.log_max_files},
     }
     return ContainerRun(spec, mounts)
+
+
+def _mounts_of_image(row: ImageRow) -> list[dict[str, Any]]:
+    """What an image brings besides its programs."""
+    folder = row.working_dir
+    return [{"source": folder, "target": folder, "readOnly": True}] if folder else []
 
 
 def _argv(container: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from batchyard.runtime.local.errors import ContainerError, InputError
+from batchyard.runtime.local.errors import ContainerError
 from batchyard.runtime.local.quoting import quoted
 
 ERR_IMAGE_PULL: Final = "ErrImagePull"
@@ -27,7 +27,7 @@ _DEFAULT_HOSTS: Final = ("docker.io/", "index.docker.io/")
 
 
 class ImageRow(NamedTuple):
-    """What stands for all images whose name matches; exactly one of the last three is said."""
+    """What stands for all images whose name matches: one of environment, root and machine."""
 
     #: A glob over the image's name, as it is written or in its short form (`*` also covers `/`).
     match: str
@@ -37,6 +37,8 @@ class ImageRow(NamedTuple):
     root: str = ""
     #: The machine itself, as it is.
     machine: bool = False
+    #: The folder of the machine that containers begin in, and see as it is; '' for none.
+    working_dir: str = ""
 
     def place(self, image: str) -> dict[str, Any]:
         """What stands for an image, as the spec of a run has it."""
@@ -46,19 +48,22 @@ class ImageRow(NamedTuple):
 
 
 def image_row(fields: Mapping[str, Any]) -> ImageRow:
-    """A row as users say it; InputError if it does not say one thing that stands for something."""
-    said = [field for field in ("environment", "root", "machine") if fields.get(field)]
-    if not fields.get("match") or len(said) != 1:
-        raise InputError("a row of images says match, and one of environment, root and machine: true")
-    return ImageRow(**{field: fields[field] for field in ("match", *said)})
+    """A row as a Cluster says it, which was validated."""
+    return ImageRow(
+        fields["match"],
+        fields.get("environment") or "",
+        fields.get("root") or "",
+        fields.get("machine") or False,
+        fields.get("workingDir") or "",
+    )
 
 
-def image_place(image: str, rows: Sequence[ImageRow]) -> dict[str, Any]:
-    """What stands for an image: the first row that matches; ContainerError if none does, or the name is none."""
+def find_row(image: str, rows: Sequence[ImageRow]) -> ImageRow:
+    """The first row about an image; ContainerError if none is, or the name is none."""
     _refuse_invalid(image)
     for row in rows:
         if matches(image, row.match):
-            return row.place(image)
+            return row
     raise ContainerError(ERR_IMAGE_PULL, not_mapped(image))
 
 

@@ -23,6 +23,7 @@ from batchyard.runtime.local.situation import Situation, situation_of
 from batchyard.runtime.local.status import Seen, Trouble, rejected, status_of
 from batchyard.runtime.local.wishes import Wishes
 from batchyard.runtime.machine import machine_of
+from batchyard.runtime.saved_work import is_held, let_go
 
 #: What a run gets to end whose pod is gone already. Source: minimumGracePeriodInSeconds in pkg/kubelet/kuberuntime.
 _GRACE_MIN: Final = 2
@@ -92,6 +93,8 @@ class LocalKubelet:
         """What is left to do for a pod that has ended: its sandbox goes at once, its logs when nobody needs the pod."""
         alive = [run for run in map(run_of, runs) if run.is_alive]
         halts = [Update(stopped(run, Stop(now, 0))) for run in alive if run.stop is None]
+        if is_held(pod):  # for simulated pods to tell what they saved: real ones see to that themselves
+            return Outcome([*halts, *let_go(pod)])
         if halts or alive or not _is_waited_for(pod):
             return Outcome([*halts])
         metadata = pod["metadata"]

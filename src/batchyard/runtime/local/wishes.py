@@ -11,7 +11,7 @@ from batchyard.runtime.local.admission import Refusal, find_refusal
 from batchyard.runtime.local.container_run import Given, NodeSettings, container_run
 from batchyard.runtime.local.errors import ContainerError, InputError, VolumeError
 from batchyard.runtime.local.hostname import hostname_of
-from batchyard.runtime.local.images import ImageRow
+from batchyard.runtime.local.images import image_row
 from batchyard.runtime.local.next_steps import Start
 from batchyard.runtime.local.plans import Empty, Plan
 from batchyard.runtime.local.runs import run_wish, sandbox_wish
@@ -78,13 +78,9 @@ class Wishes:
 
 def settings_of(local: Mapping[str, Any]) -> NodeSettings:
     """What `spec.local` of a Cluster says for all pods alike."""
-    rows = [
-        ImageRow(row["match"], row.get("environment", ""), row.get("root", ""), row.get("machine", False))
-        for row in local.get("images") or ()
-    ]
     log = local.get("log") or {}
     return NodeSettings(
-        rows,
+        [image_row(row) for row in local.get("images") or ()],
         tuple(local.get("hostPaths") or ()),
         log_max_bytes=quantity.amount("memory", log.get("size", "10Mi")),
         log_max_files=log.get("files", 5),

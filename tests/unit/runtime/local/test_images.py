@@ -2,8 +2,8 @@
 
 import pytest
 
-from batchyard.runtime.local.errors import ContainerError, InputError
-from batchyard.runtime.local.images import ImageRow, backing_off, image_place, image_row, matches
+from batchyard.runtime.local.errors import ContainerError
+from batchyard.runtime.local.images import ImageRow, backing_off, find_row, image_row, matches
 
 ROWS = [
     ImageRow("python:3.*", environment="/venvs/python"),
@@ -14,24 +14,22 @@ ROWS = [
 
 def refused(image: str) -> ContainerError:
     with pytest.raises(ContainerError) as caught:
-        image_place(image, ROWS)
+        find_row(image, ROWS)
     return caught.value
 
 
-def test_a_row_says_one_thing_that_stands_for_images() -> None:
+def test_a_row_is_what_a_cluster_says() -> None:
     assert image_row({"match": "a", "root": "/r"}) == ImageRow("a", root="/r")
     assert image_row({"match": "a", "machine": True, "root": ""}) == ImageRow("a", machine=True)
-    for fields in ({"root": "/r"}, {"match": "a"}, {"match": "a", "root": "/r", "environment": "/e"}):
-        with pytest.raises(InputError, match="a row of images says match, and one of"):
-            image_row(fields)
+    assert image_row({"match": "a", "environment": "/e", "workingDir": "/w"}) == ImageRow("a", "/e", working_dir="/w")
 
 
 def test_the_first_row_that_matches_says_what_stands_for_an_image() -> None:
-    assert image_place("python:3.11", ROWS) == {"name": "python:3.11", "environment": "/venvs/python"}
+    assert find_row("python:3.11", ROWS).place("python:3.11") == {"name": "python:3.11", "environment": "/venvs/python"}
     name = "registry.example.com/team/train@sha256:" + "a" * 64
-    assert image_place(name, ROWS) == {"name": name, "root": "/images/ours"}
-    assert image_place("busybox", ROWS) == {"name": "busybox", "machine": True}
-    assert image_place("busybox", [ImageRow("*", root="/first"), *ROWS])["root"] == "/first"
+    assert find_row(name, ROWS).place(name) == {"name": name, "root": "/images/ours"}
+    assert find_row("busybox", ROWS).place("busybox") == {"name": "busybox", "machine": True}
+    assert find_row("busybox", [ImageRow("*", root="/first"), *ROWS]).root == "/first"
 
 
 @pytest.mark.parametrize(
