@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Final
 
 from batchyard.store.journal import LEAP
-from batchyard.store.journal_file import Contents, damaged, new_identity, read_journal, read_only, told, write_floor
+from batchyard.store.journal_file import (
+    Contents,
+    damaged,
+    floor_over_all,
+    new_identity,
+    read_journal,
+    read_only,
+    told,
+    write_floor,
+)
 from batchyard.store.mark import BadMark, JournalError, Mark, Marked, peek, rename_for_good
 
 #: What every file of SQLite begins with.
@@ -63,7 +72,7 @@ def restore(backup: Path, journal: Path) -> Contents:
             _copy(source, draft)
         with told(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
             file.execute("BEGIN IMMEDIATE")
-            floor = write_floor(file, new_identity(file), contents.recovered.revision + LEAP)
+            floor = write_floor(file, floor_over_all(file, new_identity(file), contents.recovered.revision + LEAP))
             file.execute("COMMIT")
         restored = read_journal(draft, is_alone=True)
         mark.write(Marked(floor.identity, floor.revision))

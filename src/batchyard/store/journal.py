@@ -27,6 +27,8 @@ from batchyard.ports.client import EventType, WatchEvent
 from batchyard.store.journal_file import (
     BUSY_FOR,
     Contents,
+    Floor,
+    floor_over_all,
     make_journal,
     note_replaced,
     read_journal,
@@ -40,7 +42,9 @@ from batchyard.store.mark import BadMark, JournalError, Mark, Marked, rename_for
 #: How far revisions leap when some may have been seen that are gone: nobody is served one number with two meanings.
 LEAP: Final = 1_000_000_000
 _Row: TypeAlias = tuple[int, str, str, str, bytes | None, int]
-_ROWS_AT_ONCE: Final = (64, 8, 1)
+_ROWS_AT_ONCE: Final = (64, 32, 16, 8, 4, 2, 1)
+#: So many rows are deleted with one statement.
+_DELETED_AT_ONCE: Final = 256
 _INSERT: Final = {
     count: f"INSERT INTO revisions VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
     for count in _ROWS_AT_ONCE
@@ -71,14 +75,14 @@ class Journal:
         except JournalError:
             self._mark.close()
             raise
-        self._identity, self._floor, _ = contents.floor
+        self._floor = contents.floor
         self._recovered: Recovered | None = contents.recovered
         self._replaced = contents.replaced
 
     @property
     def floor(self) -> int:
         """The revision up to which what was replaced is gone."""
-        return self._floor
+        return self._floor.revision
 
     def recover(self) -> Recovered:
         """What was read; to be taken once."""
@@ -103,11 +107,15 @@ class Journal:
     def compact(self, floor: int) -> None:
         """Forget what was replaced by a revision up to this one."""
         self._flush_mark()
-        gone = [(replaced,) for by, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced)]
+        gone = [replaced for by, replaced in takewhile(lambda pair: pair[0] <= floor, self._replaced)]
+        # Above the floor every revision has its row: to count them would take longer the more there are.
+        rows = self._floor.rows + floor - self._floor.revision - len(gone)
+        raised = Floor(self._floor.identity, floor, rows)
         with self._transaction():
-            self._file.executemany("DELETE FROM revisions WHERE revision = ?", gone)
-            write_floor(self._file, self._identity, floor)
-        self._floor = floor
+            for begin in range(0, len(gone), _DELETED_AT_ONCE):
+                self._delete(gone[begin : begin + _DELETED_AT_ONCE])
+            write_floor(self._file, raised)
+        self._floor = raised
         for _ in gone:
             self._replaced.popleft()
 
@@ -158,9 +166,8 @@ class Journal:
         self._file = sqlite3.connect(self._path, isolation_level=None, timeout=0)
         with self._transaction():
             (identity,) = self._file.execute("SELECT identity FROM floor").fetchone()
-            write_floor(self._file, identity, revision + LEAP)
+            self._floor = write_floor(self._file, floor_over_all(self._file, identity, revision + LEAP))
         self._file.close()
-        self._identity = identity
         self._acknowledge(revision + LEAP)
         return read_journal(self._path)
 
@@ -187,9 +194,13 @@ class Journal:
                 self._file.execute(_INSERT[count], [value for row in rows[begin : begin + count] for value in row])
                 begin += count
 
+    def _delete(self, revisions: Sequence[int]) -> None:
+        places = ", ".join("?" * len(revisions))
+        self._file.execute(f"DELETE FROM revisions WHERE revision IN ({places})", revisions)  # noqa: S608 - as above
+
     def _acknowledge(self, revision: int) -> None:
         with self._mark_told():
-            self._mark.write(Marked(self._identity, revision))
+            self._mark.write(Marked(self._floor.identity, revision))
 
     def _flush_mark(self) -> None:
         with self._mark_told():

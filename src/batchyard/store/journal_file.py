@@ -86,10 +86,14 @@ def new_identity(file: sqlite3.Connection) -> bytes:
     return identity
 
 
-def write_floor(file: sqlite3.Connection, identity: bytes, revision: int) -> Floor:
+def floor_over_all(file: sqlite3.Connection, identity: bytes, revision: int) -> Floor:
+    """A floor at a revision that is above all rows."""
+    (rows,) = file.execute("SELECT count(*) FROM revisions").fetchone()
+    return Floor(identity, revision, int(rows))
+
+
+def write_floor(file: sqlite3.Connection, floor: Floor) -> Floor:
     """Set the floor, within a transaction."""
-    (rows,) = file.execute("SELECT count(*) FROM revisions WHERE revision <= ?", (revision,)).fetchone()
-    floor = Floor(identity, revision, int(rows))
     file.execute("UPDATE floor SET identity = ?, revision = ?, rows = ?, checksum = ?", (*floor, floor_checksum(floor)))
     return floor
 
