@@ -15,7 +15,7 @@ from batchyard.apiserver.openapi.schemas import schemas_of
 from batchyard.apiserver.resources import Resource, no_misfit
 from batchyard.apiserver.shapes import shape_of_kind
 from batchyard.apiserver.unmarshal import misfit
-from batchyard.apiserver.whole_seconds import Remembered, times_of
+from batchyard.apiserver.whole_seconds import Places, Remembered, times_of
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Propagation
 
@@ -26,6 +26,8 @@ class BuiltIn:
     def __init__(self, constant: str) -> None:
         self._constant = constant
         self._seconds = Remembered()
+        #: Where times are, by version.
+        self._times: dict[str, Places] = {}
 
     def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
         """An object as it was sent, complete and in its storage version; or what is wrong with it."""
@@ -37,9 +39,11 @@ class BuiltIn:
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A stored object in a version that is served."""
-        shown = conversion.from_storage(stored, api_version)
-        times = times_of(kind_info(self._constant), api_version.rpartition("/")[2])
-        return self._seconds.in_whole_seconds(shown, times)
+        times = self._times.get(api_version)
+        if times is None:
+            times = times_of(kind_info(self._constant), api_version.rpartition("/")[2])
+            self._times[api_version] = times
+        return self._seconds.in_whole_seconds(conversion.from_storage(stored, api_version), times)
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """What may not come to be, beyond what decoding says: nothing."""

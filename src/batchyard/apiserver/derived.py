@@ -52,7 +52,7 @@ def derived(strategy: Derived, info: ServedKind, source: Source, now: Callable[[
     def get(request: Request, namespace: str, name: str) -> Response:
         if request.flag("watch"):
             raise method_not_allowed()
-        path = ResourcePath(resource, info.storage_version, namespace, name, "")
+        path = ResourcePath(resource, info.storage_version, namespace, name, "", info.api_version)
         shown = Representation(request, path, now())
         if name:
             found = source.one(namespace, name)

@@ -61,7 +61,8 @@ class DeleteOptions(NamedTuple):
 
 def write_options(request: Request, content_type: str = "") -> WriteOptions:
     """The options of a request; Refused where they are none."""
-    query, faults = request.query, [*_faults(request, content_type)]
+    query = request.query
+    faults = [*_faults(request, content_type)] if query or content_type == APPLY else []
     if faults:
         raise _invalid(_OF_METHODS[request.method], faults)
     agent = request.headers.get("user-agent", "").partition("/")[0]

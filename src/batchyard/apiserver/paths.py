@@ -18,6 +18,8 @@ class ResourcePath(NamedTuple):
     namespace: str
     name: str
     subresource: str
+    #: The version asked for, as objects say it.
+    api_version: str
 
     @property
     def info(self) -> ServedKind:
@@ -28,11 +30,6 @@ class ResourcePath(NamedTuple):
     def answer(self) -> Answer | None:
         """Who answers here, where that is not the registry."""
         return self.resource.answers.get(self.subresource)
-
-    @property
-    def api_version(self) -> str:
-        """The version asked for, as objects say it."""
-        return self.info.api_version_for(self.version)
 
 
 def resource_at(resources: Resources, path: str) -> ResourcePath | None:
@@ -60,4 +57,5 @@ def _within(resources: Resources, of: tuple[str, str], parts: Sequence[str]) -> 
     answer = found.answers.get(subresource)
     if len(parts) > 3 and (answer is None or not answer.takes_path):
         return None
-    return ResourcePath(found, version, namespace, name, subresource)
+    api_version = f"{group}/{version}" if group else version
+    return ResourcePath(found, version, namespace, name, subresource, api_version)

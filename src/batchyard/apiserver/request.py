@@ -27,7 +27,11 @@ class Request(NamedTuple):
 
     def made_by(self, user: User) -> "Request":
         """The request as that of another user."""
-        return self._replace(user=user)
+        return Request(self.method, self.path, self.query, self.headers, self.body, user, self.source)
+
+    def saying(self, body: bytes) -> "Request":
+        """The request with its body."""
+        return Request(self.method, self.path, self.query, self.headers, body, self.user, self.source)
 
     def flag(self, name: str) -> bool:
         """Whether a query parameter says true, as Go's strconv.ParseBool reads it."""

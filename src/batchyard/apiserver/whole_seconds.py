@@ -5,7 +5,7 @@ what is stored, so that nothing becomes coarser by being read and written. Sourc
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from operator import is_
 from typing import Any, Final, TypeAlias
 
@@ -26,6 +26,8 @@ _KEPT: Final = frozenset(
 )
 _REMEMBERED_MAX: Final = 4096
 _TIME: Final[Places] = {}
+_SECONDS_END: Final = len("2026-01-01T00:00:00")
+_MICRO_LENGTH: Final = len("2026-01-01T00:00:00.250000Z")
 #: No object has a field of no name.
 _NOWHERE: Final[Places] = {"": {}}
 
@@ -114,10 +116,11 @@ def _cut(value: Any, places: Places) -> Any:
     return value if all(map(is_, items, value)) else items
 
 
-@lru_cache(maxsize=65536)
 def _whole(text: str) -> str:
     if "." not in text:
         return text
+    if len(text) == _MICRO_LENGTH and text[_SECONDS_END] == "." and text[-1] == "Z":
+        return f"{text[:_SECONDS_END]}Z"  # as it is written here
     try:
         return format_time(parse_time(text) // SECOND * SECOND)
     except ValueError:

@@ -80,7 +80,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._connections.leave(self)
-        self._deadline.stop()
+        self._deadline.end()
         self._release()
         self.eof_received()
 
@@ -123,7 +123,7 @@ class HttpConnection(asyncio.Protocol):
         """The request with the user who makes it; Refused where nobody is known."""
         if not self._is_secure:
             _check_local(request)
-        return self._answers.known(request._replace(user=self._user()))
+        return self._answers.known(request.made_by(self._user()))
 
     def take(self, whole: Whole) -> None:
         """Answer a request when its turn comes."""

@@ -145,7 +145,7 @@ class Requests:
         if self._coming is not None and not self.is_over:
             request, self._coming = self._coming, None
             if self._body:
-                request, self._body = request._replace(body=bytes(self._body)), bytearray()
+                request, self._body = request.saying(bytes(self._body)), bytearray()
             self._take(request)
 
     # --- what it comes to ---
@@ -174,6 +174,7 @@ class Requests:
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
             return None
         query: dict[str, str] = {}
-        for name, value in parse_qsl((url.query or b"").decode("latin-1"), keep_blank_values=True):
-            query.setdefault(name, value)
+        if url.query:
+            for name, value in parse_qsl(url.query.decode("latin-1"), keep_blank_values=True):
+                query.setdefault(name, value)
         return Request(self._parser.get_method().decode("ascii"), path, query, self._headers, source=self._source)

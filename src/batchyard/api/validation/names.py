@@ -5,7 +5,7 @@ Source: k8s.io/apimachinery/pkg/util/validation. Results are cached, for the sam
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, TypeAlias
 
 Messages: TypeAlias = tuple[str, ...]
@@ -48,7 +48,12 @@ _CONFIG_KEY_TEXT: Final = "a valid config key must consist of alphanumeric chara
 
 def _matches(pattern: str, text: str) -> bool:
     """Whether the whole text is of the pattern."""
-    return re.fullmatch(pattern, text, re.ASCII) is not None
+    return _compiled(pattern).fullmatch(text) is not None
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII)
 
 
 def _too_long(text: str, length_max: int) -> Messages:
