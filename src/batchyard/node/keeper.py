@@ -3,22 +3,26 @@
 import json
 import os
 import signal
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from batchyard.node import cgroups, clock, folder, launch, messages, words
+from batchyard.node import cgroups, clock, descendants, folder, launch, messages, words
+from batchyard.node.attempts import Outcome
+from batchyard.node.ending import Ending
 from batchyard.node.features import Features
+from batchyard.node.health import Health, Report
 from batchyard.node.logs import Log, Stream
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
+from batchyard.node.telling import Teller
+from batchyard.node.tries import Tries
 
 _GONE_SECONDS = 2.0
 _READ_BYTES = 16 * 1024
 #: How long the outputs are read after the end of the command: what still holds them is being killed.
 _DRAIN_SECONDS = 1.0
-#: How long the platform may be too busy to hear of a change.
-_ANNOUNCE_SECONDS = 1.0
-_ANNOUNCE_AGAIN_SECONDS = 0.02
 _FIRST_LOOK_SECONDS = 0.001
 _START_ERROR = 128
 _KILLED = 128 + signal.SIGKILL
@@ -36,6 +40,8 @@ class Keeper:
         self._run = run
         self._features = features
         self._loop = Loop()
+        self._teller = Teller(run, self._loop)
+        self._tries = Tries(run, self._loop)
         self._log = _opened_log(run)
         self._group = launch.pods_group(run)
         self._outputs: dict[int, Stream] = {}
@@ -49,11 +55,13 @@ class Keeper:
         self._code: int | None = None
         self._error: str | None = None
         self._is_over = False
-        self._is_stopped = False
+        #: From when the command runs on.
+        self._health: Health | None = None
+        self._ending: Ending | None = None
 
     def keep(self) -> None:
         """Start the command, and return when nothing of it is left and its end is told."""
-        self._write(keeper=os.getpid(), phase="Starting", warnings=[])
+        self._teller.write(keeper=os.getpid(), phase="Starting", warnings=[])
         self._loop.when_signalled(signal.SIGTERM, self._look)
         self._loop.when_signalled(signal.SIGCHLD, self._reap)
         self._loop.after(_GONE_SECONDS, self._watch_folder)
@@ -119,10 +127,43 @@ class Keeper:
         if self._is_over or self._child is None or self._code is not None:
             return
         if not self._features.bubblewrap or launch.has_started(self._launched.pid, self._child):
-            self._tell(phase="Running", pid=self._child, startedAt=clock.now(), started=True, ready=True)
-            self._look()
+            self._live(self._child)
         else:
             self._loop.after(patience, partial(self._await_start, patience * 1.5))
+
+    def _live(self, child: int) -> None:
+        """The command runs: tell it, and see to its hooks and probes."""
+        container = launch.container(self._run, self._features, child, self._group)
+        attempt = partial(self._tries.start, container)
+        hooks = self._run.spec["hooks"]
+        report = Report(self._teller.warn, self._fail, self._tell_health)
+        self._health = Health(self._run.spec["probes"], self._loop, attempt, report)
+        self._ending = Ending(child, self._loop, hooks.get("preStop"), attempt)
+        hook = hooks.get("postStart")
+        is_up = hook is None
+        started, ready = is_up and self._health.started, is_up and self._health.ready
+        self._teller.tell(phase="Running", pid=child, startedAt=clock.now(), started=started, ready=ready)
+        if is_up:
+            self._health.begin()
+        else:
+            attempt(hook, None, self._after_hook)
+        self._look()
+
+    def _after_hook(self, outcome: Outcome) -> None:
+        """The container has started when its postStart hook has succeeded."""
+        if outcome.result in {"success", "warning"} and self._health:
+            self._tell_health()
+            self._health.begin()
+        elif not self._is_over:
+            self._teller.warn("FailedPostStartHook", "PostStartHook failed")
+            self._fail({"hook": "postStart", "message": outcome.text})
+
+    def _fail(self, failed: Mapping[str, str]) -> None:
+        self._teller.tell(failed=failed)
+
+    def _tell_health(self) -> None:
+        if self._health:
+            self._teller.tell(started=self._health.started, ready=self._health.ready)
 
     def _reap(self) -> None:
         """Reap children, those that were adopted too: when there are none, nothing of the command is left."""
@@ -130,46 +171,34 @@ class Keeper:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._launched.pid:
                     self._ended = ended[1]
+                    self._clear()
         except ChildProcessError:
             self._is_over = True
             self._loop.after(_DRAIN_SECONDS, self._loop.stop)
             self._end_if_over()
+
+    def _clear(self) -> None:
+        """The command has ended: so must what was tried in it, and whatever else is left."""
+        self._tries.end()
+        for pid in descendants.below(os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _end_if_over(self) -> None:
         if self._is_over and not self._open:
             self._loop.stop()
 
     def _look(self) -> None:
-        """See whether the run is to end: TERM at once, KILL when the grace has passed."""
+        """See whether the run is to end."""
         wish = self._run.stop_wish()
-        if wish is None or "startedAt" not in self._run.state:
-            return
-        if not self._is_stopped:
-            self._is_stopped = True
-            self._terminate()
-        left = wish["at"] / 1e6 + wish["grace"] - clock.now() / 1e6
-        self._loop.after(max(0.0, left), self._kill)
-
-    def _terminate(self) -> None:
-        """Ask the processes of the command to end."""
-        if self._child is not None:
-            try:
-                os.killpg(self._child, signal.SIGTERM)
-            except (ProcessLookupError, PermissionError):
-                return
-
-    def _kill(self) -> None:
-        """End the command now: what is around it ends what else there is."""
-        if self._child is not None and self._code is None:
-            try:
-                os.kill(self._child, signal.SIGKILL)
-            except ProcessLookupError:
-                return
+        if wish and self._health and self._ending and self._code is None:
+            self._health.leave()
+            self._ending.obey(wish, self._teller.warn)
 
     def _watch_folder(self) -> None:
         """End what is kept when the folder is gone."""
-        if self._run.is_gone():
-            self._kill()
+        if self._run.is_gone() and self._ending:
+            self._ending.kill()
         self._loop.after(_GONE_SECONDS, self._watch_folder)
 
     def _finish(self) -> None:
@@ -178,8 +207,7 @@ class Keeper:
             stream.end()
         end = self._end()
         cgroups.remove(self._group)
-        self._write(phase="Exited", finishedAt=clock.now(), **end)
-        self._run.announce(_ANNOUNCE_SECONDS)
+        self._teller.tell_last(phase="Exited", finishedAt=clock.now(), started=False, ready=False, **end)
         folder.remove_tree(self._run.folder, "root")
 
     def _end(self) -> dict[str, object]:
@@ -193,20 +221,6 @@ class Keeper:
         reason = "OOMKilled" if cgroups.oom_kills(self._group) else "Error" if code else "Completed"
         message = messages.last_words(self._run, self._log, code)
         return {"startedAt": began or self._began, "exitCode": code, "reason": reason, "message": message}
-
-    def _tell(self, **changes: object) -> None:
-        """Write the state, and announce it as soon as the platform can take that: nothing waits for it."""
-        self._write(**changes)
-        self._announce(clock.monotonic() + _ANNOUNCE_SECONDS)
-
-    def _write(self, **changes: object) -> None:
-        """Write the state; while there is no room for it, wait: what happened must not be forgotten."""
-        while not self._run.write(**changes) and not self._run.is_gone():
-            signal.sigtimedwait([], 1.0)
-
-    def _announce(self, end: float) -> None:
-        if not self._run.announce() and clock.monotonic() < end:
-            self._loop.after(_ANNOUNCE_AGAIN_SECONDS, partial(self._announce, end))
 
 
 def _opened_log(run: Run) -> Log:

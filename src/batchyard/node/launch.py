@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from batchyard.node import bubblewrap, cgroups, descendants, folder, images, linux, plain, words
 from batchyard.node.cgroups import Group
+from batchyard.node.entry import Container
 from batchyard.node.features import Features
 from batchyard.node.run import Run
 
@@ -80,6 +81,24 @@ def has_started(outer: int, child: int) -> bool:
     """Whether the command has taken the place of bubblewrap, below the first process of the container."""
     told = _command_line(outer)
     return any(_command_line(pid) not in {b"", told} for pid in descendants.children(child)[:1])
+
+
+def container(run: Run, features: Features, pid: int, group: Group) -> Container:
+    """A container that runs, for those who enter it or reach it."""
+    sandbox = _of_sandbox(run, "spec.json")
+    network = features.network if run.spec["network"] == "pod" else None
+    address = sandbox.get("address") if network is not None else None
+    return Container(
+        name=run.spec["container"],
+        pid=pid,
+        is_wrapped=features.bubblewrap is not None,
+        group=group,
+        environment=environment(run),
+        folder=run.spec["workingDir"] or "/",
+        user=_user(run),
+        network=network,
+        address=address.partition("/")[0] if address else "127.0.0.1",
+    )
 
 
 def environment(run: Run) -> dict[str, str]:
@@ -174,8 +193,12 @@ def _plain_command(run: Run) -> plain.Command:
     spec: Mapping[str, Any] = run.spec
     if spec["mounts"]:
         raise ValueError(f"{spec['mounts'][0]['target']} cannot be mounted without bubblewrap")
-    user = spec["user"] and (spec["user"]["uid"], spec["user"]["gid"])
-    return plain.Command(spec["argv"], environment(run), spec["workingDir"] or "/", user)
+    return plain.Command(spec["argv"], environment(run), spec["workingDir"] or "/", _user(run))
+
+
+def _user(run: Run) -> tuple[int, int] | None:
+    user = run.spec["user"]
+    return (user["uid"], user["gid"]) if user else None
 
 
 def _of_sandbox(run: Run, name: str) -> dict[str, Any]:

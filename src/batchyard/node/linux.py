@@ -10,10 +10,13 @@ NEWNS = 0x00020000
 NEWUTS = 0x04000000
 NEWIPC = 0x08000000
 NEWUSER = 0x10000000
+NEWPID = 0x20000000
 NEWNET = 0x40000000
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_CAPABILITY_VERSION = 0x20080522
 
 _MS_REC = 0x4000
 _MS_SLAVE = 0x80000
@@ -67,6 +70,12 @@ def become_root_of_a_user_namespace(made: int | None) -> None:
             with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
     keep_mounts_to_oneself()
+
+
+def drop_privileges() -> None:
+    """Have no capabilities, and get none by executing anything."""
+    _checked(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _checked(_LIBC.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()))
 
 
 def default_signals() -> None:

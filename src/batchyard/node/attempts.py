@@ -1,0 +1,180 @@
+"""One attempt at a handler of a container: what its probes ask, what its hooks do.
+
+It happens in a child of the keeper that may wait as long as it takes. The words are those of a kubelet (pkg/probe,
+pkg/kubelet/lifecycle, the CRI client) and of Go's network, which a kubelet passes on.
+"""
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from batchyard.node import clock, entry, linux
+from batchyard.node.entry import Container
+
+Result: TypeAlias = Literal["success", "warning", "failure", "unknown"]
+_BODY_BYTES = 10 * 1024
+_REDIRECTS_MAX = 10
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class Outcome(NamedTuple):
+    """What came of it, with what it said. `unknown` where it could not be tried."""
+
+    result: Result
+    text: str
+
+
+def attempt(handler: Mapping[str, Any], container: Container, timeout: float | None) -> Outcome:
+    """Try a handler: exec, httpGet, tcpSocket or sleep. Timeout in seconds, None for ever."""
+    if "exec" in handler:
+        return _execute(handler["exec"].get("command") or [], container, timeout)
+    if "sleep" in handler:
+        select.select([], [], [], handler["sleep"]["seconds"])
+        return Outcome("success", "")
+    if container.network is not None:
+        linux.enter(container.network, linux.NEWNET)
+    if "httpGet" in handler:
+        return _get(handler["httpGet"], container.address, timeout)
+    if "tcpSocket" in handler:
+        action = handler["tcpSocket"]
+        return _connect(action.get("host") or container.address, int(action["port"]), timeout)
+    return Outcome("unknown", f"missing probe handler for {container.name}")
+
+
+def _execute(argv: list[str], container: Container, timeout: float | None) -> Outcome:
+    try:
+        code, output = entry.execute(argv, container, timeout)
+    except (OSError, ValueError) as failure:
+        return Outcome("unknown", str(failure))
+    if code is None:
+        return Outcome("failure", f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
+    return Outcome("failure" if code else "success", output[:_BODY_BYTES].decode(errors="replace"))
+
+
+def _connect(host: str, port: int, timeout: float | None) -> Outcome:
+    try:
+        socket.create_connection((host, port), timeout).close()
+    except TimeoutError:
+        return Outcome("failure", f"dial tcp {_joined(host, port)}: i/o timeout")
+    except OSError as failure:
+        return Outcome("failure", _not_connected(host, port, failure))
+    return Outcome("success", "")
+
+
+def _get(action: Mapping[str, Any], address: str, timeout: float | None) -> Outcome:
+    """Ask by HTTP. Redirects on the same host are followed; elsewhere they are a success with a warning."""
+    host, port = action.get("host") or address, int(action["port"])
+    scheme, path = (action.get("scheme") or "HTTP").lower(), "/" + (action.get("path") or "").removeprefix("/")
+    end = None if timeout is None else clock.monotonic() + timeout
+    first = f"{scheme}://{_joined(host, port)}{path}"
+    for _ in range(_REDIRECTS_MAX):
+        try:
+            code, headers, body = _ask(scheme, host, port, path, action.get("httpHeaders") or [], end)
+        except TimeoutError:
+            text = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+            return Outcome("failure", f'Get "{first}": {text}')
+        except OSError as failure:
+            return Outcome("failure", f'Get "{first}": {_not_answered(host, port, failure)}')
+        target = _target(headers.get("location", ""), scheme, host, port) if code in _REDIRECTS else None
+        if target is None or target[1] != host:
+            return _answered(code, body)
+        scheme, host, port, path = target
+    return Outcome("failure", f'Get "{path}": stopped after {_REDIRECTS_MAX} redirects')
+
+
+def _answered(code: int, body: str) -> Outcome:
+    if 300 <= code < 400:
+        return Outcome("warning", f"Probe terminated redirects, Response body: {body}")
+    if 200 <= code < 300:
+        return Outcome("success", body)
+    return Outcome("failure", f"HTTP probe failed with statuscode: {code}")
+
+
+def _ask(
+    scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], end: float | None
+) -> tuple[int, dict[str, str], str]:
+    """The status code, headers and body of an answer. TimeoutError, OSError where there is none."""
+    default = {"Host": _joined(host, port), "User-Agent": "kube-probe/1.32", "Accept": "*/*", "Connection": "close"}
+    given = {header["name"].title(): header["value"] for header in headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (default | given).items() if value)
+    with socket.create_connection((host, port), _left(end)) as plain:
+        connection = _encrypted(plain, host) if scheme == "https" else plain
+        connection.sendall(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        answer = b""
+        while len(answer) < 2 * _BODY_BYTES:
+            connection.settimeout(_left(end))
+            data = connection.recv(65536)
+            answer += data
+            if not data or _is_whole(answer):
+                break
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *rest = head.decode("latin-1").split("\r\n")
+    version, _, status = first.partition(" ")
+    if not answer:
+        raise OSError("EOF")
+    if not version.startswith("HTTP/") or not status[:3].isdigit():
+        raise OSError(f'net/http: HTTP/1.x transport connection broken: malformed HTTP response "{first}"')
+    pairs = (line.partition(":") for line in rest)
+    named = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return int(status[:3]), named, body[:_BODY_BYTES].decode(errors="replace")
+
+
+def _is_whole(answer: bytes) -> bool:
+    """Whether an answer says how long it is, and all of that is there: a server need not close."""
+    head, found, body = answer.partition(b"\r\n\r\n")
+    for line in head.lower().split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name == b"content-length" and value.strip().isdigit():
+            return bool(found) and len(body) >= int(value)
+    return head.split(b" ")[1:2] in ([b"204"], [b"304"]) and bool(found)
+
+
+def _encrypted(plain: socket.socket, host: str) -> socket.socket:
+    """TLS, whoever the server says he is."""
+    ssl = import_module("ssl")
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    wrapped: socket.socket = context.wrap_socket(plain, server_hostname=host)
+    return wrapped
+
+
+def _target(location: str, scheme: str, host: str, port: int) -> tuple[str, str, int, str] | None:
+    """Where a redirect leads: scheme, host, port, path."""
+    if location.startswith("/") and not location.startswith("//"):
+        return scheme, host, port, location
+    named, found, rest = location.partition("://")
+    if not found:
+        return None
+    place, _, path = rest.partition("/")
+    name, _, number = place.partition(":")
+    return named, name, int(number) if number.isdigit() else 443 if named == "https" else 80, f"/{path}"
+
+
+def _left(end: float | None) -> float | None:
+    if end is None:
+        return None
+    left = end - clock.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _not_answered(host: str, port: int, failure: OSError) -> str:
+    if failure.errno == errno.ECONNRESET:
+        return "read: connection reset by peer"
+    return _not_connected(host, port, failure) if failure.errno else str(failure)
+
+
+def _not_connected(host: str, port: int, failure: OSError) -> str:
+    if isinstance(failure, socket.gaierror):
+        return f"dial tcp: lookup {host}: no such host"
+    return f"dial tcp {_joined(host, port)}: connect: {os.strerror(failure.errno or 0).lower()}"
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,66 @@
+"""Ending a container that is told to: its preStop hook, SIGTERM, and SIGKILL when its grace has passed.
+
+A hook's time is part of the grace, and after a hook there are at least two seconds for SIGTERM
+(pkg/kubelet/kuberuntime/kuberuntime_container.go).
+"""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from batchyard.node import clock
+from batchyard.node.attempts import Outcome
+from batchyard.node.health import Try
+from batchyard.node.loop import Loop
+
+_AFTER_HOOK_SECONDS = 2.0
+
+
+class Ending:
+    """The end of one container; nothing happens until it is told to end."""
+
+    def __init__(self, pid: int, loop: Loop, hook: Mapping[str, Any] | None, attempt: Try) -> None:
+        self._pid = pid
+        self._loop = loop
+        self._hook = hook
+        self._attempt = attempt
+        self._has_begun = False
+        #: Microseconds since the epoch.
+        self._killed_at = 0
+        self._killed_not_before = 0
+
+    def obey(self, wish: Mapping[str, Any], warn: Callable[[str, str], None]) -> None:
+        """End it as a wish says; a later wish may hurry."""
+        self._killed_at = wish["at"] + int(wish["grace"] * 1e6)
+        if not self._has_begun:
+            self._has_begun = True
+            if self._hook and wish["grace"] > 0:
+                self._attempt(self._hook, wish["grace"], lambda outcome: self._after_hook(outcome, warn))
+            else:
+                self._signal_group(signal.SIGTERM)
+        self._look()
+
+    def kill(self) -> None:
+        """End it now: what is around its first process ends what else there is."""
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
+    def _after_hook(self, outcome: Outcome, warn: Callable[[str, str], None]) -> None:
+        if outcome.result not in {"success", "warning"}:
+            warn("FailedPreStopHook", "PreStopHook failed")
+        self._killed_not_before = clock.now() + int(_AFTER_HOOK_SECONDS * 1e6)
+        self._signal_group(signal.SIGTERM)
+
+    def _look(self) -> None:
+        """Kill it if it is time, or look again then."""
+        left = max(self._killed_at, self._killed_not_before) - clock.now()
+        if left <= 0:
+            self.kill()
+        else:
+            self._loop.after(left / 1e6, self._look)
+
+    def _signal_group(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, number)
