@@ -94,16 +94,17 @@ def test_who_waits_is_told_why_and_who_interrupts_how_to_find_it_again(platform:
 
 
 def test_programs_are_told_as_json_also_of_preemptions(platform: Running) -> None:
-    low = submitting(platform, *TEAM, *runs(30), "--cpu", "2", "--priority", "low-priority", "-o", "json", "--", "low")
-    with low:
-        assert low.stdout is not None
-        next(line for line in low.stdout if '"PodRunning"' in line)
-        code, _, _ = submitted(platform, *TEAM, *runs(3), "--priority", "high-priority", "--", "high")
-        events = [json.loads(line) for line in low.stdout]
-        assert (code, low.wait(_ENDS_WITHIN)) == (0, 0)
-    told = [event["event"] for event in events if event["event"] not in {"Log", "Position", "Pending", "PodRunning"}]
-    assert told == ["Evicted", "Admitted", "Complete"]
-    assert next(event["reason"] for event in events if event["event"] == "Evicted") == "Preempted"
+    low = (*TEAM, *runs(36_000), "--cpu", "2", "--priority", "low-priority", "--name", "low", "-o", "json")
+    with submitting(platform, *low, "--", "true") as process:
+        assert process.stdout is not None
+        events = map(json.loads, process.stdout)
+        next(event for event in events if event["event"] == "PodRunning")
+        assert submitted(platform, *TEAM, *runs(3), "--priority", "high-priority", "--", "true")[0] == 0
+        evicted = next(event for event in events if event["event"] == "Evicted")
+        assert evicted["reason"] == "Preempted"
+        next(event for event in events if event["event"] == "Admitted")
+        platform.kubectl("delete", "job", "low", "--namespace", "team-a")
+        assert list(events)[-1] == {"event": "Deleted", "exitCode": 1}
 
 
 def test_what_is_shipped_goes_when_the_job_goes(platform: Running, tmp_path: Path) -> None:

@@ -36,8 +36,11 @@ class Story:
         self._place = ""
         self._is_admitted = False
         self._evicted_at = ""
+        self._has_workload = False
         #: What was told last of each pod.
         self._pods: dict[str, str] = {}
+        #: What pods that run told before it was heard that they may: they come by another way.
+        self._early: list[Told] = []
         #: The exit codes of pods that failed, the last one last.
         self._codes: dict[str, int] = {}
         #: The exit code of the command, once the Job has ended.
@@ -50,15 +53,18 @@ class Story:
 
     def workload_is(self, workload: Obj) -> Iterator[Told]:
         """Take in the Workload as it is now."""
+        self._has_workload = True
         reserved, evicted = find_condition(workload, "QuotaReserved"), find_condition(workload, "Evicted")
-        if evicted is not None and evicted["status"] == "True" and evicted["lastTransitionTime"] != self._evicted_at:
-            self._evicted_at, self._is_admitted, self._waits = evicted["lastTransitionTime"], False, ""
+        is_evicted = evicted is not None and evicted["status"] == "True"
+        if evicted is not None and is_evicted and evicted["lastTransitionTime"] != self._evicted_at:
+            self._evicted_at, self._is_admitted, self._waits = evicted["lastTransitionTime"], False, evicted["message"]
             line = f"stopped ({evicted['reason']}): {evicted['message']}; it waits again"
             yield Told("Evicted", line, {"reason": evicted["reason"], "message": evicted["message"]})
         if is_true(workload, "Admitted"):
-            if not self._is_admitted:
+            if not self._is_admitted and not is_evicted:  # who is evicted counts as admitted until it has stopped
+                self._is_admitted, self._waits, self._place = True, "", ""
                 yield _admitted(workload)
-            self._is_admitted, self._waits, self._place = True, "", ""
+                yield from self._caught_up()
         elif reserved is not None:
             yield from self._waiting(_why(workload, reserved))
 
@@ -75,7 +81,10 @@ class Story:
         told = _state_of(pod)
         if told is not None and self._pods.get(name) != told.line:
             self._pods[name] = told.line
-            yield told
+            if told.event == "PodRunning" and self._has_workload and not self._is_admitted:
+                self._early.append(told)
+            else:
+                yield told
         ended = terminated(pod)
         if ended is not None and ended.get("exitCode"):
             self._codes.setdefault(name, ended["exitCode"])
@@ -85,11 +94,14 @@ class Story:
         status = job.get("status") or {}
         if self.ended is not None:
             return
+        failed = find_condition(job, "Failed")
+        has_failed = failed is not None and failed["status"] == "True"
+        if has_failed or is_true(job, "Complete"):
+            yield from self._caught_up()
         if is_true(job, "Complete"):
             self.ended = 0
             yield Told("Complete", f"complete{_duration(status)}", {"exitCode": 0})
-        failed = find_condition(job, "Failed")
-        if failed is not None and failed["status"] == "True":
+        if failed is not None and has_failed:
             for pod in pods:
                 yield from self.pod_is(pod)
             self.ended = self._code(failed["reason"])
@@ -103,9 +115,13 @@ class Story:
             self.ended = _FAILED
             yield Told("Deleted", "somebody has deleted it", {"exitCode": _FAILED})
 
+    def _caught_up(self) -> Iterator[Told]:
+        early, self._early = self._early, []
+        yield from early
+
     def _waiting(self, why: str) -> Iterator[Told]:
         if why and why != self._waits:
-            self._waits, self._is_admitted = why, False
+            self._waits = why
             yield Told("Pending", f"waits: {why}", {"message": why})
 
     def _code(self, reason: str) -> int:

@@ -54,10 +54,20 @@ def test_who_is_preempted_waits_again_and_is_told_of_the_next_admission() -> Non
     story = Story()
     list(story.workload_is(ADMITTED))
     evicted = condition("Evicted", reason="Preempted", message="to make room", at=LATER)
-    told = list(story.workload_is(workload(evicted, condition("QuotaReserved", status=False, message="no room"))))
-    assert [each.line for each in told] == ["stopped (Preempted): to make room; it waits again", "waits: no room"]
+    stopping = workload(evicted, condition("Admitted"), condition("QuotaReserved"))
+    assert [told.line for told in story.workload_is(stopping)] == ["stopped (Preempted): to make room; it waits again"]
     assert story.waits
+    for why, lines in {"to make room": [], "no room": ["waits: no room"]}.items():
+        waiting = workload(evicted, condition("QuotaReserved", status=False, message=why))
+        assert [told.line for told in story.workload_is(waiting)] == lines
     assert [each.event for each in story.workload_is(ADMITTED)] == ["Admitted"]
+
+
+def test_a_pod_that_is_heard_of_before_its_admission_is_told_after_it() -> None:
+    story = Story()
+    list(story.workload_is(workload()))
+    assert list(story.pod_is(pod("p", running={"startedAt": AT}))) == []
+    assert [told.event for told in story.workload_is(ADMITTED)] == ["Admitted", "PodRunning"]
 
 
 def test_what_is_asked_besides_quota_is_told() -> None:
