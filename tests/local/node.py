@@ -12,7 +12,7 @@ from typing import Any
 from live.running import Running
 
 PATIENCE = "--timeout=60s"
-OPTIONS = ("--cluster", "local", "--image", "machine=/")
+IMAGE = ("--image", "machine=/")
 
 
 def programs_of(folder: Path) -> list[int]:
@@ -26,10 +26,10 @@ def programs_of(folder: Path) -> list[int]:
 
 
 @contextmanager
-def local_platform(folder: Path, *options: str) -> Iterator[Running]:
+def local_platform(folder: Path, *options: str, cluster: Path = Path("local")) -> Iterator[Running]:
     """A platform with this machine as its node; whatever of it still runs at the end is killed."""
     try:
-        with Running(folder, *OPTIONS, *options) as platform:
+        with Running(folder, "--cluster", str(cluster), *IMAGE, *options) as platform:
             yield platform
     finally:
         for pid in programs_of(folder):
