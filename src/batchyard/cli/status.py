@@ -80,5 +80,22 @@ def _lines(told: Mapping[str, Any]) -> str:
         "workloads": f"{workloads['pending']} pending, {workloads['admitted']} admitted, {workloads['all']} in all",
         "objects": ", ".join(f"{count} {kind}" for kind, count in told["objects"].items()),
     }
+    rows |= _of_this_machine(told["local"]) if "local" in told else {}
     width = max(map(len, rows)) + 2
     return "".join(f"{name:{width}}{value}\n" for name, value in rows.items())
+
+
+def _of_this_machine(local: Mapping[str, Any]) -> dict[str, str]:
+    """How pods are kept apart here, and what would help."""
+    apart = local["isolation"]
+    ways = {
+        f"bubblewrap {apart['bubblewrap']}": apart["bubblewrap"],
+        "a network for each pod": apart["podNetwork"],
+        f"cgroups {apart['cgroups']}": apart["cgroups"],
+        "a user namespace": apart["userNamespace"],
+    }
+    had = ", ".join(way for way, is_had in ways.items() if is_had)
+    rows = {"this machine": f"node {local['node']}, {local['pods']} pods run", "isolation": had or "none"}
+    for row in local["missing"]:
+        rows[f"no {row['what']}"] = f"{row['means']}; {row['remedy']}"
+    return rows

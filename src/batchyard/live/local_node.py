@@ -17,6 +17,7 @@ from batchyard.ports.client import Reader
 from batchyard.ports.controller import Controller
 from batchyard.runtime.local.kubelet import LocalKubelet
 from batchyard.runtime.local.node import LocalNode
+from batchyard.runtime.local.runs import EXITED
 from batchyard.runtime.local.volumes import Token
 from batchyard.runtime.local.wishes import Wishes, settings_of
 
@@ -41,8 +42,27 @@ class LocalNodeParts:
         self.containers = LocalContainers(self.machine, self.machine.folders, loop)
         wishes = Wishes(facts.name, settings, token)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, wishes), LocalNode(facts))
+        for row in self.machine.features.get("missing") or ():
+            _LOG.warning("%s is missing: %s; %s", row["what"], row["means"], row["remedy"])
         self._names = NameServer(objects, settings.cluster_domain)
         self._serving = loop.create_task(self._serve_names(folder / FOLDER))
+
+    def told(self) -> Mapping[str, Any]:
+        """What this machine is as a node: how its pods are kept apart, what is missing for more, and how many run."""
+        features, runs = self.machine.features, self.machine.runs()
+        pods = {run["metadata"]["namespace"] for run in runs if (run.get("status") or {}).get("phase") != EXITED}
+        cgroups = features.get("cgroups")
+        return {
+            "node": self.name,
+            "pods": len(pods),
+            "isolation": {
+                "bubblewrap": features.get("bubblewrap"),
+                "podNetwork": bool(features.get("podNetwork")),
+                "cgroups": None if cgroups is None else f"v{cgroups['version']} {','.join(cgroups['controllers'])}",
+                "userNamespace": bool(features.get("userNamespaces")),
+            },
+            "missing": features.get("missing") or [],
+        }
 
     def close(self) -> None:
         """Look after it no more; what runs goes on."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from batchyard.admission_chain import AdmissionChain
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
@@ -94,8 +94,12 @@ class Embedded:
         resources.serve_always(ApiServices(self._client, resources.all).resource(self._kernel.now))
         self._store.listen(CustomResources(self._client, resources).observe)
         self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, audit)
-        self._server.tell_at(REPORT, lambda: report.document(wall=wall_clock(), clock=self._kernel.clock()))
+        self._server.tell_at(REPORT, lambda: self._told(report))
         self._begin(cluster)
+
+    def _told(self, report: Report) -> Mapping[str, Any]:
+        local = None if self._local is None else self._local.told()
+        return report.document(wall=wall_clock(), clock=self._kernel.clock(), local=local)
 
     def answers(self) -> Answers:
         """What answers requests."""

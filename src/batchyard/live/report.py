@@ -43,8 +43,8 @@ class Report:
         self._speed = speed
         self._sync = sync
 
-    def document(self, *, wall: Instant, clock: Instant) -> Mapping[str, Any]:
-        """All of it; `clock` is the platform's own time."""
+    def document(self, *, wall: Instant, clock: Instant, local: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """All of it; `clock` is the platform's own time, `local` what is told of this machine if it is a node."""
         objects = self._objects
         nodes, queues = objects.list(scheme.NODE), objects.list(scheme.CLUSTER_QUEUE)
         return {
@@ -65,6 +65,7 @@ class Report:
                 "all": objects.count(scheme.WORKLOAD),
             },
             "objects": {kind: objects.count(kind) for kind in objects.kinds()},
+            **({} if local is None else {"local": local}),
         }
 
     def _size(self) -> int:
