@@ -88,6 +88,10 @@ class Load:
             self._running.wire.ask(Ask("DELETE", f"{PODS}/{name}", None, JSON, lambda *_: None))
 
 
+async def _moment() -> None:
+    await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.1)
+
+
 def _pod(name: str, folder: Path) -> dict[str, Any]:
     script = f"echo {name} >> /seen/{name}; sleep 0.2"
     container = {
@@ -122,7 +126,7 @@ async def left_in_the_end(data: Path, before: Left) -> Left:
         after = left(data)
         if after.processes <= _STAYING and after[1:] == before[1:]:
             break
-        await asyncio.sleep(0.1)
+        await _moment()
     return after
 
 
@@ -138,7 +142,7 @@ async def main() -> None:
         async with platform(*options, connections=8) as running:
             data = running.kubeconfig.parent
             while b'"Ready","status":"True"' not in (await running.wire.asked("GET", "/api/v1/nodes"))[1]:
-                await asyncio.sleep(0.1)
+                await _moment()
             before, cpu = left(data), running.cpu()
             load = Load(running, names, 60 / arguments.per_minute, Path(seen))
             await load.run()
