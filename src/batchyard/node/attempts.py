@@ -57,7 +57,7 @@ def _execute(argv: list[str], container: Container, timeout: float | None) -> Ou
 
 def _connect(host: str, port: int, timeout: float | None) -> Outcome:
     try:
-        socket.create_connection((host, port), timeout).close()
+        _connection(host, port, timeout).close()
     except TimeoutError:
         return Outcome("failure", f"dial tcp {_joined(host, port)}: i/o timeout")
     except OSError as failure:
@@ -101,7 +101,7 @@ def _ask(
     default = {"Host": _joined(host, port), "User-Agent": "kube-probe/1.32", "Accept": "*/*", "Connection": "close"}
     given = {header["name"].title(): header["value"] for header in headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in (default | given).items() if value)
-    with socket.create_connection((host, port), _left(end)) as plain:
+    with _connection(host, port, _left(end)) as plain:
         connection = _encrypted(plain, host) if scheme == "https" else plain
         connection.sendall(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
         answer = b""
@@ -121,6 +121,19 @@ def _ask(
     pairs = (line.partition(":") for line in rest)
     named = {name.strip().lower(): value.strip() for name, _, value in pairs}
     return int(status[:3]), named, body[:_BODY_BYTES].decode(errors="replace")
+
+
+def _connection(host: str, port: int, timeout: float | None) -> socket.socket:
+    """A connection. The host goes as bytes: for a text Python would load much that only foreign names need."""
+    family, kind, number, _, address = socket.getaddrinfo(host.encode(), port, 0, socket.SOCK_STREAM)[0]
+    connection = socket.socket(family, kind, number)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(address)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _is_whole(answer: bytes) -> bool:
