@@ -212,7 +212,7 @@ class Machine:
 
     def left(self) -> list[str]:
         """What is there of the node: processes, mounts, control groups."""
-        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(self.root) in line]
+        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{self.root}/" in line]
         return [f"process {pid}" for pid in self.processes()] + mounts + [str(group) for group in self.groups()]
 
     def groups(self) -> list[Path]:
@@ -284,9 +284,11 @@ def reached(run: Path, phase: str) -> dict[str, Any]:
 
 
 @contextmanager
-def machine(without: str = "", user: int | None = None) -> Iterator[Machine]:
+def machine(without: str = "", user: int | None = None, root: Path | None = None) -> Iterator[Machine]:
     """A node in a folder of its own; when it is given back it is ended, and nothing of it may be left."""
-    root = Path(mkdtemp(prefix="node-"))
+    if root is None:
+        root = Path(mkdtemp(prefix="node-"))
+    root.mkdir(exist_ok=True)
     if user is not None:
         os.chown(root, user, user)
     made = Machine(root, without, user)

@@ -25,8 +25,17 @@ class Log:
 
     def write(self, lines: bytes) -> None:
         """Append whole lines. What finds no room on the disk is lost: a container never waits for its log."""
-        if self._size and self._size + len(lines) > self._bytes_max:
-            self._rotate()
+        while lines:
+            room = self._bytes_max - self._size
+            fitting = len(lines) if len(lines) <= room else lines.rfind(b"\n", 0, max(room, 0)) + 1
+            if not fitting and self._size:
+                self._rotate()
+                continue
+            fitting = fitting or lines.find(b"\n") + 1
+            self._append(lines[:fitting])
+            lines = lines[fitting:]
+
+    def _append(self, lines: bytes) -> None:
         try:
             written = os.write(self._file, lines)
         except OSError:
@@ -56,17 +65,16 @@ class Log:
         return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self._folder)
 
     def _rotate(self) -> None:
-        """Name each file one older; the oldest gives way."""
+        """Name each file one older; the oldest gives way. Where that cannot be, the newest is begun again."""
         try:
-            if self._files_max == 1:
-                os.ftruncate(self._file, 0)
             for age in range(self._files_max - 1, 0, -1):
-                younger = f"{self._name}.{age - 1}" if age > 1 else self._name
-                self._rename(younger, f"{self._name}.{age}")
+                self._rename(f"{self._name}.{age - 1}" if age > 1 else self._name, f"{self._name}.{age}")
             file = self._opened()
         except OSError:
-            return
-        os.close(self._file)
+            file = self._file
+        os.ftruncate(file, 0)
+        if file != self._file:
+            os.close(self._file)
         self._file, self._size = file, 0
 
     def _rename(self, old: str, new: str) -> None:

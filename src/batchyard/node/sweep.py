@@ -13,12 +13,12 @@ def name_of_pods(node: int) -> str:
 
 
 def after(node: int, made: Cgroups | None, path: str) -> None:
-    """Tidy up after the keeper of a run."""
+    """Tidy up after a keeper of a run; not where it had left that to one who keeps it still."""
     if made is None:
         return
     _, uid, *place = path.split("/")
     pod = {name: f"{base}/{name_of_pods(node)}{uid}" for name, base in made.base.items()}
-    if place[0] == "runs" and os.path.isdir(next(iter(pod.values()))):
+    if place[0] == "runs" and not _is_kept(node, path):
         cgroups.remove({name: f"{base}/{place[1]}-{place[2]}" for name, base in pod.items()})
     _remove_if_left(node, uid, pod)
 

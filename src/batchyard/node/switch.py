@@ -61,6 +61,8 @@ def _be(listening: socket.socket) -> NoReturn:
     """Be the switch until nobody is connected."""
     try:
         os.setsid()
+        os.closerange(3, listening.fileno())
+        os.closerange(listening.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         _Switch(listening).serve()
