@@ -1,6 +1,10 @@
 """What a container sees of this machine, and what it has for itself."""
 
-from node.machine import Machine, container, is_kept, shell, until
+import subprocess
+from pathlib import Path
+from shutil import copy
+
+from node.machine import Machine, container, is_kept, shell, state, until
 
 
 def test_a_container_runs_in_a_namespace_of_its_own(node: Machine) -> None:
@@ -43,3 +47,87 @@ def test_a_command_that_is_not_there_is_a_start_error_in_runcs_words(node: Machi
         'exec: "nosuch": executable file not found in $PATH'
     )
     assert "startedAt" not in told
+
+
+def test_a_container_is_who_it_is_to_be(node: Machine) -> None:
+    node.sandbox()
+    node.ended(shell("id -u; id -g; touch /tmp/x && echo writes", user={"uid": 1000, "gid": 2000}))
+    assert node.texts() == ["1000", "2000", "writes"]
+
+
+def test_a_working_directory_is_made_and_may_be_written_to(node: Machine) -> None:
+    node.sandbox()
+    node.ended(shell("pwd; touch x && ls", workingDir="/some/where"))
+    assert node.texts() == ["/some/where", "x"]
+
+
+def test_a_read_only_root_is_read_only(node: Machine) -> None:
+    node.sandbox()
+    node.ended(shell("touch /x /srv/x /etc/x /usr/x 2>&1 | grep -c 'Read-only'; touch /x", readOnlyRoot=True))
+    assert node.texts()[0] in {"3", "4"}
+
+
+def test_volumes_are_where_they_are_mounted_and_shared_by_the_pod(node: Machine) -> None:
+    node.make("pods/u/volumes/data/sub", 0o777)
+    node.sandbox()
+    writes = {"source": "volumes/data", "target": "/data", "readOnly": False}
+    reads = {"source": "volumes/data/sub", "target": "/deep/sub", "readOnly": True}
+    node.ended(shell("echo mine > /data/sub/file", mounts=[writes]))
+    told = node.ended(shell("cat /deep/sub/file; touch /deep/sub/other", container="second", mounts=[reads]))
+    assert told["exitCode"] == 1
+    assert node.log(name="second/0.log")[0] == ("stdout", "F", "mine")
+
+
+def test_a_volume_leads_nowhere_else(node: Machine) -> None:
+    (node.make("pods/u/volumes/data") / "out").symlink_to("/etc")
+    node.sandbox()
+    told = node.ended(shell("ls /x", mounts=[{"source": "volumes/data/out", "target": "/x", "readOnly": True}]))
+    assert (told["reason"], "volumes/data/out leads out of its volume" in told["message"]) == ("StartError", True)
+
+
+def test_a_volume_in_memory_is_as_large_as_it_may_be_and_the_pods_alone(node: Machine) -> None:
+    memory = node.make("pods/u/volumes/memory", 0o777)
+    node.sandbox(tmpfs=[{"volume": "memory", "bytes": 1 << 20}])
+    mount = {"source": "volumes/memory", "target": "/memory", "readOnly": False}
+    node.ended(shell("head -c 2000000 /dev/zero > /memory/x; wc -c < /memory/x", mounts=[mount]))
+    assert ("stdout", "F", str(1 << 20)) in node.log()
+    assert not list(memory.iterdir())
+
+
+def test_a_pod_does_not_see_the_processes_and_files_of_another(node: Machine) -> None:
+    node.sandbox("a")
+    node.sandbox("b")
+    run = node.start(shell("touch /tmp/secret; sleep 600"), "a")
+    until(lambda: state(run).get("phase") == "Running", "it runs")
+    node.ended(shell(f"ls /tmp; ls {node.root}; cat /proc/*/comm"), "b")
+    assert {text for stream, _, text in node.log("b") if stream == "stdout"} <= {"bwrap", "sh", "cat"}
+
+
+def test_a_python_environment_is_what_its_image_brings(node: Machine, tmp_path: Path) -> None:
+    venv = node.root / "venv"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv], check=True)
+    node.sandbox()
+    image = {"name": "team/env", "environment": str(venv)}
+    node.ended(container("python", "-c", "import sys, os; print(sys.prefix, os.environ['VIRTUAL_ENV'])", image=image))
+    assert node.texts() == [f"{venv} {venv}"]
+
+
+def test_an_image_with_a_root_of_its_own_is_all_that_is_seen_and_stays_as_it_is(node: Machine) -> None:
+    image = node.make("image", 0o755)
+    for program in ("/bin/sh", "/bin/ls", "/bin/cat"):
+        put_in(image, program)
+    node.sandbox()
+    script = "ls /; echo x > /new; cat /new"
+    told = node.ended(container("/bin/sh", "-c", script, image={"name": "own", "root": str(image)}))
+    assert (told["exitCode"], {"bin", "proc", "dev"} <= set(node.texts()), node.texts()[-1]) == (0, True, "x")
+    assert "usr" not in node.texts()
+    assert not (image / "new").exists()
+
+
+def put_in(image: Path, program: str) -> None:
+    """Copy a program into a root filesystem, with the libraries that it needs."""
+    needed = subprocess.run(["ldd", program], capture_output=True, check=True).stdout.decode().split()
+    for path in (program, *(word for word in needed if word.startswith("/"))):
+        place = image / path[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        copy(path, place)

@@ -9,7 +9,7 @@ from node.machine import Machine, container, reached, shell
 
 SMALL = {"maxBytes": 4096, "maxFiles": 3}
 #: Much more than a log holds, as fast as a pipe takes it.
-FLOOD = "yes 'a line that is neither long nor short but about as long as lines of logs are' | head -c 300000000; echo; echo end"
+FLOOD = "yes 'a line that is about as long as lines of logs often are' | head -c 300000000; echo; echo end"
 
 
 def written(tmp_path: Path, *chunks: bytes) -> list[tuple[str, bytes]]:

@@ -9,6 +9,25 @@ from typing import NamedTuple
 from batchyard.node import cgroups, linux, switch
 from batchyard.node.cgroups import Cgroups
 
+_MISSING = {
+    "user namespaces": (
+        "containers are plain processes, and pods have no network of their own",
+        "run as root, or allow them: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
+    ),
+    "bubblewrap": (
+        "containers are plain processes: they see all files that this user sees, and volumes cannot be mounted",
+        "apt-get install bubblewrap",
+    ),
+    "pod network": (
+        "pods share the machine's network: two cannot listen to the same port",
+        "run as root, or allow user namespaces; the kernel needs its modules bridge and veth",
+    ),
+    "cgroups": (
+        "memory is bounded for each process, not for all of a container, and is refused; processor time is not bounded",
+        "run as root, or as a service of systemd's user manager: systemd-run --user --scope -p Delegate=yes",
+    ),
+}
+
 
 class Features(NamedTuple):
     """What the programs of a node may use."""
@@ -67,8 +86,24 @@ def told(found: Features) -> dict[str, object]:
         "bubblewrap": found.bubblewrap_version,
         "podNetwork": found.network is not None,
         "cgroups": found.cgroups and {"version": found.cgroups.version, "controllers": sorted(found.cgroups.base)},
-        "missing": [],
+        "missing": missing(found),
     }
+
+
+def missing(found: Features) -> list[dict[str, str]]:
+    """What does not work here, what that means, and what to do about it."""
+    gone = {
+        "user namespaces": found.namespaces or found.is_root,
+        "bubblewrap": found.bubblewrap is not None,
+        "pod network": found.network is not None,
+        "cgroups": found.cgroups is not None,
+    }
+    because = {"pod network": found.network_failure}
+    return [
+        {"what": what, "means": means + (f" ({because[what]})" if because.get(what) else ""), "remedy": remedy}
+        for what, (means, remedy) in _MISSING.items()
+        if not gone[what]
+    ]
 
 
 def named_in(environment: str) -> list[str]:

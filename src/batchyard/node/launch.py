@@ -163,6 +163,8 @@ def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
     places = bubblewrap.Places(node, pod, f"{pod}/sandbox", f"{node}/{run.path}")
     variables = environment(run)
     _enter_pod(run, is_networked and run.spec["network"] == "pod")
+    if run.spec["image"].get("root"):
+        _lay_over(run.spec["image"]["root"], f"{places.run}/root")
     options = bubblewrap.options(run.spec, places, variables)
     if ends.starts is not None:
         options += ["--block-fd", str(ends.starts), *bubblewrap.OWN_USERS]
@@ -175,6 +177,19 @@ def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
     linux.default_signals()
     told = ["--args", str(arguments), "--json-status-fd", str(ends.status)]
     os.execve(program, ["bwrap", *told, "--", *run.spec["argv"]], {})
+
+
+def _lay_over(image: str, own: str) -> None:
+    """Mount a root filesystem where what is written lies in the run's folder, and the image stays as it is."""
+    for name in ("written", "work", "image"):
+        os.mkdir(f"{own}/{name}", 0o755)
+    linux.unshare(linux.NEWNS)
+    linux.keep_mounts_to_oneself()
+    layers = f"lowerdir={image},upperdir={own}/written,workdir={own}/work"
+    try:
+        linux.mount("overlay", f"{own}/image", "overlay", f"{layers},userxattr")
+    except OSError:
+        linux.mount("overlay", f"{own}/image", "overlay", layers)
 
 
 def _enter_pod(run: Run, is_plugged: bool) -> None:
