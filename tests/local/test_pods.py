@@ -34,6 +34,12 @@ def test_a_pod_runs_to_its_end_and_its_log_is_kept(platform: Running) -> None:
     assert (ended(platform, "good")["exitCode"], ended(platform, "good")["reason"]) == (0, "Completed")
 
 
+def test_a_last_line_that_is_not_ended_is_told_as_it_is(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=script("open", "echo one; printf two"))
+    wait_for(platform, "open", "Succeeded")
+    assert platform.kubectl("logs", "open") == platform.kubectl("logs", "-f", "open") == "one\ntwo"
+
+
 def test_the_exit_code_of_a_pod_is_told(platform: Running) -> None:
     platform.kubectl("create", "-f", "-", sent=script("bad", "exit 7"))
     wait_for(platform, "bad", "Failed")
@@ -51,6 +57,18 @@ def test_a_job_completes(platform: Running) -> None:
     platform.kubectl("create", "job", "sums", "--image=machine", "--", "sh", "-c", "echo $((6 * 7))")
     platform.kubectl("wait", "job/sums", "--for=condition=Complete", PATIENCE)
     assert platform.kubectl("logs", "job/sums") == "42\n"
+
+
+def test_what_is_said_to_the_simulator_of_saved_work_keeps_no_pod(platform: Running) -> None:
+    words = ["create", "job", "saver", "--image=machine", "--dry-run=client", "-o", "json", "--", "sleep", "60"]
+    job = json.loads(platform.kubectl(*words))
+    job["metadata"]["annotations"] = {"batchyard.dev/checkpoint-every": "1s"}
+    platform.kubectl("create", "-f", "-", sent=json.dumps(job))
+    platform.kubectl("wait", "job/saver", "--for=jsonpath={.status.ready}=1", PATIENCE)
+    (pod,) = platform.kubectl("get", "pod", "-o", "name", "-l", "job-name=saver").split()
+    platform.kubectl("patch", "job", "saver", "-p", '{"spec":{"suspend":true}}')
+    platform.kubectl("wait", pod, "--for=delete", PATIENCE)
+    platform.kubectl("delete", "job", "saver", PATIENCE)
 
 
 def test_who_is_deleted_may_end_well(platform: Running) -> None:

@@ -100,7 +100,8 @@ class LogStream:
     def _written(self, lines: Sequence[LogLine]) -> Iterator[bytes]:
         for line in lines:
             at = f"{format_micro_time(line.at)[:-1]}000Z " if self._options.timestamps else ""
-            yield f"{at}{line.text}\n".encode()
+            end = "\n" if line.is_whole else ""
+            yield f"{at}{line.text}{end}".encode()
 
     def _bounded(self, text: bytes) -> bytes:
         if self._bytes_left is None:

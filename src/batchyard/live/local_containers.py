@@ -86,6 +86,7 @@ class LocalLog:
         has_ended = self._has_ended()  # before it is read, so that nothing that came before the end is missed
         lines = self._parts.read()
         if has_ended:
+            lines = [*lines, *self._parts.rest()]
             self._end()
         elif not self.is_over and self._timer is None:
             self._timer = self._loop.call_later(_LOOKS_EVERY, self._look)
@@ -131,6 +132,11 @@ class _Parts:
             *whole, self._rest = (self._rest + text).split(b"\n")
             found += [line for raw in whole if (line := self._joined(raw)) is not None]
         return found
+
+    def rest(self) -> Sequence[LogLine]:
+        """The line that was begun and is never ended, where there is one."""
+        parts, self._begun = self._begun, []
+        return [_together(parts, is_whole=False)] if parts else []
 
     def has_more(self) -> bool:
         """Whether there is more to read than was."""
@@ -201,7 +207,7 @@ class _Parts:
         if line.is_part:
             return None
         parts, self._begun = self._begun, []
-        return LogLine(parse_time(parts[0].time), "".join(part.text for part in parts))
+        return _together(parts, is_whole=True)
 
 
 class _Line(NamedTuple):
@@ -210,6 +216,10 @@ class _Line(NamedTuple):
     time: str
     is_part: bool
     text: str
+
+
+def _together(parts: Sequence[_Line], *, is_whole: bool) -> LogLine:
+    return LogLine(parse_time(parts[0].time), "".join(part.text for part in parts), is_whole)
 
 
 def _line(raw: bytes) -> _Line | None:

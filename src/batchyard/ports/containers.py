@@ -15,6 +15,8 @@ class LogLine(NamedTuple):
 
     at: Instant
     text: str
+    #: Whether it was ended; the last one of a program need not be.
+    is_whole: bool = True
 
 
 class ContainerLog(Protocol):

@@ -1,0 +1,84 @@
+"""`batchyard submit` where pods are processes of this machine: what is shipped runs, and ends as it says."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from live.running import Running
+from local.node import PATIENCE, local_platform
+
+ROOT = Path(__file__).parents[2]
+QUEUES = ROOT / "examples" / "training" / "platform.yaml"
+_ENDS_WITHIN = 120
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="there is no bubblewrap: pods cannot have volumes"),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that pods may have."""
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterator[Running]:
+    """One platform with the queues of the training example."""
+    with local_platform(tmp_path_factory.mktemp("platform"), "--host-path", str(checkpoints)) as started:
+        started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
+        started.kubectl("apply", "-f", str(QUEUES))
+        yield started
+
+
+def submitting(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
+    """The command, under way, in the queue of team a."""
+    command = [sys.executable, "-m", "batchyard", "submit", "--data-dir", str(platform.kubeconfig.parent)]
+    where = ("--queue", "lq-team-a", "--namespace", "team-a", "--image", "machine", "--cpu", "100m")
+    return subprocess.Popen([*command, *where, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def submitted(platform: Running, *arguments: str) -> tuple[int, str, str]:
+    """Its exit code, and what it printed and told."""
+    with submitting(platform, *arguments) as process:
+        printed, told = process.communicate(timeout=_ENDS_WITHIN)
+        return process.returncode, printed, told
+
+
+def test_a_folder_is_the_working_directory_and_the_exit_code_the_commands(platform: Running, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "said.txt").write_text("shipped\n")
+    (tmp_path / "run.sh").write_text('cat parts/said.txt; echo "$GREETING $1" >&2; printf "no newline"; exit 7')
+    code, printed, told = submitted(platform, str(tmp_path), "-e", "GREETING=hello", "--", "sh", "run.sh", "you")
+    assert (code, sorted(printed.splitlines())) == (7, ["hello you", "no newline", "shipped"]), told
+
+
+def test_checkpoints_outlive_the_pod_and_a_stop_reaches_the_command(
+    platform: Running, checkpoints: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.sh").write_text(
+        'trap "touch $CHECKPOINT_DIR/saved; exit 143" TERM; echo up; while :; do sleep 0.1; done'
+    )
+    options = (str(tmp_path), "--checkpoint-dir", str(checkpoints / "mine"), "--name", "stopped")
+    with submitting(platform, *options, "--", "sh", "run.sh") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        platform.kubectl("delete", "job", "stopped", "-n", "team-a", "--cascade=foreground", PATIENCE)
+        assert process.wait(_ENDS_WITHIN) == 1
+    assert (checkpoints / "mine" / "saved").exists()
+
+
+def test_who_interrupts_leaves_it_running(platform: Running) -> None:
+    with submitting(platform, "--name", "left", "--", "sh", "-c", "echo up; sleep 3; echo down") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(_ENDS_WITHIN) == 130
+    platform.kubectl("wait", "job/left", "-n", "team-a", "--for=condition=Complete", PATIENCE)
+    assert platform.kubectl("logs", "job/left", "-n", "team-a") == "up\ndown\n"
