@@ -19,10 +19,12 @@ class Server:
 
     def __init__(self) -> None:
         self.tokens: list[str] = []
+        self.accepted: list[str] = []
         self.good = "Bearer old"
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.tokens.append(request.headers.get("authorization", ""))
+        self.accepted.append(request.headers.get("accept", ""))
         if self.tokens[-1] != self.good:
             return web.Response(status=401)
         match request.path:
@@ -106,6 +108,16 @@ def test_whole_lines_are_told_as_they_come() -> None:
         assert told[0] == ()
         assert answer == HttpAnswer(200)
         assert (await wire.stream(HttpRequest("GET", "/busy"), told.append)).code == 429
+
+    run(act)
+
+
+def test_the_end_of_an_answer_that_is_no_line_is_told_to_who_wants_it() -> None:
+    async def act(wire: HttpTransport, server: Server) -> None:
+        told: list[Sequence[bytes]] = []
+        await wire.stream(HttpRequest("GET", "/watch", accept="*/*"), told.append, to_the_end=True)
+        assert [line for lines in told for line in lines] == [b'{"a": 1}', b'{"b": 2}', b'{"c"']
+        assert server.accepted[-1] == "*/*"
 
     run(act)
 

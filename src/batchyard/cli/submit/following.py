@@ -132,7 +132,7 @@ class Follower:
 
     async def _read_log(self, pod: str) -> None:
         """Tell a log to its end, going on where a connection breaks."""
-        log = _Log(pod, self._log)
+        log = LogReader(pod, self._log)
         while True:
             answer = await self._cluster.follow_log(self._asked.namespace, pod, CONTAINER, log.since, log.take)
             is_whole = answer.code == 200 and not answer.trouble
@@ -159,7 +159,7 @@ class Follower:
             self._tell(Told("Trouble", trouble, {"message": trouble}))
 
 
-class _Log:
+class LogReader:
     """Lines of a log, each once, however often it is begun again. Lines come with their times."""
 
     def __init__(self, pod: str, tell: Callable[[str, str], None]) -> None:

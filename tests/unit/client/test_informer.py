@@ -1,0 +1,29 @@
+"""What an informer asks that looks at a part of a kind."""
+
+from batchyard.api import scheme
+from batchyard.api.scheme import kind_info
+from batchyard.client.cache import Cache
+from batchyard.client.informer import Informer, Scope
+from batchyard.client.wire import HttpAnswer
+
+ONE = Scope("team", "fieldSelector=metadata.name%3Da")
+EMPTY = HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
+
+
+def test_a_list_and_a_watch_ask_for_the_part_alone() -> None:
+    informer = Informer(kind_info(scheme.JOB), Cache(), 0, ONE)
+    path = "/apis/batch/v1/namespaces/team/jobs"
+    assert informer.following().request.path == f"{path}?limit=500&{ONE.selector}"
+    informer.listed(EMPTY)
+    asked = informer.following().request.path
+    assert asked.startswith(f"{path}?watch=1")
+    assert asked.endswith(f"&{ONE.selector}")
+
+
+def test_what_cannot_be_told_in_pages_is_asked_for_in_one() -> None:
+    informer = Informer(kind_info(scheme.JOB), Cache(), 0, ONE)
+    informer.following()
+    informer.listed(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7", "continue": "t"}, "items": []}'))
+    informer.following()
+    informer.listed(HttpAnswer(410))
+    assert informer.following().request.path == f"/apis/batch/v1/namespaces/team/jobs?{ONE.selector}"
