@@ -44,7 +44,8 @@ class LocalMachine:
         self._addresses = Addresses()
         self._listeners: list[Listener] = []
         self._events: list[WatchEvent] = []
-        self._runs: dict[Key, Obj] = {}
+        #: Runs by the uid of their pod, and their name.
+        self._runs: dict[str, dict[str, Obj]] = {}
         #: What tells of the end of the keeper of a run.
         self._keepers: dict[Key, int] = {}
         self._socket = _bound(node / "events")
@@ -56,11 +57,13 @@ class LocalMachine:
 
     def run(self, key: Key) -> Obj | None:
         """One run, as it was last seen."""
-        return self._runs.get(key)
+        return self._runs.get(key.namespace, {}).get(key.name)
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
         """All runs, or those of a pod."""
-        return [run for key, run in self._runs.items() if uid is None or key.namespace == uid]
+        if uid is not None:
+            return [*self._runs.get(uid, {}).values()]
+        return [run for runs in self._runs.values() for run in runs.values()]
 
     def subscribe(self, listener: Listener) -> None:
         """Tell a listener of every later change."""
@@ -80,12 +83,16 @@ class LocalMachine:
         self._socket.close()
         for key in list(self._keepers):
             self._let_go(key)
-        self._spawner.close(is_needed=any(_is_alive(run) for run in self._runs.values()))
+        self._spawner.close(is_needed=any(map(_is_alive, self.runs())))
 
     # --- what is wanted ---
 
     def _start(self, wish: Obj) -> Obj:
         key = key_of(wish)
+        before = self.run(key)
+        if before is not None:
+            self._let_go(key)
+            self._empty_later(self.folders.throw_away_sandbox(key))
         run = {field: value for field, value in wish.items() if field not in {"mounts", "volumes"}}
         try:
             run["spec"] = self._sandbox_spec(wish) if key.name == SANDBOX else self._container_spec(wish)
@@ -96,7 +103,7 @@ class LocalMachine:
             run["status"] = _not_started(str(error))
         except OSError as error:
             run["status"] = _not_started(f"{error.filename or self._node}: {error.strerror}")
-        return self._changed(EventType.ADDED, run, None)
+        return self._changed(EventType.ADDED if before is None else EventType.MODIFIED, run, before)
 
     def _sandbox_spec(self, wish: Obj) -> Mapping[str, Any]:
         """The wish for a sandbox as the programs of the node read it; makes the pod's volumes."""
@@ -127,7 +134,7 @@ class LocalMachine:
 
     def _stop(self, wish: Obj) -> Obj:
         key = key_of(wish)
-        run = self._runs.get(key)
+        run = self.run(key)
         if run is None:
             return wish
         after = {**run, "stop": wish["stop"]}
@@ -146,10 +153,12 @@ class LocalMachine:
                 self._keeper_ended(key)
 
     def _forget(self, key: Key) -> Obj:
-        run = self._runs.pop(key, None)
+        of_pod = self._runs.get(key.namespace, {})
+        run = of_pod.pop(key.name, None)
+        if not of_pod:
+            self._runs.pop(key.namespace, None)
         self._let_go(key)
-        gone = self.folders.throw_away(key)
-        self._loop.run_in_executor(None, empty, gone)
+        self._empty_later(self.folders.throw_away(key))
         if key.name == SANDBOX:
             self._addresses.give_back(key.namespace)
         if run is None:
@@ -162,7 +171,7 @@ class LocalMachine:
     def _find(self) -> None:
         """Take up what ran before this process."""
         for gone in self.folders.trash():
-            self._loop.run_in_executor(None, empty, gone)
+            self._empty_later(gone)
         for run in self.folders.found():
             key = key_of(run)
             if key.name == SANDBOX:
@@ -174,9 +183,9 @@ class LocalMachine:
 
     def _ask_again(self) -> None:
         """Ask for the runs that nobody has begun with: their wishes may have been lost with a spawner."""
-        for key, run in self._runs.items():
+        for run in self.runs():
             if not run["status"]:
-                self._spawner.ask(self.folders.path(key))
+                self._spawner.ask(self.folders.path(key_of(run)))
 
     def _hear(self) -> None:
         """Look at the folders in which something changed."""
@@ -201,7 +210,7 @@ class LocalMachine:
 
     def _take_in(self, key: Key) -> Obj | None:
         """A run, with the state that its folder tells now."""
-        run = self._runs.get(key)
+        run = self.run(key)
         state = {} if run is None else self.folders.state(key)
         if run is None or not state or state == run["status"]:
             return run
@@ -238,9 +247,12 @@ class LocalMachine:
 
     def _changed(self, kind: EventType, run: Obj, old: Obj | None) -> Obj:
         key = key_of(run)
-        self._runs[key] = run
+        self._runs.setdefault(key.namespace, {})[key.name] = run
         self._tell(WatchEvent(kind, key, run, old, 0))
         return run
+
+    def _empty_later(self, gone: Path) -> None:
+        self._loop.run_in_executor(None, empty, gone)
 
     def _tell(self, event: WatchEvent) -> None:
         """Tell of a change, with all that gather by then."""

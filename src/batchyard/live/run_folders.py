@@ -31,6 +31,8 @@ class RunFolders:
         self._node = node
         for name in (_PODS, _TRASH):
             (node / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        #: The last number in the trash.
+        self._thrown = max((int(each.name) for each in self.trash()), default=0)
 
     def path(self, key: Key) -> Path:
         """Where a run is, relative to the node's folder."""
@@ -96,13 +98,17 @@ class RunFolders:
             part.unlink()
         return self._trashed(self._node / self.path(key))
 
+    def throw_away_sandbox(self, key: Key) -> Path:
+        """Put what is left of a sandbox alone out of the way; where it is to be emptied."""
+        return self._trashed(self._node / self.path(key))
+
     def trash(self) -> Iterator[Path]:
         """What was put out of the way, and is not emptied."""
         return (self._node / _TRASH).iterdir()
 
     def _trashed(self, path: Path) -> Path:
-        number = max((int(each.name) for each in self.trash()), default=0) + 1
-        there = self._node / _TRASH / str(number)
+        self._thrown += 1
+        there = self._node / _TRASH / str(self._thrown)
         if path.exists():
             path.rename(there)
         return there

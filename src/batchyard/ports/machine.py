@@ -1,7 +1,8 @@
 """A machine that runs containers, as controllers see it: its runs are objects, and what is wanted of them are writes.
 
 A run is one start of a container, or the sandbox that holds what the containers of a pod share. Runs are known by the
-pod's uid and a name: `sandbox`, or `CONTAINER/N` for the N-th start of a container. Create starts a run, Update with
+pod's uid and a name: `sandbox`, or `CONTAINER/N` for the N-th start of a container. Create starts a run; a sandbox
+that has ended gives way to another one, and all else of its pod stays. Update with
 another `stop` stops it in its time, Delete lets it and all that it left be forgotten; none of them waits, and none is
 refused: what goes wrong is told by the run's status.
 """

@@ -1,58 +1,85 @@
 """What a kubelet tells of a pod besides its status: containers made, started, stopped, and why one is not.
 
-Sources: pkg/kubelet/kuberuntime (kuberuntime_container.go), pkg/kubelet/events.
+Nothing is pulled here, so every image is "already present". Sources: pkg/kubelet/kuberuntime (kuberuntime_container.go,
+kuberuntime_manager.go), pkg/kubelet/images (image_manager.go), pkg/kubelet (active_deadline.go), pkg/kubelet/events.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from batchyard.api.meta import Key, Obj
+from batchyard.api.scheme import POD
+from batchyard.base.instant import Instant
 from batchyard.ports.controller import EventRecord
+from batchyard.runtime.local.container_status import Trouble, full_name
 from batchyard.runtime.local.next_steps import Steps
-from batchyard.runtime.local.situation import Situation
-from batchyard.runtime.local.status import Trouble
-
-_STATUSES: Final = ("initContainerStatuses", "containerStatuses")
+from batchyard.runtime.local.situation import Situation, statuses_by_name
+from batchyard.runtime.local.status import TOO_LATE
+from batchyard.runtime.local.termination import EXPIRED, ending_of
 
 
 def happenings(
-    key: Key, situation: Situation, steps: Steps, troubles: Mapping[str, Trouble], change: tuple[Obj, Obj]
+    situation: Situation, steps: Steps, troubles: Mapping[str, Trouble], after: Obj, now: Instant
 ) -> Iterator[EventRecord]:
-    """What is told when a pod comes from one status to the next."""
-    before, after = change
-    old, new = _by_name(before), _by_name(after)
-    for name, status in new.items():
-        yield from _of_container(key, name, old.get(name) or {}, status)
+    """What is told when a pod comes from its status to the one after."""
+    key = _key(after)
+    old = statuses_by_name(situation.pod)
+    for name, status in statuses_by_name(after).items():
+        yield from _of_container(key, old.get(name) or {}, status, after)
+    yield from _of_sandbox(key, situation, steps)
+    ending = ending_of(situation.pod, now)
+    if (
+        ending is not None
+        and ending.why == EXPIRED
+        and not any(each.last and each.last.stop and each.last.stop.at >= ending.since for each in situation.containers)
+    ):
+        yield EventRecord(key, "Normal", EXPIRED, TOO_LATE)
     for halt in steps.halts:
-        if halt.message:
-            yield EventRecord(key, "Normal", halt.reason, halt.message)
-    sandbox = situation.sandbox
-    if steps.makes_sandbox and sandbox is not None:
-        if sandbox.status.get("message"):
-            yield EventRecord(
-                key, "Warning", "FailedCreatePodSandBox", f"Failed to create pod sandbox: {sandbox.status['message']}"
-            )
-        else:
-            told = "Pod sandbox changed, it will be killed and re-created."
-            yield EventRecord(key, "Normal", "SandboxChanged", told)
+        yield EventRecord(key, "Normal", "Killing", halt.message)
     for name, trouble in troubles.items():
-        if _waiting(old.get(name) or {}) != trouble._asdict():
+        if _waiting(old.get(name) or {}) != trouble.state()["waiting"]:
             yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.message}")
 
 
-def _of_container(key: Key, name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[EventRecord]:
-    ran = new.get("containerID")
+def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
+    """What the keeper of a run warns of that it did not before, such as probes that fail."""
+    pod = run["spec"]["pod"]
+    known = max((each["n"] for each in _warnings(old)), default=0)
+    for each in _warnings(run):
+        if each["n"] > known:
+            key = Key(POD, pod["namespace"], pod["name"])
+            yield EventRecord(key, "Warning", each["reason"], each["message"])
+
+
+def _warnings(run: Obj | None) -> list[Mapping[str, Any]]:
+    return [] if run is None else (run.get("status") or {}).get("warnings") or []
+
+
+def _of_sandbox(key: Key, situation: Situation, steps: Steps) -> Iterator[EventRecord]:
+    """What is told of a sandbox that another takes the place of."""
+    sandbox = situation.sandbox
+    if not steps.makes_sandbox or sandbox is None:
+        return
+    if not sandbox.started_at:
+        why = sandbox.status.get("message") or "unknown"
+        yield EventRecord(key, "Warning", "FailedCreatePodSandBox", f"Failed to create pod sandbox: {why}")
+    yield EventRecord(key, "Normal", "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+
+
+def _of_container(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod: Obj) -> Iterator[EventRecord]:
+    name, ran = new["name"], new.get("containerID")
     if ran is not None and ran != old.get("containerID"):
+        yield EventRecord(key, "Normal", "Pulled", f'Container image "{new["image"]}" already present on machine')
+        yield EventRecord(key, "Normal", "Created", f"Created container: {name}")
         ended = new["state"].get("terminated") or new["lastState"].get("terminated") or {}
         if ended.get("reason") == "StartError":
             yield EventRecord(key, "Warning", "Failed", f"Error: {ended.get('message', '')}")
         else:
-            yield EventRecord(key, "Normal", "Created", f"Created container: {name}")
             yield EventRecord(key, "Normal", "Started", f"Started container {name}")
     waiting = _waiting(new)
     if waiting.get("reason") == "CrashLoopBackOff" and waiting != _waiting(old):
-        pod = waiting["message"].rpartition(" pod=")[2]
-        yield EventRecord(key, "Warning", "BackOff", f"Back-off restarting failed container {name} in pod {pod}")
+        told = f"Back-off restarting failed container {name} in pod {full_name(pod)}"
+        yield EventRecord(key, "Warning", "BackOff", told)
 
 
 def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -60,7 +87,5 @@ def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
     return waiting
 
 
-def _by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:
-    status = pod.get("status") or {}
-    found: list[Sequence[Mapping[str, Any]]] = [status.get(field) or () for field in _STATUSES]
-    return {each["name"]: each for statuses in found for each in statuses}
+def _key(pod: Obj) -> Key:
+    return Key(POD, pod["metadata"]["namespace"], pod["metadata"]["name"])

@@ -15,18 +15,18 @@ from batchyard.core.lifecycle.pods_by_node import PodsByNode
 from batchyard.ports.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import EventRecord, Outcome
 from batchyard.ports.machine import RUN
+from batchyard.runtime.local.container_status import Trouble
 from batchyard.runtime.local.errors import VolumeError
-from batchyard.runtime.local.happenings import happenings
-from batchyard.runtime.local.next_steps import Halt, Start, Steps, next_steps
+from batchyard.runtime.local.happenings import happenings, warnings_of
+from batchyard.runtime.local.next_steps import Start, Steps, next_steps, stopping
 from batchyard.runtime.local.runs import Stop, key_of_run, pod_of, run_of, stopped
 from batchyard.runtime.local.situation import Situation, situation_of
-from batchyard.runtime.local.status import Seen, Trouble, rejected, status_of
+from batchyard.runtime.local.status import Seen, rejected, status_of
+from batchyard.runtime.local.termination import GRACE_MIN, Halt, ending_by_itself, ending_of
 from batchyard.runtime.local.wishes import Wishes
 from batchyard.runtime.machine import machine_of
 from batchyard.runtime.saved_work import is_held, let_go
 
-#: What a run gets to end whose pod is gone already. Source: minimumGracePeriodInSeconds in pkg/kubelet/kuberuntime.
-_GRACE_MIN: Final = 2
 #: When what could not be started is tried again, if nothing changes.
 _TRIED_AGAIN_AFTER: Final = 10 * SECOND
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
@@ -47,6 +47,8 @@ class LocalKubelet:
         self._uids: dict[Key, dict[str, int]] = {}
         #: The pods that cannot be started, by the namespace of what they may be waiting for.
         self._troubled: dict[str, dict[Key, None]] = {}
+        #: What keepers warned of and is yet to be told.
+        self._warnings: dict[Key, list[EventRecord]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The pod of a run; one of which more changed than its kubelet said; those that wait for something."""
@@ -72,6 +74,10 @@ class LocalKubelet:
                 del uids[pod["uid"]]
         if not uids:
             del self._uids[key]
+        if event.type is not _DELETED and event.old is not None:
+            warnings = list(warnings_of(event.obj, event.old))
+            if warnings:
+                self._warnings.setdefault(key, []).extend(warnings)
         return key
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
@@ -83,20 +89,32 @@ class LocalKubelet:
             write for gone in self._uids.get(key, ()) if gone != uid for write in _cleaned(reader.list(RUN, gone), now)
         ]
         if pod is None or not is_ours:
+            self._remember_trouble(key, False)
+            self._warnings.pop(key, None)
             return Outcome(writes)
         runs = reader.list(RUN, uid)
-        outcome = self._after_end(pod, runs, now) if is_terminal(pod) else self._next(pod, runs, reader, now)
+        outcome = self._after_end(pod, runs, reader, now) if is_terminal(pod) else self._next(pod, runs, reader, now)
         outcome.writes[:0] = writes
         return outcome
 
-    def _after_end(self, pod: Obj, runs: Sequence[Obj], now: Instant) -> Outcome:
-        """What is left to do for a pod that has ended: its sandbox goes at once, its logs when nobody needs the pod."""
+    def _after_end(self, pod: Obj, runs: Sequence[Obj], reader: Reader, now: Instant) -> Outcome:
+        """What is left to do for a pod that has ended: its sandbox goes at once, its logs when nobody needs the pod.
+
+        Where others said that it has ended, what still runs ends in its time.
+        """
+        situation = situation_of(pod, runs)
+        if situation.alive():
+            steps = stopping(situation, ending_of(pod, now) or ending_by_itself(pod, 0), now)
+            return self._outcome(situation, steps, reader, now)
         alive = [run for run in map(run_of, runs) if run.is_alive]
-        halts = [Update(stopped(run, Stop(now, 0))) for run in alive if run.stop is None]
+        halts: list[Write] = [Update(stopped(run, Stop(now, 0))) for run in alive if run.stop is None]
+        if any("terminated" not in each.told.get("state", {}) for each in situation.containers if each.runs):
+            ended = self._outcome(situation, Steps(has_ended=True), reader, now)
+            return Outcome([*halts, *ended.writes], ended.events)
         if is_held(pod):  # for simulated pods to tell what they saved: real ones see to that themselves
             return Outcome([*halts, *let_go(pod)])
-        if halts or alive or not _is_waited_for(pod):
-            return Outcome([*halts])
+        if alive or not _is_waited_for(pod):
+            return Outcome(halts)
         metadata = pod["metadata"]
         return Outcome([Delete(Key(scheme.POD, metadata["namespace"], metadata["name"]), grace=0, uid=metadata["uid"])])
 
@@ -109,7 +127,12 @@ class LocalKubelet:
                 warning = EventRecord(key, "Warning", refusal.reason, refusal.message)
                 return Outcome([UpdateStatus(with_status(pod, status))], [warning])
         situation = situation_of(pod, runs)
-        steps = next_steps(situation, now)
+        return self._outcome(situation, next_steps(situation, now), reader, now)
+
+    def _outcome(self, situation: Situation, steps: Steps, reader: Reader, now: Instant) -> Outcome:
+        """The steps as writes, with the status that follows and all that is told."""
+        pod = situation.pod
+        key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
         wanted = self._wanted(situation, steps, reader)
         host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
         after = with_status(pod, status_of(Seen(situation, steps, wanted.troubles, host_ip), now))
@@ -117,7 +140,8 @@ class LocalKubelet:
         self._remember_trouble(key, is_troubled)
         waits = [steps.look_again, now + _TRIED_AGAIN_AFTER if is_troubled else None]
         news = [UpdateStatus(after)] if after["status"] != pod.get("status") else []
-        told = [*wanted.events, *happenings(key, situation, steps, wanted.troubles, (pod, after))]
+        told = [*self._warnings.pop(key, ()), *wanted.events]
+        told += happenings(situation, steps, wanted.troubles, after, now)
         return Outcome(
             [*wanted.writes, *news], told, requeue_at=min((at for at in waits if at is not None), default=None)
         )
@@ -137,14 +161,12 @@ class LocalKubelet:
 
     def _add_sandbox(self, situation: Situation, reader: Reader, wanted: "_Wanted") -> None:
         try:
-            wish = self._wishes.sandbox(situation.pod, reader)
+            wish = self._wishes.sandbox(situation, reader)
         except VolumeError as error:
             metadata = situation.pod["metadata"]
             key = Key(scheme.POD, metadata["namespace"], metadata["name"])
             wanted.events.append(EventRecord(key, "Warning", "FailedMount", str(error)))
             return
-        if situation.sandbox is not None:
-            wanted.writes.append(Delete(key_of_run(situation.sandbox)))
         wanted.writes.append(Create(wish))
 
     def _others(self, key: Key, reader: Reader) -> Sequence[Obj]:
@@ -153,13 +175,12 @@ class LocalKubelet:
         return [pod for pod in pods if pod is not None and not is_terminal(pod)]
 
     def _remember_trouble(self, key: Key, has_trouble: bool) -> None:
-        waiting = self._troubled.setdefault(key.namespace, {})
         if has_trouble:
-            waiting[key] = None
-        else:
-            waiting.pop(key, None)
-        if not waiting:
-            del self._troubled[key.namespace]
+            self._troubled.setdefault(key.namespace, {})[key] = None
+        elif key in self._troubled.get(key.namespace, ()):
+            del self._troubled[key.namespace][key]
+            if not self._troubled[key.namespace]:
+                del self._troubled[key.namespace]
 
 
 class _Wanted(NamedTuple):
@@ -185,7 +206,7 @@ def _cleaned(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
     """The runs of a pod that is no more: they end at once, then all they left is forgotten, the sandbox last."""
     alive = [run for run in map(run_of, runs) if run.is_alive]
     containers = [run for run in alive if run.container] or alive
-    yield from (Update(stopped(run, Stop(now, _GRACE_MIN))) for run in containers if run.stop is None)
+    yield from (Update(stopped(run, Stop(now, GRACE_MIN))) for run in containers if run.stop is None)
     if not alive:
         yield from (Delete(key_of_run(run_of(run))) for run in reversed(runs))
 

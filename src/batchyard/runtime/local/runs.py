@@ -74,6 +74,16 @@ class Run(NamedTuple):
         return self.phase == RUNNING and bool(self.status.get("started"))
 
     @property
+    def is_killed_by_probe(self) -> bool:
+        """Whether it was to end because a probe gave it up."""
+        return "probe" in (self.status.get("failed") or {})
+
+    @property
+    def sandbox(self) -> int:
+        """The number of the sandbox that it is in; of a sandbox its own."""
+        return int(self.obj["spec"].get("sandbox", 0))
+
+    @property
     def address(self) -> str:
         """The address of a sandbox that has a network of its own; else empty."""
         return str(self.obj["spec"].get("address") or "").partition("/")[0]

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from batchyard.api.meta import Obj
 from batchyard.runtime.local.runs import Run, by_container, run_of
 
+_STATUSES = ("initContainerStatuses", "containerStatuses")
+
 
 class Part(Enum):
     """The part of a container in its pod."""
@@ -22,6 +24,10 @@ class Container(NamedTuple):
     spec: Mapping[str, Any]
     part: Part
     runs: Sequence[Run]
+    #: The number of the sandbox there is now.
+    sandbox: int
+    #: What the pod's status says of it; empty if nothing.
+    told: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -35,9 +41,29 @@ class Container(NamedTuple):
         return self.runs[-1] if self.runs else None
 
     @property
+    def here(self) -> Run | None:
+        """The last run if it is in the sandbox there is now: with another all containers begin anew."""
+        return self.runs[-1] if self.runs and self.runs[-1].sandbox == self.sandbox else None
+
+    @property
     def is_alive(self) -> bool:
         """Whether it runs or is about to."""
         return bool(self.runs) and self.runs[-1].is_alive
+
+    @property
+    def is_done(self) -> bool:
+        """Whether, as one of those that come first, it lets the next one start."""
+        run = self.here
+        if run is None:
+            return False
+        return run.is_started if self.part is Part.SIDECAR else not run.is_alive and run.exit_code == 0
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of its next run, also where those before are forgotten but for what the status says."""
+        if self.last is not None:
+            return self.last.attempt + 1
+        return int(self.told.get("restartCount", 0)) + 1 if self.told.get("containerID") else 0
 
 
 class Situation(NamedTuple):
@@ -45,7 +71,10 @@ class Situation(NamedTuple):
 
     pod: Obj
     sandbox: Run | None
+    #: Init containers and sidecars in their order, then the main ones.
     containers: Sequence[Container]
+    #: The number of the next sandbox.
+    next_sandbox: int
 
     def of(self, part: Part) -> Iterator[Container]:
         """The containers with that part, in order."""
@@ -56,27 +85,32 @@ class Situation(NamedTuple):
         return [each for each in self.containers if each.is_alive]
 
     @property
-    def is_initialized(self) -> bool:
-        """Whether the main containers may start, or have."""
-        if any(each.runs for each in self.of(Part.MAIN)):
-            return True
-        return all(is_done(each) for each in self.of(Part.INIT)) and all(
-            each.last is not None and each.last.is_started for each in self.of(Part.SIDECAR)
-        )
-
-
-def is_done(container: Container) -> bool:
-    """Whether it has run to a good end."""
-    return container.last is not None and not container.last.is_alive and container.last.exit_code == 0
+    def restart_policy(self) -> str:
+        """What the pod says of containers that have ended."""
+        policy: str = self.pod["spec"].get("restartPolicy", "Always")
+        return policy
 
 
 def situation_of(pod: Obj, runs: Sequence[Obj]) -> Situation:
     """What the runs of a pod make of it."""
     seen = [run_of(run) for run in runs]
-    ran, spec = by_container(seen), pod["spec"]
+    sandbox = next((run for run in seen if not run.container), None)
+    last = max((run.sandbox for run in seen), default=-1)
+    number = last + 1 if sandbox is None else sandbox.sandbox
+    ran, told, spec = by_container(seen), statuses_by_name(pod), pod["spec"]
+
+    def container(each: Mapping[str, Any], part: Part) -> Container:
+        return Container(each, part, ran.get(each["name"], ()), number, told.get(each["name"]) or {})
+
     firsts = [
-        Container(each, Part.SIDECAR if each.get("restartPolicy") == "Always" else Part.INIT, ran.get(each["name"], ()))
+        container(each, Part.SIDECAR if each.get("restartPolicy") == "Always" else Part.INIT)
         for each in spec.get("initContainers") or ()
     ]
-    mains = [Container(each, Part.MAIN, ran.get(each["name"], ())) for each in spec["containers"]]
-    return Situation(pod, next((run for run in seen if not run.container), None), [*firsts, *mains])
+    return Situation(pod, sandbox, [*firsts, *(container(each, Part.MAIN) for each in spec["containers"])], last + 1)
+
+
+def statuses_by_name(pod: Obj) -> Mapping[str, Mapping[str, Any]]:
+    """What the status of a pod says of its containers."""
+    status = pod.get("status") or {}
+    found: list[Sequence[Mapping[str, Any]]] = [status.get(field) or () for field in _STATUSES]
+    return {each["name"]: each for statuses in found for each in statuses}

@@ -1,35 +1,27 @@
 """The status of a pod as the kubelet of this machine writes it, from what ran of it.
 
-Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus, getPhase, convertToAPIContainerStatuses), pkg/kubelet/status
-(generate.go: conditions).
+Sources: pkg/kubelet/kubelet_pods.go (generateAPIPodStatus, getPhase), pkg/kubelet/status (status_manager.go:
+mergePodStatus, TerminatePod).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from batchyard.api.conditions import is_true
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
-from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.core.lifecycle import pod as lifecycle
-from batchyard.core.lifecycle.pod import FAILED, PENDING, RUNNING, SUCCEEDED, condition
-from batchyard.ports.machine import SANDBOX
-from batchyard.runtime.local.next_steps import EXPIRED, Steps, ending_of
-from batchyard.runtime.local.runs import READY, STARTING, Run
-from batchyard.runtime.local.situation import Container, Part, Situation
-from batchyard.runtime.pod_status import missing, qos_class
+from batchyard.base.instant import Instant
+from batchyard.core.lifecycle.pod import FAILED, PENDING, RUNNING, SUCCEEDED, is_terminal
+from batchyard.runtime.local.conditions import conditions_of, conditions_of_rejected
+from batchyard.runtime.local.container_status import Trouble, container_status, unknown
+from batchyard.runtime.local.next_steps import Steps
+from batchyard.runtime.local.runs import READY
+from batchyard.runtime.local.situation import Part, Situation
+from batchyard.runtime.local.termination import EXPIRED, ending_of
+from batchyard.runtime.pod_status import qos_class
 
-_OWN_CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
-_NO_WORDS: Final = ("", "")
-_TOO_LATE: Final = "Pod was active on the node longer than the specified deadline"
-_LOST: Final = "The container could not be located when the pod was terminated"
+TOO_LATE: Final = "Pod was active on the node longer than the specified deadline"
 
-
-class Trouble(NamedTuple):
-    """Why a container cannot be started at present: reason and message of its waiting."""
-
-    reason: str
-    message: str
+Statuses = Sequence[Mapping[str, Any]]
 
 
 class Seen(NamedTuple):
@@ -44,219 +36,130 @@ class Seen(NamedTuple):
 
 def status_of(seen: Seen, now: Instant) -> dict[str, Any]:
     """The status of a pod; what others say in it stays."""
-    pod, situation = seen.situation.pod, seen.situation
+    situation, has_ended = seen.situation, seen.steps.has_ended
+    pod = situation.pod
     old = pod.get("status") or {}
-    firsts = [_container_status(each, seen) for each in situation.containers if each.part is not Part.MAIN]
-    mains = [_container_status(each, seen) for each in situation.of(Part.MAIN)]
-    phase = _phase(seen, firsts, mains)
-    status = {**old, "phase": phase, "conditions": _conditions(seen, phase, [*firsts, *mains], now)}
-    status["hostIP"], status["hostIPs"] = seen.host_ip, [{"ip": seen.host_ip}]
-    address = _address(seen)
-    if address:
-        status["podIP"], status["podIPs"] = address, [{"ip": address}]
+    firsts: Statuses = _statuses(seen, (Part.INIT, Part.SIDECAR))
+    mains: Statuses = sorted(_statuses(seen, (Part.MAIN,)), key=lambda status: str(status["name"]))
+    phase, why = _judged(seen, firsts, mains, now)
+    has_sandbox = situation.sandbox is not None and situation.sandbox.phase == READY and not has_ended
+    status = {
+        **old,
+        **(why if has_ended else {}),
+        "conditions": conditions_of(situation, [*firsts, *mains], phase, has_sandbox, now),
+        # What is decided is told when nothing runs any more: others take what it held then.
+        "phase": phase if has_ended or phase not in {SUCCEEDED, FAILED} else old.get("phase", PENDING),
+        "hostIP": seen.host_ip,
+        "hostIPs": [{"ip": seen.host_ip}],
+        **_addresses(seen, old),
+    }
     status.setdefault("startTime", format_time(now))
     status.setdefault("qosClass", qos_class(pod["spec"]))
+    if has_ended:
+        firsts, mains = _concluded(situation, firsts, mains)
     if firsts:
         status["initContainerStatuses"] = firsts
     status["containerStatuses"] = mains
-    ending = ending_of(pod, now)
-    if ending is not None and ending.why == EXPIRED:
-        status["reason"], status["message"] = EXPIRED, _TOO_LATE
     return status
 
 
 def rejected(pod: Obj, said: Mapping[str, Any], now: Instant) -> dict[str, Any]:
-    """The status of a pod that this machine does not take."""
+    """The status of a pod that this machine does not take. Source: rejectPod in pkg/kubelet."""
     old = pod.get("status") or {}
-    return {**old, **said, "startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
+    times = {"startTime": format_time(now), "qosClass": qos_class(pod["spec"])}
+    return {**old, **said, **times, "conditions": conditions_of_rejected(pod, now)}
 
 
-def backing_off(pod: Obj, container: str, wait: Duration) -> Trouble:
-    """Why a container waits that ended too soon."""
-    metadata = pod["metadata"]
-    name = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
-    minutes, seconds = divmod(wait // SECOND, 60)
-    text = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
-    return Trouble("CrashLoopBackOff", f"back-off {text} restarting failed container={container} pod={name}")
+def _statuses(seen: Seen, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    pod, steps = seen.situation.pod, seen.steps
+    starting = {start.container.name for start in steps.starts}
+    return [
+        container_status(
+            each, pod, seen.troubles.get(each.name), steps.backoffs.get(each.name), is_starting=each.name in starting
+        )
+        for each in seen.situation.containers
+        if each.part in parts
+    ]
 
 
-def _address(seen: Seen) -> str:
+def _addresses(seen: Seen, old: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The address of the sandbox; of a pod without a network of its own that of the node."""
     sandbox = seen.situation.sandbox
-    if sandbox is None or sandbox.phase != READY:
-        return ""
-    return sandbox.address or seen.host_ip
+    is_on_node = bool(seen.situation.pod["spec"].get("hostNetwork"))
+    has_none = sandbox is None or sandbox.phase != READY
+    if has_none and not (is_on_node and "podIP" not in old):
+        return {}
+    address = seen.host_ip if is_on_node or sandbox is None else sandbox.address or seen.host_ip
+    return {"podIP": address, "podIPs": [{"ip": address}]}
 
 
 # --- phase ---
 
 
-def _phase(seen: Seen, firsts: Sequence[Mapping[str, Any]], mains: Sequence[Mapping[str, Any]]) -> str:
-    policy = seen.situation.pod["spec"].get("restartPolicy", "Always")
-    states = [status["state"] for status in mains]
-    if seen.steps.has_ended:
-        is_good = all("terminated" in state and state["terminated"]["exitCode"] == 0 for state in states)
-        return SUCCEEDED if is_good and _initialized(seen) else FAILED
-    if not _initialized(seen):
+def _judged(seen: Seen, firsts: Statuses, mains: Statuses, now: Instant) -> tuple[str, Mapping[str, str]]:
+    """The phase that a pod is to be in, with reason and message."""
+    pod = seen.situation.pod
+    if is_terminal(pod):
+        return pod["status"]["phase"], {}
+    ending = ending_of(pod, now)
+    if ending is not None and ending.why == EXPIRED:
+        return FAILED, {"reason": EXPIRED, "message": TOO_LATE}
+    phase = _phase(seen, firsts, mains)
+    return (FAILED if seen.steps.has_ended and phase not in {SUCCEEDED, FAILED} else phase), {}
+
+
+def _phase(seen: Seen, firsts: Statuses, mains: Statuses) -> str:
+    """The phase as what its containers do makes it."""
+    situation, policy = seen.situation, seen.situation.restart_policy
+    parts = {each.name: each.part for each in situation.containers}
+    inits = [status for status in firsts if parts[status["name"]] is Part.INIT]
+    sidecars = [status for status in firsts if parts[status["name"]] is Part.SIDECAR]
+    codes = [_code(status) for status in mains]
+    if policy == "Never" and any(_code(status) for status in inits):
+        return FAILED
+    has_begun = any("waiting" not in status["state"] for status in mains)
+    is_pending = any(_code(status) is None for status in inits) or (
+        not has_begun and any(_code(status) is None and not status["started"] for status in sidecars)
+    )
+    if is_pending or any(code is None and "running" not in s["state"] for code, s in zip(codes, mains, strict=True)):
         return PENDING
-    if any("waiting" in status["state"] and not status["lastState"] for status in mains):
-        return PENDING
-    if policy == "Always" or any("terminated" not in state for state in states):
+    if any("running" in status["state"] for status in (*mains, *sidecars)):
         return RUNNING
-    if any("running" in status["state"] for status in firsts):
+    if not seen.steps.has_ended and (policy == "Always" or (policy == "OnFailure" and any(codes))):
         return RUNNING
-    codes = [state["terminated"]["exitCode"] for state in states]
-    if not any(codes):
-        return SUCCEEDED
-    return RUNNING if policy == "OnFailure" else FAILED
+    return FAILED if any(codes) else SUCCEEDED
 
 
-def _initialized(seen: Seen) -> bool:
-    return seen.situation.is_initialized
+def _code(status: Mapping[str, Any]) -> int | None:
+    """How a container ended that does not run; None for one that runs, or has not."""
+    state = status["state"]
+    ended = state.get("terminated") or ("waiting" in state and status["lastState"].get("terminated")) or None
+    return ended["exitCode"] if ended else None
 
 
-# --- conditions ---
+# --- what has ended for good ---
 
 
-def _conditions(seen: Seen, phase: str, statuses: Sequence[Mapping[str, Any]], now: Instant) -> list[Mapping[str, Any]]:
-    """The conditions of others, then the kubelet's own."""
-    pod, sandbox = seen.situation.pod, seen.situation.sandbox
-    old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    has_ended = phase in {SUCCEEDED, FAILED}
-    has_sandbox = sandbox is not None and sandbox.phase == READY and not has_ended
-    containers_ready, why = _ready(seen, phase, statuses)
-    is_ready, why_not_ready = _gated(pod, containers_ready, why)
-    own = {
-        "PodReadyToStartContainers": (has_sandbox, _NO_WORDS),
-        "Initialized": _is_initialized(seen, phase),
-        "Ready": (is_ready, why_not_ready),
-        "ContainersReady": (containers_ready, why),
-        "PodScheduled": (True, _NO_WORDS),
-    }
-    others = [c for kind, c in old.items() if kind not in _OWN_CONDITIONS]
-    return [*others, *[condition(kind, holds, words, old.get(kind), now) for kind, (holds, words) in own.items()]]
+def _concluded(situation: Situation, firsts: Statuses, mains: Statuses) -> tuple[Statuses, Statuses]:
+    """All containers as ended that may have begun: what became of those that waited nobody knows."""
+    if not firsts or _has_initialized(situation, firsts, mains):
+        mains = [_ended(status) for status in mains]
+    begun = max((number for number, status in enumerate(firsts) if _has_begun(status)), default=0)
+    return [*map(_ended, firsts[: begun + 1]), *firsts[begun + 1 :]], mains
 
 
-def _ready(seen: Seen, phase: str, statuses: Sequence[Mapping[str, Any]]) -> tuple[bool, tuple[str, str]]:
-    if phase in {SUCCEEDED, FAILED}:
-        return False, ("PodCompleted" if phase == SUCCEEDED else "PodFailed", "")
-    counting = {each.name for each in seen.situation.containers if each.part is not Part.INIT}
-    unready = [status["name"] for status in statuses if status["name"] in counting and not status["ready"]]
-    if not unready:
-        return True, _NO_WORDS
-    return False, ("ContainersNotReady", f"containers with unready status: {_names(unready)}")
+def _has_initialized(situation: Situation, firsts: Statuses, mains: Statuses) -> bool:
+    last = list(_firsts(situation))[-1]
+    return any(_has_begun(status) for status in mains) or bool(last.part is Part.INIT and _code(firsts[-1]) == 0)
 
 
-def _gated(pod: Obj, holds: bool, why: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
-    """Whether a pod is ready whose containers are, or not: others may have to agree."""
-    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
-    missed = [gate for gate in gates if not is_true(pod, gate)]
-    if not holds or not missed:
-        return holds, why
-    told = "; ".join(f'corresponding condition of pod readiness gate "{gate}" does not exist.' for gate in missed)
-    return False, ("ReadinessGatesNotReady", told)
+def _firsts(situation: Situation) -> Iterator[Any]:
+    return (each for each in situation.containers if each.part is not Part.MAIN)
 
 
-def _is_initialized(seen: Seen, phase: str) -> tuple[bool, tuple[str, str]]:
-    if phase == SUCCEEDED:
-        return True, ("PodCompleted", "")
-    if _initialized(seen):
-        return True, _NO_WORDS
-    left = [
-        each.name
-        for each in seen.situation.containers
-        if each.part is not Part.MAIN and not (each.last is not None and _is_past(each))
-    ]
-    return False, ("ContainersNotInitialized", f"containers with incomplete status: {_names(left)}")
+def _has_begun(status: Mapping[str, Any]) -> bool:
+    return "waiting" not in status["state"] or bool(status["lastState"])
 
 
-def _is_past(container: Container) -> bool:
-    """Whether an init container needs not be waited for any more."""
-    last = container.last
-    assert last is not None, "only what has run is asked about"
-    return last.is_started if container.part is Part.SIDECAR else not last.is_alive and last.exit_code == 0
-
-
-def _names(names: Iterable[str]) -> str:
-    """Names as Go prints a list of them."""
-    return f"[{' '.join(names)}]"
-
-
-# --- containers ---
-
-
-def _container_status(container: Container, seen: Seen) -> dict[str, Any]:
-    state, shown, before = _state(container, seen)
-    is_running = "running" in state
-    last = container.last
-    ended_well = container.part is Part.INIT and last is not None and not last.is_alive and last.exit_code == 0
-    status: dict[str, Any] = {
-        "name": container.name,
-        "state": state,
-        "lastState": {} if before is None else _terminated(before),
-        "ready": ended_well or (is_running and last is not None and bool(last.status.get("ready"))),
-        "started": is_running and last is not None and last.is_started,
-        "restartCount": 0 if last is None else last.attempt,
-        "image": container.spec.get("image") or "",
-        "imageID": "",
-    }
-    if shown is not None:
-        status["containerID"] = f"batchyard://{_id_of(shown)}"
-    return status
-
-
-def _state(container: Container, seen: Seen) -> tuple[Mapping[str, Any], Run | None, Run | None]:
-    """The state of a container, the run that it tells of, and the run before that one."""
-    last = container.last
-    before = container.runs[-2] if len(container.runs) > 1 else None
-    if last is None:
-        return _not_begun(container, seen), None, None
-    if last.phase == STARTING:
-        return {"waiting": {"reason": "ContainerCreating"}}, None, before
-    if last.is_alive:
-        return {"running": {"startedAt": format_time(last.started_at)}}, last, before
-    trouble = _trouble(container, seen)
-    if trouble is not None and not seen.steps.has_ended:
-        return {"waiting": trouble._asdict()}, last, last
-    return _terminated(last), last, before
-
-
-def _trouble(container: Container, seen: Seen) -> Trouble | None:
-    wait = seen.steps.backoffs.get(container.name)
-    if wait is not None:
-        return backing_off(seen.situation.pod, container.name, wait)
-    return seen.troubles.get(container.name)
-
-
-def _not_begun(container: Container, seen: Seen) -> Mapping[str, Any]:
-    if seen.steps.has_ended:
-        return missing(_LOST)
-    trouble = seen.troubles.get(container.name)
-    if trouble is not None:
-        return {"waiting": trouble._asdict()}
-    waits_for_others = bool(seen.situation.pod["spec"].get("initContainers"))
-    return {"waiting": {"reason": "PodInitializing" if waits_for_others else "ContainerCreating"}}
-
-
-def _terminated(run: Run) -> Mapping[str, Any]:
-    """The state of a container that has ended."""
-    told: dict[str, Any] = {"exitCode": run.exit_code, "reason": run.status.get("reason") or _reason(run.exit_code)}
-    if run.status.get("signal"):
-        told["signal"] = run.status["signal"]
-    if run.status.get("message"):
-        told["message"] = run.status["message"]
-    times = {"startedAt": format_time(run.started_at), "finishedAt": format_time(run.ended_at)}
-    return {"terminated": {**told, **times, "containerID": f"batchyard://{_id_of(run)}"}}
-
-
-def _reason(code: int) -> str:
-    return "Error" if code else "Completed"
-
-
-def _id_of(run: Run) -> str:
-    metadata = run.obj["metadata"]
-    return f"{metadata['namespace']}/{metadata['name'] if run.container else SANDBOX}"
-
-
-def is_over(status: Mapping[str, Any]) -> bool:
-    """Whether a status says that the pod has ended."""
-    return status["phase"] in {SUCCEEDED, FAILED} and lifecycle.is_terminal({"status": status})
+def _ended(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    return status if "terminated" in status["state"] else {**status, "state": unknown()}

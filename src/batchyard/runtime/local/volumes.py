@@ -48,6 +48,18 @@ def volume_plans(pod: Obj, sources: Sources) -> dict[str, Plan]:
     return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
 
 
+def outlines(pod: Obj) -> dict[str, Plan]:
+    """What the volumes of a pod are whose sandbox was made with them, but for what they hold."""
+    return {volume["name"]: _outline(volume) for volume in pod["spec"].get("volumes") or ()}
+
+
+def _outline(volume: Mapping[str, Any]) -> Plan:
+    if volume.get("hostPath"):
+        return HostPath(_host_folder(volume["hostPath"]["path"]))
+    kind = _kind_of(volume)
+    return Empty((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else Files({})
+
+
 def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
     """What a volume holds; VolumeError if it cannot be made, or not here."""
     name: str = volume["name"]
@@ -58,7 +70,7 @@ def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
 
 
 def _plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
-    kind = next((field for field in volume if field != "name" and volume[field] is not None), "emptyDir")
+    kind = _kind_of(volume)
     source: Mapping[str, Any] = volume.get(kind) or {}
     match kind:
         case "emptyDir":
@@ -74,6 +86,10 @@ def _plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
     mask = 0 if fs_group(pod) is None else _GROUP_READS
     files = {_checked(path): file._replace(mode=file.mode | mask) for path, file in made.items()}
     return Files(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))))
+
+
+def _kind_of(volume: Mapping[str, Any]) -> str:
+    return next((field for field in volume if field != "name" and volume[field] is not None), "emptyDir")
 
 
 def memory_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
@@ -251,11 +267,15 @@ def _host_path(source: Mapping[str, Any], allowed: Sequence[str]) -> HostPath:
     path: str = source["path"]
     if ".." in path.split("/"):
         raise InputError(f"invalid HostPath `{path}`: must not contain '..'")
-    whole = posixpath.normpath("/" + path.lstrip("/"))
+    whole = _host_folder(path)
     if not lies_below(whole, allowed):
         remedy = "name it, or a folder above it, in spec.local.hostPaths of the Cluster"
         raise InputError(f"hostPath {path} is not allowed here: {remedy}")
     return HostPath(whole, source.get("type") or "", tuple(allowed))
+
+
+def _host_folder(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def lies_below(path: str, folders: Iterable[str]) -> bool:

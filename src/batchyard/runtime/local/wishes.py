@@ -9,15 +9,14 @@ from batchyard.api.scheme import NODE
 from batchyard.ports.client import Reader
 from batchyard.runtime.local.admission import Refusal, find_refusal
 from batchyard.runtime.local.container_run import Given, NodeSettings, container_run
+from batchyard.runtime.local.container_status import Trouble
 from batchyard.runtime.local.errors import ContainerError, InputError, VolumeError
 from batchyard.runtime.local.hostname import hostname_of
 from batchyard.runtime.local.images import image_row
 from batchyard.runtime.local.next_steps import Start
-from batchyard.runtime.local.plans import Empty, Plan
 from batchyard.runtime.local.runs import run_wish, sandbox_wish
 from batchyard.runtime.local.situation import Situation
-from batchyard.runtime.local.status import Trouble
-from batchyard.runtime.local.volumes import Sources, Token, volume_plans
+from batchyard.runtime.local.volumes import Sources, Token, memory_volumes, outlines, volume_plans
 
 
 class Wishes:
@@ -33,10 +32,11 @@ class Wishes:
         node = reader.get(self._node)
         return None if node is None or "status" not in node else find_refusal(pod, node, others)
 
-    def sandbox(self, pod: Obj, reader: Reader) -> Obj:
-        """The sandbox of a pod; VolumeError where one of its volumes cannot be made."""
+    def sandbox(self, situation: Situation, reader: Reader) -> Obj:
+        """The sandbox of a pod, in place of the one that was; VolumeError where one of its volumes cannot be made."""
+        pod = situation.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
-        plans = self._plans(pod, reader)
+        plans = volume_plans(pod, Sources(reader, self._token, self._settings.host_paths))
         try:
             names = hostname_of(pod, domain)
         except InputError as error:
@@ -44,16 +44,13 @@ class Wishes:
         searches = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
         spec = {
             "kind": "sandbox",
+            "sandbox": situation.next_sandbox,
             "hostname": names.name,
             "names": [f"{names.name}.{names.domain}", names.name] if names.domain else [names.name],
             "network": "node" if pod["spec"].get("hostNetwork") else "pod",
             "searches": searches if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
             "hostAliases": pod["spec"].get("hostAliases") or [],
-            "tmpfs": [
-                {"volume": name, "bytes": plan.size_bytes}
-                for name, plan in plans.items()
-                if isinstance(plan, Empty) and plan.is_memory
-            ],
+            "tmpfs": memory_volumes(plans),
         }
         return sandbox_wish(pod, spec, plans)
 
@@ -62,18 +59,13 @@ class Wishes:
         pod, sandbox = situation.pod, situation.sandbox
         assert sandbox is not None, "containers are started in a sandbox"
         try:
-            plans = self._plans(pod, reader)
+            plans = outlines(pod)
             given = Given([sandbox.address] if sandbox.address else [], plans)
             run = container_run(pod, start.container.spec, start.attempt, given, self._settings, reader)
         except ContainerError as error:
             return Trouble(error.reason, error.message)
-        except VolumeError as error:
-            return Trouble("ContainerCreating", str(error))
-        spec = {**run.spec, "restartsInRow": start.restarts_in_row}
+        spec = {**run.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
         return run_wish(pod, spec, run.mounts, plans)
-
-    def _plans(self, pod: Obj, reader: Reader) -> Mapping[str, Plan]:
-        return volume_plans(pod, Sources(reader, self._token, self._settings.host_paths))
 
 
 def settings_of(local: Mapping[str, Any]) -> NodeSettings:
