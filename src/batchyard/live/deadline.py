@@ -35,7 +35,7 @@ class Deadline:
 
     def end(self) -> None:
         """Await nothing any more."""
-        self._awaited = None
+        self._awaited, self._late = None, _nothing
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -8,8 +8,10 @@ in memory is ahead of it for good: whoever waits is told that nothing was kept, 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
+from batchyard.live.writer import Writer
 from batchyard.ports.client import WatchEvent
 from batchyard.store.journal import Journal
 from batchyard.store.mark import JournalError
@@ -42,6 +44,7 @@ class GroupCommit:
         self._store = store
         self._journal = journal
         self._loop = loop
+        self._writer = Writer(loop)
         self._on_failure = on_failure
         self._gathered: list[WatchEvent] = []
         self._waiting: deque[tuple[int, Told]] = deque()
@@ -92,6 +95,7 @@ class GroupCommit:
         """Write what is left."""
         while self._writing is not None:
             await self._writing
+        self._writer.end()
 
     def _gather(self, change: WatchEvent) -> None:
         if self.failure is not None:
@@ -113,7 +117,7 @@ class GroupCommit:
 
     async def _write_gathered(self) -> None:
         changes, self._gathered = self._gathered, []
-        size = await self._loop.run_in_executor(None, self._journal.append, changes)
+        size = await self._writer.do(partial(self._journal.append, changes))
         self.durable = changes[-1].revision
         self._weigh(size)
         for watch in list(self._watches):
@@ -121,7 +125,7 @@ class GroupCommit:
         while self._waiting and self._waiting[0][0] <= self.durable:
             self._waiting.popleft()[1](None)
         if self.durable - self._journal.floor > 2 * HISTORY:
-            await self._loop.run_in_executor(None, self._journal.compact, self.durable - HISTORY)
+            await self._writer.do(partial(self._journal.compact, self.durable - HISTORY))
         if self._bytes > 2 * HISTORY_BYTES:
             await self._forget()
 
@@ -140,7 +144,7 @@ class GroupCommit:
             self._bytes -= size
         self._store.forget_changes(revision)
         if revision > self._journal.floor:
-            await self._loop.run_in_executor(None, self._journal.compact, revision)
+            await self._writer.do(partial(self._journal.compact, revision))
 
     def _fail(self, error: JournalError) -> None:
         """Keep nothing any more; whoever waits is told."""

@@ -48,7 +48,7 @@ class HttpConnection(asyncio.Protocol):
         self._connections = connections
         self._is_secure = is_secure
         self._loop = asyncio.get_running_loop()
-        self._requests = Requests(self, "")
+        self._requests = Requests(self)
         self._deadline = Deadline(self._loop)
         self._transport: Any = None
         #: Whom a certificate names.
@@ -71,7 +71,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = transport
         certificate, address = transport.get_extra_info("peercert"), transport.get_extra_info("peername")
         self.peer = peer_of(certificate) if certificate else None
-        self._requests = Requests(self, str(address[0]) if address else "")
+        self._requests.source = str(address[0]) if address else ""
         if not self._connections.enter(self):
             self._requests.is_over = True
             self.refuse(503, "Exceeded concurrency limit.")
@@ -81,8 +81,10 @@ class HttpConnection(asyncio.Protocol):
         """The connection is gone."""
         self._connections.leave(self)
         self._deadline.end()
+        self._requests.end()
         self._release()
         self.eof_received()
+        self._transport = _GONE  # so that none of them is left for whoever looks for garbage in cycles
 
     def eof_received(self) -> None:
         """Whoever says no more hears no more: the connection closes now."""
@@ -222,10 +224,8 @@ class HttpConnection(asyncio.Protocol):
         """Begin a stream; where it cannot be framed the end of the connection is its end."""
         framing = b"\r\ntransfer-encoding: chunked" if whole.is_chunked else b""
         self._answering = whole._replace(is_last=self._is_last(whole) or not whole.is_chunked)
-        date, is_last = self._connections.date(), self._answering.is_last
-        self._transport.write(
-            _head(Response(200, None, content_type=ongoing.content_type), date, framing, is_last=is_last)
-        )
+        begun, is_last = Response(200, None, content_type=ongoing.content_type), self._answering.is_last
+        self._transport.write(_head(begun, self._connections.date(), framing, is_last=is_last))
         self._stream = Stream(ongoing, whole.request, self, self._loop)
         self._stream.tell()
 
@@ -290,6 +290,20 @@ class HttpConnection(asyncio.Protocol):
         """A body did not come in its time."""
         if not self._requests.end_late(_LATE):
             self._transport.abort()
+
+
+class _Gone:
+    """The transport of a connection that is lost."""
+
+    def is_closing(self) -> bool:
+        """Nothing is written any more."""
+        return True
+
+    def abort(self) -> None:
+        """There is nothing to end."""
+
+
+_GONE: Final = _Gone()
 
 
 def _head(response: Response, date: bytes, framing: bytes, *, is_last: bool) -> bytes:

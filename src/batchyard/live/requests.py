@@ -47,9 +47,10 @@ class Taker(Protocol):
 class Requests:
     """See the module."""
 
-    def __init__(self, taker: Taker, source: str) -> None:
+    def __init__(self, taker: Taker) -> None:
         self._taker = taker
-        self._source = source
+        #: The address they come from.
+        self.source = ""
         self._parser = httptools.HttpRequestParser(self)
         self._url, self._headers = b"", dict[str, str]()
         self._head_bytes = 0
@@ -81,6 +82,11 @@ class Requests:
             self._refuse(*_BAD)
         if not self.is_in_body and self._head_bytes > HEAD_MAX:
             self._refuse(*_LARGE)
+
+    def end(self) -> None:
+        """Read nothing any more: parser and taker are let go, which refer to this."""
+        self.is_over = True
+        del self._parser, self._taker
 
     def end_late(self, refused: Refused) -> bool:
         """Wait for a body no longer; whether anybody is told so."""
@@ -177,4 +183,4 @@ class Requests:
         if url.query:
             for name, value in parse_qsl(url.query.decode("latin-1"), keep_blank_values=True):
                 query.setdefault(name, value)
-        return Request(self._parser.get_method().decode("ascii"), path, query, self._headers, source=self._source)
+        return Request(self._parser.get_method().decode("ascii"), path, query, self._headers, source=self.source)
