@@ -21,3 +21,20 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Look for cyclic garbage only where that is asked for meanwhile."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def collect() -> None:
+    """Look for cyclic garbage now, through all there is."""
+    gc.collect()

@@ -20,6 +20,7 @@ from batchyard.live.clock import wall_clock
 from batchyard.live.connections import Connections
 from batchyard.live.credentials import ADMIN, AUTHORITY, Authority, kubeconfig
 from batchyard.live.folder import KUBECONFIG, forget_state, write_private, write_state
+from batchyard.live.garbage import seldom_collected
 from batchyard.live.http import HEAD_WITHIN, HttpConnection
 from batchyard.live.place import LOOPBACK, Place
 from batchyard.live.platform import Embedded
@@ -46,7 +47,8 @@ async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable
     with _listener(place) as listener, nullcontext() if audit_log is None else closing(audit_log):
         embedded = Embedded(place, cluster, speed, no_audit if audit_log is None else audit_log.note)
         try:
-            await _serve_on(listener, place, embedded, ready)
+            with seldom_collected(asyncio.get_running_loop()):
+                await _serve_on(listener, place, embedded, ready)
         finally:
             await embedded.close()
     if embedded.failure is not None:
