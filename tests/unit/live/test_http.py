@@ -1,6 +1,7 @@
 """The wire: bytes of a connection, and what comes back."""
 
 import asyncio
+import gc
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,10 +18,11 @@ from batchyard.apiserver.server import ApiServer
 from batchyard.live import http
 from batchyard.live.answers import Answers
 from batchyard.live.connections import Connections
+from batchyard.live.deadline import Deadline
 from batchyard.live.durability import GroupCommit
 from batchyard.live.http import HttpConnection
 from batchyard.live.kernel import LiveKernel
-from batchyard.live.requests import BODY_MAX
+from batchyard.live.requests import BODY_MAX, Requests
 from batchyard.store.journal import Journal
 from batchyard.store.memory import Store
 from unit.apiserver.api import Api, config_map
@@ -313,3 +315,13 @@ def test_bodies_have_a_bound_together(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("batchyard.live.connections.BODIES_MAX", 20)
     answer = said(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
     assert (codes(answer), body_of(answer)["reason"]) == ([429], "TooManyRequests")
+
+
+def test_a_connection_that_ends_leaves_no_garbage_in_cycles(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        said(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        assert not [obj for obj in gc.get_objects() if isinstance(obj, HttpConnection | Requests | Deadline)]
+    finally:
+        gc.enable()
