@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Duration
-from batchyard.core.lifecycle.pod import is_terminating
 from batchyard.ports.machine import SANDBOX
 from batchyard.runtime.local.runs import STARTING, Run
 from batchyard.runtime.local.situation import Container, Part
@@ -94,17 +93,16 @@ def _not_begun(container: Container, pod: Obj, why: Trouble | None) -> dict[str,
     told = container.told
     if told and "terminated" in told["state"]:
         return {**told}
-    count, last_state = int(told.get("restartCount", 0)), told.get("lastState") or {}
-    if told and "running" in told["state"] and not last_state:
+    last_state = told.get("lastState") or {}
+    if told and "running" in told["state"]:
         last_state = unknown(_GONE)
-        count += 0 if is_terminating(pod) else 1
     return {
         **_outline(container),
         "state": _waiting(pod) if why is None else why.state(),
         "lastState": last_state,
         "ready": False,
         "started": False,
-        "restartCount": count,
+        "restartCount": told.get("restartCount", 0),
     }
 
 

@@ -45,8 +45,8 @@ class LocalKubelet:
         self._pods = PodsByNode()
         #: The uids of pods of which there are runs, by the pod's key.
         self._uids: dict[Key, dict[str, int]] = {}
-        #: The pods that cannot be started, by the namespace of what they may be waiting for.
-        self._troubled: dict[str, dict[Key, None]] = {}
+        #: The pods that cannot be started, and why, by the namespace of what they may be waiting for.
+        self._troubled: dict[str, dict[Key, str]] = {}
         #: What keepers warned of and is yet to be told.
         self._warnings: dict[Key, list[EventRecord]] = {}
 
@@ -89,7 +89,7 @@ class LocalKubelet:
             write for gone in self._uids.get(key, ()) if gone != uid for write in _cleaned(reader.list(RUN, gone), now)
         ]
         if pod is None or not is_ours:
-            self._remember_trouble(key, False)
+            self._remember_trouble(key, "")
             self._warnings.pop(key, None)
             return Outcome(writes)
         runs = reader.list(RUN, uid)
@@ -136,11 +136,13 @@ class LocalKubelet:
         wanted = self._wanted(situation, steps, reader)
         host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
         after = with_status(pod, status_of(Seen(situation, steps, wanted.troubles, host_ip), now))
-        is_troubled = bool(wanted.troubles or wanted.events)
-        self._remember_trouble(key, is_troubled)
-        waits = [steps.look_again, now + _TRIED_AGAIN_AFTER if is_troubled else None]
+        told = [*self._warnings.pop(key, ())]
+        if wanted.fault and wanted.fault != self._troubled.get(key.namespace, {}).get(key):
+            told.append(EventRecord(key, "Warning", "FailedMount", wanted.fault))
+        trouble = wanted.fault or next((each.reason for each in wanted.troubles.values()), "")
+        self._remember_trouble(key, trouble)
+        waits = [steps.look_again, now + _TRIED_AGAIN_AFTER if trouble else None]
         news = [UpdateStatus(after)] if after["status"] != pod.get("status") else []
-        told = [*self._warnings.pop(key, ()), *wanted.events]
         told += happenings(situation, steps, wanted.troubles, after, now)
         return Outcome(
             [*wanted.writes, *news], told, requeue_at=min((at for at in waits if at is not None), default=None)
@@ -148,9 +150,12 @@ class LocalKubelet:
 
     def _wanted(self, situation: Situation, steps: Steps, reader: Reader) -> "_Wanted":
         """What is wanted of the machine, and why it cannot be where it cannot."""
-        wanted = _Wanted([_halted(halt) for halt in steps.halts], {}, [])
+        wanted = _Wanted([_halted(halt) for halt in steps.halts], {}, "")
         if steps.makes_sandbox:
-            self._add_sandbox(situation, reader, wanted)
+            try:
+                wanted.writes.append(Create(self._wishes.sandbox(situation, reader)))
+            except VolumeError as error:
+                return wanted._replace(fault=str(error))
         for start in steps.starts:
             wish = self._wishes.container(situation, start, reader)
             if isinstance(wish, Trouble):
@@ -159,24 +164,14 @@ class LocalKubelet:
                 wanted.writes.extend([*_outdated(start), Create(wish)])
         return wanted
 
-    def _add_sandbox(self, situation: Situation, reader: Reader, wanted: "_Wanted") -> None:
-        try:
-            wish = self._wishes.sandbox(situation, reader)
-        except VolumeError as error:
-            metadata = situation.pod["metadata"]
-            key = Key(scheme.POD, metadata["namespace"], metadata["name"])
-            wanted.events.append(EventRecord(key, "Warning", "FailedMount", str(error)))
-            return
-        wanted.writes.append(Create(wish))
-
     def _others(self, key: Key, reader: Reader) -> Sequence[Obj]:
         """The other pods that this node holds."""
         pods = [reader.get(other) for other in self._pods.on(self._node) if other != key]
         return [pod for pod in pods if pod is not None and not is_terminal(pod)]
 
-    def _remember_trouble(self, key: Key, has_trouble: bool) -> None:
-        if has_trouble:
-            self._troubled.setdefault(key.namespace, {})[key] = None
+    def _remember_trouble(self, key: Key, trouble: str) -> None:
+        if trouble:
+            self._troubled.setdefault(key.namespace, {})[key] = trouble
         elif key in self._troubled.get(key.namespace, ()):
             del self._troubled[key.namespace][key]
             if not self._troubled[key.namespace]:
@@ -189,7 +184,8 @@ class _Wanted(NamedTuple):
     writes: list[Write]
     #: Why containers cannot be started that should be, by name.
     troubles: dict[str, Trouble]
-    events: list[EventRecord]
+    #: Why the pod's volumes cannot be made; empty if they can.
+    fault: str
 
 
 def _halted(halt: Halt) -> Write:

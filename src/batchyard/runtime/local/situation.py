@@ -63,7 +63,8 @@ class Container(NamedTuple):
         """The number of its next run, also where those before are forgotten but for what the status says."""
         if self.last is not None:
             return self.last.attempt + 1
-        return int(self.told.get("restartCount", 0)) + 1 if self.told.get("containerID") else 0
+        has_run = self.told.get("containerID") or self.told.get("lastState")
+        return int(self.told.get("restartCount", 0)) + 1 if has_run else 0
 
 
 class Situation(NamedTuple):

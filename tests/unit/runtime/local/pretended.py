@@ -14,7 +14,6 @@ from batchyard.client.local import LocalClient
 from batchyard.controllers.runner import Runner
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, Delete, EventType, Listener, WatchEvent, Write
-from batchyard.ports.controller import Controller
 from batchyard.ports.machine import RUN, SANDBOX
 from batchyard.runtime.local.container_run import NodeSettings
 from batchyard.runtime.local.images import ImageRow
@@ -92,6 +91,10 @@ class PretendedMachine:
     def lose(self, name: str, uid: str = UID) -> None:
         """Let nobody know what became of a run."""
         self.end(name, 137, uid, reason="ContainerStatusUnknown", message="nobody knows")
+
+    def forget(self) -> None:
+        """Forget all, and tell nobody: its folders are lost."""
+        self._runs.clear()
 
     def alive(self) -> list[str]:
         """The names of the runs that run, or are about to."""
@@ -189,14 +192,13 @@ class PretendedMachine:
 class LocalStage(Stage):
     """A node with the kubelet of this machine; `scripts` are by container, or by `CONTAINER/N`; else it runs on."""
 
-    def __init__(self, *objects: Obj, others: Sequence[Controller] = (), **scripts: Script) -> None:
+    def __init__(self, *objects: Obj, **scripts: Script) -> None:
         self.kernel = VirtualKernel(make.NOW)
         self.scripts: dict[str, Script] = dict(scripts)
         self.objects = LocalClient(Store(), self.kernel)
         self.machine = PretendedMachine(self.kernel, self._script)
         self.client = BesideMachine(self.objects, self.machine)  # type: ignore[assignment]
         self.events = []
-        self._others = others
         self._run_platform()
         self.put(node(), *objects)
 
@@ -248,7 +250,7 @@ class LocalStage(Stage):
     def _run_platform(self) -> None:
         settings = NodeSettings([ImageRow("python:*", machine=True)])
         kubelet = LocalKubelet("node", Wishes("node", settings, lambda *_: "token"))
-        self.runner = Runner(self.kernel, self.client, [kubelet, *self._others], self._record)
+        self.runner = Runner(self.kernel, self.client, [kubelet], self._record)
 
 
 def node() -> Obj:

@@ -1,5 +1,7 @@
 """The kubelet of this machine: init containers, sidecars, and what probes say."""
 
+from typing import Any
+
 import pytest
 
 from batchyard.api import scheme
@@ -8,7 +10,7 @@ from unit.runtime.local.local_make import container
 from unit.runtime.local.pretended import LocalStage, Script, pod, sidecar
 
 FIRSTS = [container("a"), container("b")]
-STARTUP = {"startupProbe": {"exec": {"command": ["x"]}}}
+STARTUP: dict[str, Any] = {"startupProbe": {"exec": {"command": ["x"]}}}
 
 
 def test_init_containers_run_one_after_the_other() -> None:
@@ -94,7 +96,7 @@ def test_a_sidecar_that_is_down_does_not_hold_back_the_init_container_after_it()
 
 
 def test_who_fails_its_liveness_probe_starts_again_with_the_grace_of_the_probe() -> None:
-    probe = {"livenessProbe": {"exec": {"command": ["x"]}, "terminationGracePeriodSeconds": 7}}
+    probe: dict[str, Any] = {"livenessProbe": {"exec": {"command": ["x"]}, "terminationGracePeriodSeconds": 7}}
     stage = LocalStage(pod(container(**probe), restartPolicy="Always"), main=Script(stopping=3))
     stage.machine.says("main/0", failed={"probe": "liveness", "message": "no answer"})
     stage.run(2)
