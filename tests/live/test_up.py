@@ -103,7 +103,7 @@ def test_in_the_background_it_listens_until_it_is_told_to_end(
         events = client.lines(f"{CONFIG_MAPS}?watch=1")
         assert ask(running.url, "POST", CONFIG_MAPS, config_map("a"))[0] == 201
         assert next(events)["type"] == "ADDED"
-        down(tmp_path)
+        down(tmp_path, end_pods=False)
         assert list(events) == []
     assert f"{running.url} has ended, all is kept" in capsys.readouterr().err
     assert process_in(tmp_path) is None

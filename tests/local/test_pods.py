@@ -3,9 +3,12 @@
 import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from batchyard.cli.up import down
+from batchyard.live.left_running import LeftRunning
 from live.running import Running
 from local.node import PATIENCE, ended, local_platform, programs_of, script, wait_for
 
@@ -103,3 +106,19 @@ def test_what_runs_outlives_the_platform(tmp_path_factory: pytest.TempPathFactor
             assert (
                 again.kubectl("get", "pod", "long", "-o", "jsonpath={.status.containerStatuses[0].restartCount}") == "0"
             )
+
+
+def test_pods_end_with_their_platform_only_where_that_is_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with local_platform(tmp_path) as platform:
+        platform.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
+        platform.kubectl("create", "-f", "-", sent=script("long", "sleep 600"))
+        wait_for(platform, "long", "Running")
+        down(tmp_path, end_pods=False)
+        assert "1 pod of this machine still run: `batchyard up` takes them up again" in capsys.readouterr().err
+        assert LeftRunning(tmp_path).pods()
+        with local_platform(tmp_path) as again:
+            wait_for(again, "long", "Running")
+            down(tmp_path, end_pods=True)
+            assert LeftRunning(tmp_path).pods() == []

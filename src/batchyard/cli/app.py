@@ -314,11 +314,16 @@ def status(
 
 
 @app.command()
-def down(data_dir: _DataDir = _DATA_DIR) -> None:
+def down(
+    data_dir: _DataDir = _DATA_DIR,
+    end_pods: Annotated[
+        bool, typer.Option("--end-pods", help="End the pods of this machine too, which else go on.")
+    ] = False,
+) -> None:
     """Tell the platform of a data directory to end, and wait until it has."""
     from batchyard.cli.up import down as command  # noqa: PLC0415 - loads the platform
 
-    command(data_dir)
+    command(data_dir, end_pods=end_pods)
 
 
 @app.command()

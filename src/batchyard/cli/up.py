@@ -44,14 +44,33 @@ def up(wanted: Wanted, *, detach: bool) -> None:
     run(wanted.place, cluster, wanted.speed, partial(_tell_ready, wanted.place))
 
 
-def down(folder: Path) -> None:
-    """Tell a platform to end, and wait until it has."""
+def down(folder: Path, *, end_pods: bool) -> None:
+    """Tell a platform to end, and wait until it has; with `end_pods` its pods on this machine too."""
     running = process_of(folder)
     os.kill(running.pid, signal.SIGTERM)
     if not _has_ended(folder / JOURNAL):
         told = f"batchyard: {running.url}, pid {running.pid}, has not ended within {ENDED_WITHIN} s"
         output.fail(f"{told}; kill -9 {running.pid} ends it, and nothing that was answered is lost")
     output.tell(f"batchyard: {running.url} has ended, all is kept")
+    _see_to_pods(folder, end_pods=end_pods)
+
+
+def _see_to_pods(folder: Path, *, end_pods: bool) -> None:
+    """Tell which pods go on, or end them."""
+    from batchyard.live.left_running import GRACE, LeftRunning  # noqa: PLC0415 - only where a platform ends
+
+    left = LeftRunning(folder)
+    count = len(left.pods())
+    if not count:
+        return
+    pods = "1 pod" if count == 1 else f"{count} pods"
+    if not end_pods:
+        told = f"batchyard: {pods} of this machine still run: `batchyard up` takes them up again"
+        output.tell(f"{told}, batchyard down --end-pods --data-dir {folder} ends them")
+        return
+    output.tell(f"batchyard: ending {pods}, which may take {GRACE} s")
+    if not left.end():
+        output.fail(f"batchyard: pods still run; see {folder / 'node'}")
 
 
 def process_of(folder: Path) -> Process:

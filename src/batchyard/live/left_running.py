@@ -1,0 +1,66 @@
+"""The pods of this machine that go on when their platform has ended, and their end where that is wanted."""
+
+import os
+import select
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.live.clock import wall_clock
+from batchyard.live.local_node import FOLDER
+from batchyard.live.run_folders import RunFolders
+from batchyard.live.spawning import is_kept
+from batchyard.ports.machine import SANDBOX
+from batchyard.runtime.local.runs import EXITED
+
+#: What containers get to end that are ended with their platform. Source: the default of a pod's own grace period.
+GRACE: Final = 30  # seconds
+#: And what their keepers need besides.
+_MORE: Final = 10  # seconds
+
+
+class LeftRunning:
+    """What runs below a data directory, whether a platform looks after it or not."""
+
+    def __init__(self, data: Path) -> None:
+        self._node = data / FOLDER
+        self._folders = RunFolders(self._node) if self._node.is_dir() else None
+
+    def pods(self) -> Sequence[str]:
+        """The uids of the pods that run."""
+        return sorted({run["metadata"]["namespace"] for run in self._alive()})
+
+    def end(self) -> bool:
+        """End all, containers first; whether that came to be."""
+        for is_sandbox in (False, True):
+            keepers = [self._stop(run) for run in self._alive() if (key_of(run).name == SANDBOX) is is_sandbox]
+            for keeper in keepers:
+                select.select([keeper], [], [], GRACE + _MORE)
+                os.close(keeper)
+        return not self._alive()
+
+    def _alive(self) -> Sequence[Obj]:
+        if self._folders is None:
+            return []
+        return [
+            run
+            for run in self._folders.found()
+            if run["status"] and run["status"]["phase"] != EXITED and is_kept(self._path(key_of(run)))
+        ]
+
+    def _stop(self, run: Obj) -> int:
+        """Have a run end; what tells that its keeper has."""
+        assert self._folders is not None, "what is alive was found there"
+        grace = 0 if key_of(run).name == SANDBOX else GRACE
+        keeper = os.pidfd_open(run["status"]["keeper"])
+        self._folders.stop({**run, "stop": {"at": wall_clock(), "grace": grace, "why": "the platform ends"}})
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(keeper, signal.SIGTERM)
+        return keeper
+
+    def _path(self, key: Key) -> Path:
+        assert self._folders is not None, "keys are those of folders"
+        return self._node / self._folders.path(key)
