@@ -10,7 +10,7 @@ import msgspec
 
 from batchyard.api.decode import Decoded
 from batchyard.api.errors import InvalidObject
-from batchyard.api.meta import with_metadata
+from batchyard.api.meta import Obj, with_metadata
 from batchyard.apiserver.bodies import Body
 from batchyard.apiserver.options import IGNORE, STRICT, WriteOptions
 from batchyard.apiserver.paths import ResourcePath
@@ -29,10 +29,12 @@ class Sent(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def decoded(body: Body, path: ResourcePath, options: WriteOptions, *, is_patched: bool = False) -> Sent:
-    """The object of a body; Refused where it is none of the kind at that path."""
-    sent = with_kind(body.value, path)
-    found, unknown = _decoded(sent, path)
+def decoded(body: Body, path: ResourcePath, options: WriteOptions, patched_from: Obj | None = None) -> Sent:
+    """The object of a body, or of a patch of one that is stored; Refused where it is none of the kind at that path."""
+    sent, is_patched = with_kind(body.value, path), patched_from is not None
+    # What is shown in another version than the storage's lacks what conversion would find missing.
+    is_as_stored = path.version == path.info.storage_version
+    found, unknown = _decoded(sent, path, patched_from if is_as_stored else None)
     told = None if found.obj is not None else path.resource.misfit(sent)
     if told is not None:
         raise _unreadable(sent, told, is_patched=is_patched)
@@ -64,13 +66,13 @@ def name_of(sent: Mapping[str, Any]) -> str:
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
-def _decoded(sent: Mapping[str, Any], path: ResourcePath) -> tuple[Decoded, Sequence[str]]:
+def _decoded(sent: Mapping[str, Any], path: ResourcePath, sound: Obj | None) -> tuple[Decoded, Sequence[str]]:
     """The object with no fields but those of its kind, and what strict decoding says of the others."""
     resource, namespace = path.resource, path.namespace or "default"
     if resource.drops_unknown:
         known = pruned(sent, resource.shape(path.version))
         return resource.strategy.decode(known.value, namespace), known.faults
-    found = resource.strategy.decode(sent, namespace)
+    found = resource.strategy.decode(sent, namespace, sound)
     if found.obj is not None or not any(fault.problem == "unknown field" for fault in found.faults):
         return found, ()
     known = pruned(sent, resource.shape(path.version))

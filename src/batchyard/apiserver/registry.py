@@ -87,8 +87,9 @@ class Registry:
         if content_type == APPLY:
             return self._apply(read_yaml(request.body), path, options)
         body, stored = read_json(request.body), self._found(path)
-        wanted = patched(_shown(stored, path), content_type, body.value, path.resource.shape(path.version))
-        sent = decoded(Body(wanted, body.faults), path, options, is_patched=True)
+        shown = _shown(stored, path)
+        wanted = patched(shown, content_type, body.value, path.resource.shape(path.version))
+        sent = decoded(Body(wanted, body.faults), path, options, patched_from=shown)
         return self._replaced(sent, stored, path, options)
 
     def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> Response:

@@ -4,7 +4,7 @@ Only the few that are MicroTime in Kubernetes keep their fraction. What a client
 what is stored, so that nothing becomes coarser by being read and written. Source: apimachinery's metav1.Time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from operator import is_
 from typing import Any, Final, TypeAlias
@@ -39,35 +39,20 @@ def in_whole_seconds(obj: dict[str, Any], places: Places) -> dict[str, Any]:
 
 
 class Remembered:
-    """The same for objects that are shown again and again: what was shown is remembered while there is room.
-
-    So are their parts: objects never change, and the next state of one has most parts of the last.
-    """
+    """The same for objects that are shown again and again: what was shown is remembered while there is room."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Places, Any]] = {}
+        self._known: dict[int, tuple[Any, Places, dict[str, Any]]] = {}
 
     def in_whole_seconds(self, obj: dict[str, Any], places: Places) -> dict[str, Any]:
         """An object with the times at these places in whole seconds; itself where they are."""
-        shown: dict[str, Any] = self._shown(obj, places, self._of_parts)
-        return shown
-
-    def _of_parts(self, obj: dict[str, Any], places: Places) -> dict[str, Any]:
-        changed = {}
-        for field, within in places.items():
-            part = obj.get(field)
-            if part and (shown := self._shown(part, within, _cut)) is not part:
-                changed[field] = shown
-        return {**obj, **changed} if changed else obj
-
-    def _shown(self, value: Any, places: Places, cut: Callable[[Any, Places], Any]) -> Any:
-        known = self._known.get(id(value))
-        if known is not None and known[0] is value and known[1] is places:
+        known = self._known.get(id(obj))
+        if known is not None and known[0] is obj and known[1] is places:
             return known[2]
-        shown = cut(value, places)
+        shown: dict[str, Any] = _cut(obj, places)
         if len(self._known) >= _REMEMBERED_MAX:
             self._known.clear()
-        self._known[id(value)] = value, places, shown  # with the value, so that no other has its identity
+        self._known[id(obj)] = obj, places, shown  # with the object, so that no other has its identity
         return shown
 
 

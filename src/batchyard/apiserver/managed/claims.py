@@ -113,7 +113,7 @@ class Claim:
     def entry(self) -> dict[str, Any]:
         """As `managedFields` has it."""
         entry: dict[str, Any] = {"manager": self.name, "operation": self.operation, "apiVersion": self.api_version}
-        written = to_fields_v1(self.fields) if self.written is None else self.written
+        written = _as_written(self.fields) if self.written is None else self.written
         entry |= {"time": self.time, "fieldsType": "FieldsV1", "fieldsV1": written}
         return entry | ({"subresource": self.subresource} if self.subresource else {})
 
@@ -138,7 +138,7 @@ def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
     """`managedFields` of a new object, in the version of the author."""
     metadata = all_fields_of(_unmanaged(new)["metadata"], shape.below("metadata"))
     about = difference({"f:metadata": metadata}, _NOBODYS)
-    fields = {step: to_fields_v1(within) for step, within in about.items()}
+    fields = {step: _as_written(within) for step, within in about.items()}
     for name, value in new.items():
         if name not in ("apiVersion", "kind", "metadata"):
             is_always_there = name in ("spec", "status")
@@ -153,6 +153,16 @@ def _fields_v1_of(encoded: bytes, shape: Shape, *, is_marked: bool) -> dict[str,
     """The fields of a new part of an object; many objects are alike but for their metadata, and share them."""
     fields = all_fields_of(marshal.loads(encoded), shape)  # noqa: S302 - it was just written, by us
     return to_fields_v1(fields if is_marked or fields == LEAF else difference(fields, LEAF))
+
+
+def _as_written(fields: FieldSet) -> dict[str, Any]:
+    """A set as `fieldsV1` writes it; those of many objects are alike, and share it."""
+    return _written_of(marshal.dumps({**fields}, _MARSHAL_WITHOUT_REFERENCES))
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def _written_of(encoded: bytes) -> dict[str, Any]:
+    return to_fields_v1(marshal.loads(encoded))  # noqa: S302 - it was just written, by us
 
 
 def updated(old: Obj, new: Obj, entries: Sequence[Entry], author: Author, versions: Versions) -> list[dict[str, Any]]:
