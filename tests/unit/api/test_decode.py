@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+import make
 from batchyard.api.decode import decode
 from batchyard.api.meta import Obj
 from edits import GONE, edited
@@ -141,3 +142,36 @@ def test_what_only_the_storage_version_refuses_is_told() -> None:
 def test_an_empty_namespace_is_none() -> None:
     assert "namespace" not in held(edited(OLD_QUEUE, {"metadata.namespace": ""}))["metadata"]
     assert held(edited(TASK, {"metadata.namespace": ""}))["metadata"]["namespace"] == "default"
+
+
+WORKLOAD: dict[str, Any] = {
+    "apiVersion": f"{KUEUE}/v1beta2",
+    "kind": "Workload",
+    "metadata": {"name": "w", "namespace": "default"},
+    "spec": {"podSets": [{"name": "a", "count": 1, "template": {"spec": {"containers": [{"name": "c"}]}}}]},
+}
+BAD = {"spec.podSets": "none", "metadata.name": "Not a name"}
+
+
+def test_what_is_the_very_same_in_a_sound_object_is_not_looked_at_again() -> None:
+    bad = edited(WORKLOAD, BAD)
+    status = {"conditions": [make.condition("Finished")]}
+    assert decode({**bad, "status": status}, sound=bad).obj == {**bad, "status": status}
+
+
+@pytest.mark.parametrize("field", BAD)
+def test_all_else_is(field: str) -> None:
+    bad, part = edited(WORKLOAD, {field: BAD[field]}), field.partition(".")[0]
+    assert decode({**bad, part: {**bad[part]}}, sound=bad).obj is None
+
+
+def test_of_a_status_alone_its_own_rules_are_kept() -> None:
+    sound = held(WORKLOAD)
+    reserved = {**sound, "status": {"conditions": [make.condition("QuotaReserved")]}}
+    told_of = [fault.path for fault in decode(reserved, sound=sound).faults]
+    assert told_of == [fault.path for fault in decode(reserved).faults] == ["status.admission"]
+
+
+def test_what_must_be_said_is_missed_beside_what_is_known() -> None:
+    sound = held(TASK)
+    assert decode({field: sound[field] for field in ("apiVersion", "kind", "spec")}, sound=sound).obj is None
