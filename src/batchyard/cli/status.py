@@ -96,6 +96,10 @@ def _of_this_machine(local: Mapping[str, Any]) -> dict[str, str]:
     }
     had = ", ".join(way for way, is_had in ways.items() if is_had)
     rows = {"this machine": f"node {local['node']}, {local['pods']} pods run", "isolation": had or "none"}
+    for number, gpu in enumerate(local["gpus"]):
+        used = f", {gpu['busyPercent']} % busy, {gpu['celsius']} °C" if "busyPercent" in gpu else ""
+        memory = f"{gpu.get('usedBytes', 0) >> 20} of {gpu['memoryBytes'] >> 20} MiB"
+        rows[f"GPU {number}"] = f"{gpu['model']} {gpu['uuid']}, {memory}{used}, {gpu['pod'] or 'free'}"
     for row in local["missing"]:
         rows[f"no {row['what']}"] = f"{row['means']}; {row['remedy']}"
     return rows

@@ -4,32 +4,35 @@ import os
 import platform
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from batchyard.api import quantity
 from batchyard.apiserver.discovery import VERSION
+from batchyard.runtime.local.devices import GPU, Gpu
 from batchyard.runtime.local.node import Facts
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _VERSION: Final = VERSION["gitVersion"]
 _KIB: Final = 1024
+_MIB: Final = 1024 * _KIB
 #: What is kept for the platform and the machine's own programs where nobody says how much.
 _RESERVED: Final = {"memory": "256Mi"}
 
 
-def facts_of(local: Mapping[str, Any], folder: Path) -> Facts:
+def facts_of(local: Mapping[str, Any], folder: Path, gpus: Sequence[Gpu]) -> Facts:
     """What this machine has to give, its data being in that folder, as `spec.local` of the Cluster wants it told."""
     name = local.get("name") or socket.gethostname().lower()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     own = {"hostname": name, "arch": architecture, "os": "linux"}
-    labels = {f"kubernetes.io/{key}": value for key, value in own.items()}
+    labels = {f"kubernetes.io/{key}": value for key, value in own.items()} | _gpu_labels(gpus)
     capacity = {
         "cpu": str(len(os.sched_getaffinity(0))),
         "ephemeral-storage": f"{shutil.disk_usage(folder).total // _KIB}Ki",
         "memory": f"{_memory() // _KIB}Ki",
         "pods": str(local.get("pods", 110)),
+        **({GPU: str(len(gpus))} if gpus else {}),
     }
     reserved = {**_RESERVED, **(local.get("reserved") or {})}
     return Facts(
@@ -41,6 +44,15 @@ def facts_of(local: Mapping[str, Any], folder: Path) -> Facts:
         {**labels, **(local.get("labels") or {})},
         local.get("taints") or (),
     )
+
+
+def _gpu_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """What NVIDIA's feature discovery says of a node with GPUs of one model."""
+    if not gpus:
+        return {}
+    product = gpus[0].model.replace(" ", "-")
+    megabytes = gpus[0].memory_bytes // _MIB
+    return {f"{GPU}.count": str(len(gpus)), f"{GPU}.product": product, f"{GPU}.memory": str(megabytes)}
 
 
 def _less(amount: str, reserved: str | None) -> str:

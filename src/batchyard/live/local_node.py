@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from batchyard.api.meta import Obj
 from batchyard.live.facts import facts_of
+from batchyard.live.gpus import Gpus
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.local_containers import LocalContainers
 from batchyard.live.local_machine import LocalMachine
@@ -15,9 +16,10 @@ from batchyard.live.name_server import NameServer
 from batchyard.live.pods_network import PodsNetwork
 from batchyard.ports.client import Reader
 from batchyard.ports.controller import Controller
+from batchyard.runtime.local.devices import Gpu
 from batchyard.runtime.local.kubelet import LocalKubelet
 from batchyard.runtime.local.node import LocalNode
-from batchyard.runtime.local.runs import EXITED
+from batchyard.runtime.local.runs import EXITED, run_of
 from batchyard.runtime.local.volumes import Token
 from batchyard.runtime.local.wishes import Wishes, settings_of
 
@@ -36,11 +38,12 @@ class LocalNodeParts:
         self, local: Mapping[str, Any], folder: Path, kernel: LiveKernel, objects: Reader, token: Token
     ) -> None:
         loop = asyncio.get_running_loop()
-        facts, settings = facts_of(local, folder), settings_of(local)
+        self._gpus = Gpus()
+        facts, settings = facts_of(local, folder, self._gpus.found), settings_of(local)
         self.name = facts.name
         self.machine = LocalMachine(folder / FOLDER, kernel, loop)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop)
-        wishes = Wishes(facts.name, settings, token)
+        wishes = Wishes(facts.name, settings, token, self._gpus.found)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, wishes), LocalNode(facts))
         for row in self.machine.features.get("missing") or ():
             _LOG.warning("%s is missing: %s; %s", row["what"], row["means"], row["remedy"])
@@ -62,6 +65,21 @@ class LocalNodeParts:
                 "userNamespace": bool(features.get("userNamespaces")),
             },
             "missing": features.get("missing") or [],
+            "gpus": [self._told_of(gpu) for gpu in self._gpus.found],
+        }
+
+    def _told_of(self, gpu: Gpu) -> Mapping[str, Any]:
+        """A GPU: what it is, how busy, and whose."""
+        use = self._gpus.use(gpu)
+        of_pods = [run["spec"] for run in self.machine.runs() if "gpus" in run["spec"] and run_of(run).is_alive]
+        holders = [spec["pod"] for spec in of_pods if any(gpu.number in given for given in spec["gpus"].values())]
+        return {
+            "uuid": gpu.uuid,
+            "model": gpu.model,
+            "memoryBytes": gpu.memory_bytes,
+            **({} if use is None else {"usedBytes": use.memory_bytes, "busyPercent": use.busy_percent}),
+            **({} if use is None else {"celsius": use.celsius}),
+            "pod": f"{holders[0]['namespace']}/{holders[0]['name']}" if holders else None,
         }
 
     def close(self) -> None:

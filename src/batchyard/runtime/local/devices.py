@@ -5,9 +5,9 @@ numbers that are free are taken. Sources: pkg/kubelet/cm/devicemanager/manager.g
 NVIDIA's device plugin for what a GPU's container has.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import quantity
 from batchyard.api.meta import Obj
@@ -18,8 +18,17 @@ Allocation: TypeAlias = Mapping[str, Sequence[int]]
 """The numbers of the devices of one pod's containers, by name."""
 
 GPU: Final = "nvidia.com/gpu"
-#: What all GPUs of a machine share.
-_CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+
+
+class Gpu(NamedTuple):
+    """A GPU of the machine."""
+
+    number: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    #: The files that programs need to use it.
+    paths: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +68,17 @@ def allocation_of(pod: Obj, resource: str, numbers: Sequence[int], held: Mapping
     return found
 
 
-def gpu_devices(numbers: Sequence[int], existing: Collection[str], *, is_isolated: bool) -> Devices:
-    """What a container with these GPUs is given, none included.
+def gpu_devices(gpus: Sequence[Gpu]) -> Devices:
+    """What a container with these GPUs is given on a machine that has some; none included.
 
-    `existing` are paths that the machine has. Where a container sees all devices of the machine (not `is_isolated`) a
-    variable keeps programs to its own ones.
+    The variables name GPUs by what they are and not by their place, which is another where a container sees its own
+    ones alone.
     """
-    listed = ",".join(map(str, numbers))
-    variables = {} if is_isolated else {"CUDA_VISIBLE_DEVICES": listed}
-    if not numbers:
-        return Devices((), variables)
-    paths = [*(f"/dev/nvidia{number}" for number in numbers), *(path for path in _CONTROL if path in existing)]
-    return Devices(paths, {"NVIDIA_VISIBLE_DEVICES": listed, **variables})
+    if not gpus:
+        return Devices((), {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"})
+    listed = ",".join(gpu.uuid for gpu in gpus)
+    paths = dict.fromkeys(path for gpu in gpus for path in gpu.paths)
+    return Devices(list(paths), {"CUDA_VISIBLE_DEVICES": listed, "NVIDIA_VISIBLE_DEVICES": listed})
 
 
 def _wanted(container: Mapping[str, Any], resource: str) -> int:

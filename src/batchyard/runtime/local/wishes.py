@@ -7,30 +7,42 @@ from batchyard.api import quantity
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import NODE
 from batchyard.ports.client import Reader
-from batchyard.runtime.local.admission import Refusal, find_refusal
+from batchyard.ports.machine import RUN
+from batchyard.runtime.local.admission import Refusal, allocate, find_refusal
 from batchyard.runtime.local.container_run import Given, NodeSettings, container_run
 from batchyard.runtime.local.container_status import Trouble
+from batchyard.runtime.local.devices import GPU, Allocation, Devices, Gpu, gpu_devices
 from batchyard.runtime.local.errors import ContainerError, InputError, VolumeError
 from batchyard.runtime.local.hostname import hostname_of
 from batchyard.runtime.local.images import image_row
 from batchyard.runtime.local.next_steps import Start
-from batchyard.runtime.local.runs import run_wish, sandbox_wish
+from batchyard.runtime.local.runs import Run, run_of, run_wish, sandbox_wish
 from batchyard.runtime.local.situation import Situation
 from batchyard.runtime.local.volumes import Sources, Token, memory_volumes, outlines, volume_plans
 
 
 class Wishes:
-    """See the module. `token` gives tokens of ServiceAccounts."""
+    """See the module. `token` gives tokens of ServiceAccounts, `gpus` are those of the machine."""
 
-    def __init__(self, node: str, settings: NodeSettings, token: Token) -> None:
+    def __init__(self, node: str, settings: NodeSettings, token: Token, gpus: Sequence[Gpu] = ()) -> None:
         self._node = Key(NODE, "", node)
         self._settings = settings
         self._token = token
+        self._gpus = {gpu.number: gpu for gpu in gpus}
 
     def refusal(self, pod: Obj, others: Sequence[Obj], reader: Reader) -> Refusal | None:
         """Why this node does not take a pod; None if it does, or it is not known yet what it has."""
         node = reader.get(self._node)
-        return None if node is None or "status" not in node else find_refusal(pod, node, others)
+        if node is None or "status" not in node:
+            return None
+        given = self._allocated(pod, reader)
+        return given if isinstance(given, Refusal) else find_refusal(pod, node, others)
+
+    def _allocated(self, pod: Obj, reader: Reader) -> Allocation | Refusal:
+        """The GPUs of a pod's containers; those of others are told by their sandboxes."""
+        sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and run_of(run).is_alive]
+        held = {run["metadata"]["namespace"]: run["spec"]["gpus"] for run in sandboxes}
+        return allocate(pod, GPU, list(self._gpus), held)
 
     def sandbox(self, situation: Situation, reader: Reader) -> Obj:
         """The sandbox of a pod, in place of the one that was; VolumeError where one of its volumes cannot be made."""
@@ -41,6 +53,9 @@ class Wishes:
             names = hostname_of(pod, domain)
         except InputError as error:
             raise VolumeError("", str(error)) from error
+        gpus = self._allocated(pod, reader) if self._gpus else {}
+        if isinstance(gpus, Refusal):
+            raise VolumeError("", gpus.message)
         searches = [f"{metadata['namespace']}.svc.{domain}", f"svc.{domain}", domain]
         spec = {
             "kind": "sandbox",
@@ -51,6 +66,7 @@ class Wishes:
             "searches": searches if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
             "hostAliases": pod["spec"].get("hostAliases") or [],
             "tmpfs": memory_volumes(plans),
+            **({"gpus": gpus} if gpus else {}),
         }
         return sandbox_wish(pod, spec, plans)
 
@@ -60,12 +76,18 @@ class Wishes:
         assert sandbox is not None, "containers are started in a sandbox"
         try:
             plans = outlines(pod)
-            given = Given([sandbox.address] if sandbox.address else [], plans)
+            devices = {start.container.name: self._devices(sandbox, start.container.name)} if self._gpus else {}
+            given = Given([sandbox.address] if sandbox.address else [], plans, devices)
             run = container_run(pod, start.container.spec, start.attempt, given, self._settings, reader)
         except ContainerError as error:
             return Trouble(error.reason, error.message)
         spec = {**run.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
         return run_wish(pod, spec, run.mounts, plans)
+
+    def _devices(self, sandbox: Run, container: str) -> Devices:
+        """The GPUs that a container has."""
+        numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
+        return gpu_devices([self._gpus[number] for number in numbers if number in self._gpus])
 
 
 def settings_of(local: Mapping[str, Any]) -> NodeSettings:

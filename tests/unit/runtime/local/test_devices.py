@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchyard.runtime.local.devices import GPU, Devices, allocation_of, gpu_devices
+from batchyard.runtime.local.devices import GPU, Devices, Gpu, allocation_of, gpu_devices
 from batchyard.runtime.local.errors import InputError
 from unit.runtime.local.local_make import container, pod
 
@@ -77,14 +77,17 @@ def test_no_device_is_anothers_and_what_runs_together_shares_none(
     assert allocation_of(of, GPU, range(8), {**held, "uid-pod": found}) == found
 
 
-def test_a_gpu_is_a_file_and_what_all_of_them_share() -> None:
-    existing = ["/dev/nvidiactl", "/dev/nvidia-uvm"]
-    assert gpu_devices([2, 0], existing, is_isolated=True) == Devices(
-        ["/dev/nvidia2", "/dev/nvidia0", *existing], {"NVIDIA_VISIBLE_DEVICES": "2,0"}
+GPUS = [Gpu(n, f"GPU-{n}", "NVIDIA L4", 24 << 30, [f"/dev/nvidia{n}", "/dev/nvidiactl"]) for n in range(3)]
+
+
+def test_a_container_has_the_files_of_its_gpus_and_their_names() -> None:
+    listed = "GPU-2,GPU-0"
+    assert gpu_devices([GPUS[2], GPUS[0]]) == Devices(
+        ["/dev/nvidia2", "/dev/nvidiactl", "/dev/nvidia0"],
+        {"CUDA_VISIBLE_DEVICES": listed, "NVIDIA_VISIBLE_DEVICES": listed},
     )
 
 
-def test_who_sees_all_devices_is_told_which_are_its() -> None:
-    assert gpu_devices([1], [], is_isolated=False).variables["CUDA_VISIBLE_DEVICES"] == "1"
-    assert gpu_devices([], ["/dev/nvidiactl"], is_isolated=False) == Devices((), {"CUDA_VISIBLE_DEVICES": ""})
-    assert gpu_devices([], ["/dev/nvidiactl"], is_isolated=True) == Devices()
+def test_who_asks_for_no_gpu_sees_none() -> None:
+    assert gpu_devices([]).paths == ()
+    assert gpu_devices([]).variables["CUDA_VISIBLE_DEVICES"] == ""
