@@ -24,14 +24,20 @@ class Request(NamedTuple):
     user: User = ANONYMOUS
     #: The address it came from.
     source: str = ""
+    #: All that its query says, in order.
+    said: tuple[tuple[str, str], ...] = ()
 
     def made_by(self, user: User) -> "Request":
         """The request as that of another user."""
-        return Request(self.method, self.path, self.query, self.headers, self.body, user, self.source)
+        return Request(self.method, self.path, self.query, self.headers, self.body, user, self.source, self.said)
 
     def saying(self, body: bytes) -> "Request":
         """The request with its body."""
-        return Request(self.method, self.path, self.query, self.headers, body, self.user, self.source)
+        return Request(self.method, self.path, self.query, self.headers, body, self.user, self.source, self.said)
+
+    def all_of(self, name: str) -> list[str]:
+        """All values of a query parameter that may be given several times."""
+        return [value for key, value in self.said if key == name]
 
     def flag(self, name: str) -> bool:
         """Whether a query parameter says true, as Go's strconv.ParseBool reads it."""

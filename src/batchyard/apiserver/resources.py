@@ -70,6 +70,8 @@ class Answer(NamedTuple):
     methods: Mapping[str, Callable[[Request, str, str], Reply]]
     #: Whether more of a path may follow.
     takes_path: bool = False
+    #: A verb that is needed besides that of the method.
+    needs: str = ""
 
     @property
     def verbs(self) -> list[str]:

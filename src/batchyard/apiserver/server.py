@@ -77,6 +77,8 @@ class ApiServer:
         if path.answer is not None:
             if request.method not in path.answer.methods:
                 raise method_not_allowed()
+            if path.answer.needs:
+                self._access.check(request, path, path.answer.needs)
             return path.answer.methods[request.method](request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
             return NO_SUCH_PATH

@@ -1,9 +1,11 @@
 """Answers that go on: what the wire needs to know of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from batchyard.apiserver.request import Response
+from batchyard.ports.containers import ByteStream, Ending, ProcessSession, Streams, Talker
 
 
 class Ongoing(Protocol):
@@ -31,4 +33,37 @@ class Ongoing(Protocol):
         """Tell what waits, and no more."""
 
 
-Reply: TypeAlias = Response | Ongoing
+@dataclass(frozen=True, eq=False, slots=True)
+class Upgrade:
+    """What a connection is to be from now on."""
+
+    #: `websocket` or `SPDY/3.1`, and what is spoken over it.
+    to: str
+    protocol: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Command:
+    """An answer that is a conversation with a process."""
+
+    upgrade: Upgrade
+    streams: Streams
+    open: Callable[[Talker], ProcessSession]
+    #: The Status that tells how it ended.
+    status: Callable[[Ending], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Forwarding:
+    """An answer that is conversations with ports of a pod."""
+
+    upgrade: Upgrade
+    #: The ports that the request names, where its protocol wants that.
+    ports: Sequence[int]
+    connect: Callable[[int, Talker], ByteStream]
+    #: Why there is none with a port, in the words for whoever wants it.
+    failure: Callable[[int, Ending], str]
+
+
+Conversation: TypeAlias = Command | Forwarding
+Reply: TypeAlias = Response | Ongoing | Conversation

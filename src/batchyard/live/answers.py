@@ -9,7 +9,7 @@ import msgspec
 
 from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.server import ApiServer
-from batchyard.apiserver.streams import Ongoing, Reply
+from batchyard.apiserver.streams import Conversation, Ongoing, Reply
 from batchyard.live.durability import GroupCommit
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.overload import Load
@@ -35,7 +35,7 @@ class Answers:
         self._revision = revision
         self._load = Load()
         #: Whose each watch is.
-        self._watching: dict[Ongoing, str] = {}
+        self._watching: dict[Ongoing | Conversation, str] = {}
         self._defects = 0
 
     def known(self, request: Request) -> Request:
@@ -52,10 +52,11 @@ class Answers:
         else:
             self._kernel.post(partial(self._work, request, partial(self._settle, user, answered)))
 
-    def leave(self, ongoing: Ongoing) -> None:
+    def leave(self, ongoing: Ongoing | Conversation) -> None:
         """An answer has nobody any more who listens."""
-        self._commit.leave(ongoing)
-        ongoing.end()
+        if not isinstance(ongoing, Conversation):
+            self._commit.leave(ongoing)
+            ongoing.end()
         user = self._watching.pop(ongoing, None)
         if user is not None:
             self._load.end_watch(user)

@@ -14,13 +14,13 @@ class Deadline:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._awaited: tuple[str, int] | None = None
-        self._late: Callable[[], None] = _nothing
+        self._late: Callable[[], object] = _nothing
         #: By the loop's clock: when what is awaited is late, and when the timer rings.
         self._due = 0.0
         self._rings = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def wait(self, awaited: tuple[str, int], within: float, late: Callable[[], None]) -> None:
+    def wait(self, awaited: tuple[str, int], within: float, late: Callable[[], object]) -> None:
         """Await something, the so-manieth of its kind; it has no more time because it is awaited again."""
         if awaited == self._awaited:
             return

@@ -8,18 +8,21 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
 from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User, of_certificate
 from batchyard.apiserver.request import Refused, Request, Response
-from batchyard.apiserver.streams import Ongoing, Reply
+from batchyard.apiserver.streams import Conversation, Ongoing, Reply
 from batchyard.live.answers import Answers, encoded
 from batchyard.live.connections import Connections
+from batchyard.live.conversations import converse, switched
 from batchyard.live.deadline import Deadline
 from batchyard.live.requests import Requests, Whole
 from batchyard.live.streams import Stream
 from batchyard.live.tls import Peer, peer_of
+from batchyard.live.upgraded import UpgradedConnection
 
 #: Whoever comes over a wire without TLS, which only the owner may open.
 OWNER: Final = of_certificate("admin", (MASTERS,))
@@ -125,7 +128,7 @@ class HttpConnection(asyncio.Protocol):
         """The request with the user who makes it; Refused where nobody is known."""
         if not self._is_secure:
             _check_local(request)
-        return self._answers.known(request.made_by(self._user()))
+        return self._answers.known(request.made_by(_user(self.peer) if self._is_secure else OWNER))
 
     def take(self, whole: Whole) -> None:
         """Answer a request when its turn comes."""
@@ -202,6 +205,9 @@ class HttpConnection(asyncio.Protocol):
             return
         whole = self._answering
         assert whole is not None, "an answer is one to a request"
+        if isinstance(answer, Conversation):
+            self._hand_over(answer, whole)
+            return
         if not isinstance(answer, Response):
             self._begin(answer, whole)
             return
@@ -228,6 +234,15 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(_head(begun, self._connections.date(), framing, is_last=is_last))
         self._stream = Stream(ongoing, whole.request, self, self._loop)
         self._stream.tell()
+
+    def _hand_over(self, answer: Conversation, whole: Whole) -> None:
+        """HTTP loses its connection to what is spoken on it from now on."""
+        self._pause(paused=False)
+        transport, rest, connections = self._transport, self._requests.rest, self._connections
+        self.connection_lost(None)
+        transport.write(switched(answer, whole.request, connections.date()))
+        upgraded = UpgradedConnection(transport, connections, self.peer)
+        converse(answer, upgraded, rest, partial(self._answers.leave, answer))
 
     def _release(self) -> None:
         """Hold no bodies any more."""
@@ -260,13 +275,6 @@ class HttpConnection(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
-    def _user(self) -> User:
-        if not self._is_secure:
-            return OWNER
-        return ANONYMOUS if self.peer is None else self.peer.now()
-
-    # --- time ---
-
     def _wait(self) -> None:
         """Wait for what is to come next, as long as it may take."""
         requests, deadline, transport = self._requests, self._deadline, self._transport
@@ -278,18 +286,13 @@ class HttpConnection(asyncio.Protocol):
         elif not self.takes:
             deadline.wait(("taken", number), TAKEN_WITHIN, transport.abort)
         elif requests.is_in_body:
-            deadline.wait(("body", number), BODY_WITHIN, self._late)
+            deadline.wait(("body", number), BODY_WITHIN, lambda: requests.end_late(_LATE) or transport.abort())
         elif requests.is_in_head or not number:
             deadline.wait(("head", number), HEAD_WITHIN, transport.abort)
         elif not self._is_busy:
             deadline.wait(("idle", number), IDLE_WITHIN, self.end)
         else:
             deadline.stop()
-
-    def _late(self) -> None:
-        """A body did not come in its time."""
-        if not self._requests.end_late(_LATE):
-            self._transport.abort()
 
 
 class _Gone:
@@ -316,6 +319,10 @@ def _head(response: Response, date: bytes, framing: bytes, *, is_last: bool) -> 
         lines.append(b"\r\nconnection: close")
     lines.append(b"\r\n\r\n")
     return b"".join(lines)
+
+
+def _user(peer: Peer | None) -> User:
+    return ANONYMOUS if peer is None else peer.now()
 
 
 def _quoted(warnings: Sequence[str]) -> Iterator[str]:

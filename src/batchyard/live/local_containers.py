@@ -12,11 +12,21 @@ from typing import BinaryIO, Final, NamedTuple
 
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
+from batchyard.live.local_sessions import LocalCommand, NoSession
 from batchyard.live.run_folders import RunFolders
 from batchyard.ports.client import WatchEvent
-from batchyard.ports.containers import ContainerLog, Containers, LogLine, Usage
+from batchyard.ports.containers import (
+    ByteStream,
+    ContainerLog,
+    Containers,
+    LogLine,
+    ProcessSession,
+    Streams,
+    Talker,
+    Usage,
+)
 from batchyard.ports.machine import RUN, Machine
-from batchyard.runtime.local.runs import EXITED, run_of
+from batchyard.runtime.local.runs import EXITED, RUNNING, Run, key_of_run, run_of
 
 #: How often a log that somebody follows is looked at.
 _LOOKS_EVERY: Final = 0.1  # seconds
@@ -49,8 +59,25 @@ class LocalContainers:
         return {}
 
     def why_no_process(self, pod: Obj) -> str:
-        """Why nobody can get at a process of the pod."""
-        return f"pod {pod['metadata']['name']}: this platform cannot get at its processes yet"
+        """Somebody can."""
+        return ""
+
+    def execute(
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
+    ) -> ProcessSession:
+        """One more process in a container."""
+        run = self._running(pod, container)
+        if run is None:
+            return NoSession(self._loop, talker, _not_found(container))
+        return LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, talker)
+
+    def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
+        """The process of a container, from now on."""
+        raise NotImplementedError
+
+    def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
+        """Who listens at a port of the pod."""
+        raise NotImplementedError
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """No change of an object is one of a log."""
@@ -60,6 +87,11 @@ class LocalContainers:
         self._is_ending = True
         for log in list(self._open):
             log.close()
+
+    def _running(self, pod: Obj, container: str) -> Run | None:
+        """The run of a container that is running."""
+        runs = [run_of(run) for run in self._machine.runs(pod["metadata"]["uid"])]
+        return next((run for run in runs if run.container == container and run.phase == RUNNING), None)
 
     def _is_over(self, key: Key) -> bool:
         run = self._machine.run(key)
@@ -234,6 +266,11 @@ def _nobody() -> None:
     pass
 
 
+def _not_found(container: str) -> str:
+    """What an API server says for a kubelet that finds no such container running."""
+    return f'unable to upgrade connection: container not found ("{container}")'
+
+
 class BothContainers:
     """The containers of pods that are simulated, and of those that are processes of this machine."""
 
@@ -253,6 +290,20 @@ class BothContainers:
     def why_no_process(self, pod: Obj) -> str:
         """Why nobody can get at a process of the pod."""
         return self._of(pod).why_no_process(pod)
+
+    def execute(
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
+    ) -> ProcessSession:
+        """One more process in a container."""
+        return self._of(pod).execute(pod, container, command, streams, talker)
+
+    def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
+        """The process of a container, from now on."""
+        return self._of(pod).attach(pod, container, streams, talker)
+
+    def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
+        """Who listens at a port of the pod."""
+        return self._of(pod).connect(pod, port, talker)
 
     def _of(self, pod: Obj) -> Containers:
         return self._local if pod["spec"].get("nodeName") == self._node else self._simulated

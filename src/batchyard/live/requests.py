@@ -60,6 +60,9 @@ class Requests:
         self.is_in_body = False
         #: Whether nothing more is read.
         self.is_over = False
+        #: What follows on a request to speak another protocol.
+        self.rest = b""
+        self._is_upgrade = False
         #: How many have begun.
         self.number = 0
 
@@ -71,13 +74,15 @@ class Requests:
     def feed(self, data: bytes) -> None:
         """Something came; of a head that does not end no more is taken than fits."""
         if self.is_over:
+            self._keep_rest(data)
             return
         if not self.is_in_body:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self.is_over = True  # what follows is of a protocol that nobody speaks here
+        except httptools.HttpParserUpgrade as upgrade:
+            self.is_over = self._is_upgrade = True
+            self._keep_rest(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse(*_BAD)
         if not self.is_in_body and self._head_bytes > HEAD_MAX:
@@ -87,6 +92,14 @@ class Requests:
         """Read nothing any more: parser and taker are let go, which refer to this."""
         self.is_over = True
         del self._parser, self._taker
+
+    def _keep_rest(self, data: bytes) -> None:
+        """Keep what is sent before it is known whether it is understood; nobody has to send much of that."""
+        if self._is_upgrade:
+            self.rest += data
+            if len(self.rest) > HEAD_MAX:
+                self._is_upgrade = False
+                self._taker.refuse(*_BAD)
 
     def end_late(self, refused: Refused) -> bool:
         """Wait for a body no longer; whether anybody is told so."""
@@ -179,8 +192,9 @@ class Requests:
             path = unquote(url.path.decode("ascii"))
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
             return None
+        said = tuple(parse_qsl(url.query.decode("latin-1"), keep_blank_values=True)) if url.query else ()
         query: dict[str, str] = {}
-        if url.query:
-            for name, value in parse_qsl(url.query.decode("latin-1"), keep_blank_values=True):
-                query.setdefault(name, value)
-        return Request(self._parser.get_method().decode("ascii"), path, query, self._headers, source=self.source)
+        for name, value in said:
+            query.setdefault(name, value)
+        method = self._parser.get_method().decode("ascii")
+        return Request(method, path, query, self._headers, source=self.source, said=said)

@@ -28,7 +28,7 @@ class RunFolders:
     """See the module."""
 
     def __init__(self, node: Path) -> None:
-        self._node = node
+        self._node = self.node = node
         for name in (_PODS, _TRASH):
             (node / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         #: The last number in the trash.

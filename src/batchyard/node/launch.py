@@ -140,7 +140,7 @@ def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn
         run.release()
         for source, target in ((ends.stdin, 0), (ends.stdout, 1), (ends.stderr, 2)):
             os.dup2(source, target)
-        _bound(run.spec["limits"], group)
+        bound(run.spec["limits"], group)
         if features.bubblewrap:
             _wrap(run, features.bubblewrap, features.network is not None, ends)
         plain.warden(_plain_command(run), ends.status)
@@ -150,7 +150,7 @@ def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn
     os._exit(1)
 
 
-def _bound(limits: Mapping[str, Any], group: Group) -> None:
+def bound(limits: Mapping[str, Any], group: Group) -> None:
     """Enter the control group. Without one, each process may have so much data as all of them should."""
     cgroups.join(group)
     if "memory" not in group and limits["memory"]:

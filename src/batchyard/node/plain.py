@@ -6,11 +6,13 @@ standard output's place, a pipe, in the words of bubblewrap's `--json-status-fd`
 `error`, where the command could not be started.
 """
 
+import fcntl
 import json
 import os
 import resource
 import signal
-from collections.abc import Mapping, Sequence
+import termios
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from batchyard.node import descendants, linux, words
@@ -24,10 +26,17 @@ class Command(NamedTuple):
     folder: str
     user: tuple[int, int] | None = None
     limits: Mapping[int, int] = {}
+    #: Whether its standard input is a terminal that is to be its own.
+    has_terminal: bool = False
+    #: How it is said why it could not be started.
+    start_error: Callable[[str], str] = words.start_error
 
 
-def warden(command: Command, status: int) -> NoReturn:
-    """Be the warden of the command: run it, tell its end on the pipe, leave nothing of it."""
+def warden(command: Command, status: int, *, is_enclosed: bool = False) -> NoReturn:
+    """Be the warden of the command: run it, tell its end on the pipe, leave nothing of it.
+
+    What a command leaves that is enclosed, in a pid namespace, somebody else ends there.
+    """
     linux.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: _abandon())
     linux.die_with_parent(signal.SIGTERM)
@@ -38,11 +47,12 @@ def warden(command: Command, status: int) -> NoReturn:
     os.close(failing)
     error = os.read(fails, 4096)
     if error:
-        os.write(status, json.dumps({"error": words.start_error(error.decode())}).encode() + b"\n")
+        os.write(status, json.dumps({"error": command.start_error(error.decode())}).encode() + b"\n")
     else:
         os.write(status, json.dumps({"child-pid": child}).encode() + b"\n")
         code = _ended(child)
-        descendants.kill_all()
+        if not is_enclosed:
+            descendants.kill_all()
         os.write(status, json.dumps({"exit-code": code}).encode() + b"\n")
     os._exit(0)
 
@@ -63,6 +73,8 @@ def _execute(command: Command, failing: int) -> NoReturn:
 
 def _prepare(command: Command) -> None:
     os.setsid()
+    if command.has_terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     for limit, most in command.limits.items():
         resource.setrlimit(limit, (most, most))
     if command.user:

@@ -1,4 +1,4 @@
-"""The spawner: it takes the names of runs as datagrams and forks a keeper for each.
+"""The spawner: it takes the names of runs as datagrams and forks a keeper for each, and a host for each session.
 
 `python -I -m batchyard.node.spawner NODE`. It ends at SIGTERM or SIGINT; keepers outlive it.
 """
@@ -11,12 +11,13 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from batchyard.node import features, folder, keeper, linux, sandbox, settings, sweep
+from batchyard.node import features, folder, keeper, linux, sandbox, session, settings, sweep
 from batchyard.node.features import Features
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
 
 _KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep}
+_SESSIONS_WAITING = 256
 
 
 def main(arguments: list[str]) -> int:
@@ -43,6 +44,7 @@ class Spawner:
         self._keepers: dict[int, str] = {}
         self._loop = Loop()
         self._wishes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sessions = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> None:
         """Take wishes until SIGTERM or SIGINT."""
@@ -52,6 +54,10 @@ class Spawner:
         folder.remove(self._node, "spawner")
         self._wishes.bind(folder.address(self._node, "spawner"))
         self._loop.when_readable(self._wishes.fileno(), self._fork)
+        folder.remove(self._node, "sessions")
+        self._sessions.bind(folder.address(self._node, "sessions"))
+        self._sessions.listen(_SESSIONS_WAITING)
+        self._loop.when_readable(self._sessions.fileno(), self._host)
         self._loop.when_signalled(signal.SIGCHLD, self._reap)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.when_signalled(number, self._loop.stop)
@@ -64,10 +70,23 @@ class Spawner:
         path = self._wishes.recv(4096).decode()
         keeper = os.fork()
         if keeper == 0:
-            os.close(self._lock)
-            self._wishes.close()
+            self._let_go()
             _keep(self._node, path, self._features)
         self._keepers[keeper] = path
+
+    def _host(self) -> None:
+        """Fork the host of a session with whoever connected."""
+        connection, _ = self._sessions.accept()
+        with connection:
+            if os.fork() == 0:
+                self._let_go()
+                _serve(self._node, connection)
+
+    def _let_go(self) -> None:
+        """In a child: hold nothing that is the spawner's alone."""
+        os.close(self._lock)
+        self._wishes.close()
+        self._sessions.close()
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
@@ -81,16 +100,7 @@ def _keep(node: int, path: str, found: Features) -> NoReturn:
     """Be the keeper of a run, in a session of one's own, until it has ended."""
     code = 1
     try:
-        os.setsid()
-        nothing = os.open("/dev/null", os.O_RDWR)
-        for file in range(3):
-            os.dup2(nothing, file)
-        os.close(nothing)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        for number in (signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
+        _begin()
         linux.adopt_orphans()
         run = Run(node, path)
         if run.claim():
@@ -100,6 +110,33 @@ def _keep(node: int, path: str, found: Features) -> NoReturn:
         folder.complain(node, f"{path}: {failure!r}")
     finally:
         os._exit(code)
+
+
+def _serve(node: int, connection: socket.socket) -> NoReturn:
+    """Be the host of a session, until it has ended."""
+    code = 1
+    try:
+        _begin()
+        session.host(node, connection)
+        code = 0
+    except (OSError, KeyError, ValueError, TypeError) as failure:
+        folder.complain(node, f"a session: {failure!r}")
+    finally:
+        os._exit(code)
+
+
+def _begin() -> None:
+    """Let go of what was the spawner's: its terminal and files, its signals."""
+    os.setsid()
+    nothing = os.open("/dev/null", os.O_RDWR)
+    for file in range(3):
+        os.dup2(nothing, file)
+    os.close(nothing)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,12 @@ def start_error(text: str) -> str:
     return f"{_CREATE}unable to start container process: error during container init: {text}"
 
 
+def exec_error(text: str) -> str:
+    """What containerd says of one more command in a container that runc could not start."""
+    started = f'failed to start exec "{os.getpid():064x}"'
+    return f"{started}: OCI runtime exec failed: exec failed: unable to start container process: {text}"
+
+
 def not_executed(program: str, number: int) -> str:
     """Why a program could not be executed, in the words of Go's exec.LookPath, which runc asks."""
     if "/" not in program and number in {errno.ENOENT, errno.EACCES}:
@@ -28,3 +34,8 @@ def said_by_bubblewrap(text: str) -> str:
     line = text.strip().removeprefix("bwrap: ")
     found = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
     return not_executed(found[1], _NUMBERS[found[2]]) if found and found[2] in _NUMBERS else line
+
+
+def not_running(phase: str) -> str:
+    """What containerd says of a container into which nobody can get since it does not run."""
+    return f"container is in {'CONTAINER_EXITED' if phase == 'Exited' else 'CONTAINER_CREATED'} state"

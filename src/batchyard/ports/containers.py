@@ -36,6 +36,58 @@ class ContainerLog(Protocol):
         """Read no more."""
 
 
+class Streams(NamedTuple):
+    """What of a process somebody wants to talk to; a terminal has one output."""
+
+    stdin: bool = False
+    stdout: bool = False
+    stderr: bool = False
+    tty: bool = False
+
+
+class Ending(NamedTuple):
+    """How a conversation ended: with the exit code of a process, with nothing to say, or with why it failed."""
+
+    exit_code: int = 0
+    failure: str = ""
+
+
+class Talker(Protocol):
+    """Who talks to a process or a port, and is called back: of what came and of the end never from within his calls."""
+
+    def received(self, output: str, data: bytes) -> None:
+        """Take what came: from `stdout` (of a port too) or `stderr`."""
+
+    def wants_more(self, *, wants: bool) -> None:
+        """Whether there is room for more at the other end."""
+
+    def ended(self, ending: Ending) -> None:
+        """It is over, and all that came was told; nothing more is called."""
+
+
+class ByteStream(Protocol):
+    """A conversation with a port: bytes go both ways."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; all are taken, but who goes on where no more is wanted lets them pile up."""
+
+    def end_input(self) -> None:
+        """Nothing more is sent."""
+
+    def listen(self, *, listens: bool) -> None:
+        """Whether the talker takes more; what comes meanwhile is left where it is."""
+
+    def close(self) -> None:
+        """Nobody talks any more: end it, without a word."""
+
+
+class ProcessSession(ByteStream, Protocol):
+    """A conversation with a process."""
+
+    def resize(self, columns: int, rows: int) -> None:
+        """The terminal has another size."""
+
+
 class Containers(Protocol):
     """The containers of pods, as their runtime knows them."""
 
@@ -49,4 +101,18 @@ class Containers(Protocol):
         """What each container of a pod that runs uses, by its name."""
 
     def why_no_process(self, pod: Obj) -> str:
-        """Why nobody can get at a process of the pod: to execute something beside it, to attach to it, to reach it."""
+        """Why nobody can get at a process of the pod: to execute something beside it, to attach to it, to reach it.
+
+        Empty where somebody can: only then may the following be called.
+        """
+
+    def execute(
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
+    ) -> ProcessSession:
+        """One more process in a container."""
+
+    def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
+        """The process of a container, from now on."""
+
+    def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
+        """Who listens at a port of the pod."""

@@ -11,7 +11,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.quantity import amount
 from batchyard.base.instant import Instant
 from batchyard.ports.client import EventType, Reader, WatchEvent
-from batchyard.ports.containers import LogLine, Usage
+from batchyard.ports.containers import ByteStream, LogLine, ProcessSession, Streams, Talker, Usage
 from batchyard.ports.kernel import Kernel, Ticket
 from batchyard.runtime.durations import Plan, plan_of
 from batchyard.runtime.pod_log import Run, first_lines, last_line, lost_line, run_in, run_since, saves
@@ -50,6 +50,20 @@ class SimulatedContainers:
     def why_no_process(self, pod: Obj) -> str:
         """Why nobody can get at a process of the pod."""
         return f"pod {pod['metadata']['name']} {_SIMULATED}"
+
+    def execute(
+        self, pod: Obj, container: str, command: Sequence[str], streams: Streams, talker: Talker
+    ) -> ProcessSession:
+        """There is no process."""
+        raise AssertionError(self.why_no_process(pod))
+
+    def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
+        """There is no process."""
+        raise AssertionError(self.why_no_process(pod))
+
+    def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
+        """There is no process."""
+        raise AssertionError(self.why_no_process(pod))
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """Take in what happened."""

@@ -147,7 +147,8 @@ def test_of_whoever_is_not_known_no_body_is_taken(tmp_path: Path) -> None:
     head = POST + b"connection: close\r\ncontent-length: 3000\r\n\r\n"
     answer = said(tmp_path, head, server=api.server, is_secure=True)
     assert (codes(answer), body_of(answer)["reason"]) == ([401], "Unauthorized")
-    assert api.audited[-1].known[-2:] == (ANONYMOUS, "127.0.0.1")
+    known = api.audited[-1].known
+    assert (known.user, known.source) == (ANONYMOUS, "127.0.0.1")
 
 
 def test_a_body_that_is_too_large_is_not_kept(tmp_path: Path) -> None:

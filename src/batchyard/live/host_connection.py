@@ -1,0 +1,64 @@
+"""A connection to the host of a session: the programs of the node fork one for each who connects to `sessions`."""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+#: A command and its arguments are of one request's head, but some letters take more in JSON.
+_ASKED_BYTES: Final = 1 << 20
+_TOLD_BYTES: Final = 1 << 16
+_FILES_MAX: Final = 2
+
+
+class HostConnection:
+    """One such connection. `hear` is called with what the host says, and its files; `lost` once it says no more."""
+
+    def __init__(
+        self,
+        node: Path,
+        loop: asyncio.AbstractEventLoop,
+        hear: Callable[[Mapping[str, Any], Sequence[int]], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._hear = hear
+        self._lost = lost
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        self._socket = socket.socket(socket.AF_UNIX, kind)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ASKED_BYTES)
+        self._node = node
+
+    def ask(self, asked: Mapping[str, Any], files: Sequence[int]) -> None:
+        """Say what is wanted, and give some files away. OSError where nobody can be asked."""
+        folder = os.open(self._node, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._socket.connect(f"/proc/self/fd/{folder}/sessions")
+            socket.send_fds(self._socket, [json.dumps(asked).encode()], files)
+        finally:
+            os.close(folder)
+        self._loop.add_reader(self._socket, self._read)
+
+    def close(self) -> None:
+        """Hear no more, and let the host know that."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def _read(self) -> None:
+        said = b""
+        files: Sequence[int] = ()
+        try:
+            said, files, _, _ = socket.recv_fds(self._socket, _TOLD_BYTES, _FILES_MAX, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if said:
+            self._hear(json.loads(said), files)
+        else:
+            self.close()
+            self._lost()

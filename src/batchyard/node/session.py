@@ -1,0 +1,179 @@
+"""The host of a session: somebody talks to one more command in a container that runs, or wants sockets in a pod.
+
+Whoever connects to `sessions` in the node's folder, a unix SEQPACKET socket, sends one message in JSON. Either `run`,
+`argv` and `tty`, with three files for the command's standard ones, of which a terminal uses none: he is told `started`,
+then `exit_code`, or `error`; with `started` comes the other end of the terminal. Who closes the connection ends the
+command. Or `sandbox` and `sockets`: he is sent two sockets in the pod's network, one for each version of IP.
+"""
+
+import json
+import os
+import signal
+import socket
+from contextlib import suppress
+from typing import Any
+
+from batchyard.node import folder, launch, linux, plain, words
+from batchyard.node.loop import Loop
+from batchyard.node.run import Run
+
+_ASKED_BYTES = 1 << 20
+_NAMESPACES = (
+    ("mnt", linux.NEWNS),
+    ("uts", linux.NEWUTS),
+    ("ipc", linux.NEWIPC),
+    ("net", linux.NEWNET),
+    ("pid", linux.NEWPID),
+)
+_KILLED = 128 + signal.SIGKILL
+
+
+def host(node: int, connection: socket.socket) -> None:
+    """Host the session that somebody asks for, until it has ended."""
+    said, files, _, _ = socket.recv_fds(connection, _ASKED_BYTES, 3, socket.MSG_CMSG_CLOEXEC)
+    if not said:
+        return
+    asked = json.loads(said)
+    try:
+        if "sandbox" in asked:
+            _give_sockets(node, asked["sandbox"], connection)
+        else:
+            _Session(node, asked, files, connection).host()
+    except (OSError, ValueError) as failure:
+        _tell(connection, [], error=str(failure))
+
+
+class _Session:
+    """One command, from its start to its end."""
+
+    def __init__(self, node: int, asked: dict[str, Any], files: list[int], connection: socket.socket) -> None:
+        self._run = Run(node, asked["run"])
+        self._run.spec = folder.read_json(self._run.folder, "spec.json") or {}
+        self._asked = asked
+        self._files = files
+        self._connection = connection
+        self._loop = Loop()
+        self._said = b""
+        self._warden = 0
+
+    def host(self) -> None:
+        """Start the command, and see to its end."""
+        pid = _first_process(self._run)
+        container = os.pidfd_open(pid)
+        group, variables = launch.pods_group(self._run), launch.environment(self._run)
+        user = self._run.spec["user"]
+        launch.bound(self._run.spec["limits"], group)
+        is_enclosed = enter(pid, container)
+        given = [] if self._asked["tty"] else self._files
+        ends = list(os.openpty()) if self._asked["tty"] else []
+        opened = [*ends, *self._files]
+        command = plain.Command(
+            self._asked["argv"],
+            variables | ({"TERM": "xterm"} if self._asked["tty"] else {}),
+            self._run.spec["workingDir"] or "/",
+            (user["uid"], user["gid"]) if user and not is_enclosed else None,
+            has_terminal=bool(self._asked["tty"]),
+            start_error=words.exec_error,
+        )
+        status = self._fork(command, [*ends[1:] * 3, *given], opened, is_enclosed=is_enclosed)
+        _tell(self._connection, ends[:1], started=True)
+        for file in opened:
+            os.close(file)
+        self._loop.when_readable(self._connection.fileno(), self._end_if_gone)
+        self._loop.when_readable(container, self._end)
+        self._loop.when_readable(status, lambda: self._hear(status))
+        self._loop.run()
+
+    def _fork(self, command: plain.Command, standard: list[int], opened: list[int], *, is_enclosed: bool) -> int:
+        """Fork the command's warden with its standard files; what to read its words from."""
+        status, telling = os.pipe2(os.O_CLOEXEC)
+        self._warden = os.fork()
+        if self._warden == 0:
+            self._connection.close()
+            signal.set_wakeup_fd(-1)
+            try:
+                for target, source in enumerate(standard):
+                    os.dup2(source, target)
+                for file in opened:
+                    os.close(file)
+                if is_enclosed:
+                    linux.drop_privileges()
+                plain.warden(command, telling, is_enclosed=is_enclosed)
+            finally:
+                os._exit(1)
+        os.close(telling)
+        return status
+
+    def _hear(self, status: int) -> None:
+        """Pass on how the command ended."""
+        data = os.read(status, 4096)
+        self._said += data
+        *lines, self._said = self._said.split(b"\n")
+        for line in lines:
+            told = json.loads(line)
+            if "exit-code" in told:
+                self._over(exit_code=told["exit-code"])
+            elif "error" in told:
+                self._over(error=told["error"])
+        if not data:  # nobody is left who could tell
+            self._over(exit_code=_KILLED)
+
+    def _end_if_gone(self) -> None:
+        if not self._connection.recv(1):
+            self._end()
+
+    def _end(self) -> None:
+        """Nobody talks to it any more, or its container has ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self._warden, signal.SIGTERM)
+        with suppress(ChildProcessError):
+            os.waitpid(self._warden, 0)
+        self._over(exit_code=_KILLED)
+
+    def _over(self, **said: object) -> None:
+        _tell(self._connection, [], **said)
+        self._loop.stop()
+
+
+def enter(pid: int, process: int) -> bool:
+    """Enter all namespaces of a process that are others than one's own; whether that encloses what is forked now.
+
+    The user namespace comes last, for the others may belong to one around it. `process` is a pidfd of it.
+    """
+    others = [flag for name, flag in _NAMESPACES if _differs(name, pid)]
+    is_of_another = _differs("user", pid)
+    if others:
+        linux.enter(process, sum(others))
+    if is_of_another:
+        with suppress(PermissionError):
+            os.setgroups([])
+        linux.enter(process, linux.NEWUSER)
+    return linux.NEWPID in others
+
+
+def _differs(name: str, pid: int) -> bool:
+    return os.stat(f"/proc/self/ns/{name}").st_ino != os.stat(f"/proc/{pid}/ns/{name}").st_ino
+
+
+def _first_process(run: Run) -> int:
+    """The process that holds a container's namespaces. ValueError where it does not run."""
+    state = folder.read_json(run.folder, "state.json") or {}
+    if state.get("phase") not in {"Running", "Ready"} or not folder.is_locked(run.folder):
+        raise ValueError(words.not_running(state.get("phase", "")))
+    pid: int = state["pid"]
+    return pid
+
+
+def _give_sockets(node: int, path: str, connection: socket.socket) -> None:
+    """Send sockets that are in the network of a pod."""
+    pid = _first_process(Run(node, path))
+    linux.enter(os.pidfd_open(pid), linux.NEWNET)
+    kinds = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+    with socket.socket(socket.AF_INET, kinds) as old, socket.socket(socket.AF_INET6, kinds) as new:
+        _tell(connection, [old.fileno(), new.fileno()], sockets=2)
+
+
+def _tell(connection: socket.socket, files: list[int], **said: object) -> None:
+    """Say something, with files. Nobody there is fine."""
+    with suppress(OSError):
+        socket.send_fds(connection, [json.dumps(said).encode()], files)
