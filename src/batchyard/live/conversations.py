@@ -7,6 +7,8 @@ from batchyard.apiserver.request import Request
 from batchyard.apiserver.streams import Command, Conversation
 from batchyard.apiserver.upgrades import WEBSOCKET
 from batchyard.live.command_channels import CommandChannels
+from batchyard.live.port_channels import PortChannels
+from batchyard.live.port_streams import PortStreams
 from batchyard.live.upgraded import Speaker, UpgradedConnection
 from batchyard.live.websocket import WebSocket, accepted
 
@@ -29,6 +31,10 @@ def converse(answer: Conversation, wire: UpgradedConnection, rest: bytes, over: 
     socket = WebSocket(wire)
     if isinstance(answer, Command):
         CommandChannels(socket, answer)
+    elif answer.ports:
+        PortChannels(socket, answer)
+    else:
+        socket.tell(PortStreams(socket, answer))
     wire.speak(_Last(socket, over), rest)
 
 

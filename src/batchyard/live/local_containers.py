@@ -12,6 +12,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
+from batchyard.live.local_ports import LocalPort
 from batchyard.live.local_sessions import LocalCommand, NoSession
 from batchyard.live.run_folders import RunFolders
 from batchyard.ports.client import WatchEvent
@@ -25,7 +26,7 @@ from batchyard.ports.containers import (
     Talker,
     Usage,
 )
-from batchyard.ports.machine import RUN, Machine
+from batchyard.ports.machine import RUN, SANDBOX, Machine
 from batchyard.runtime.local.runs import EXITED, RUNNING, Run, key_of_run, run_of
 
 #: How often a log that somebody follows is looked at.
@@ -77,7 +78,11 @@ class LocalContainers:
 
     def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
         """Who listens at a port of the pod."""
-        raise NotImplementedError
+        uid: str = pod["metadata"]["uid"]
+        key = Key(RUN, uid, SANDBOX)
+        run = self._machine.run(key)
+        has_network = run is not None and bool(run_of(run).address)
+        return LocalPort(self._folders.node, self._folders.path(key) if has_network else None, uid, port, talker)
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """No change of an object is one of a log."""

@@ -3,7 +3,7 @@
 Whoever connects to `sessions` in the node's folder, a unix SEQPACKET socket, sends one message in JSON. Either `run`,
 `argv` and `tty`, with three files for the command's standard ones, of which a terminal uses none: he is told `started`,
 then `exit_code`, or `error`; with `started` comes the other end of the terminal. Who closes the connection ends the
-command. Or `sandbox` and `sockets`: he is sent two sockets in the pod's network, one for each version of IP.
+command. Or `sandbox`: he is sent two sockets in the pod's network, one for each version of IP.
 """
 
 import json

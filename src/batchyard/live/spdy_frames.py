@@ -1,0 +1,189 @@
+"""The frames of SPDY/3.1, as far as Kubernetes speaks it: streams with headers, data, resets, pings.
+
+Source: the draft SPDY Protocol 3.1. There is no flow control of streams, as there is none in moby/spdystream.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+_SYN_STREAM, _SYN_REPLY, _RST_STREAM, _PING, _GOAWAY = 1, 2, 3, 6, 7
+_CONTROL: Final = 0x80000000
+_VERSION: Final = 3
+_FIN: Final = 1
+_ID: Final = 0x7FFFFFFF
+#: Bytes of a frame of control, and of the headers in it.
+CONTROL_MAX: Final = 64 * 1024
+PROTOCOL_ERROR: Final = 1
+REFUSED_STREAM: Final = 3
+CANCEL: Final = 5
+
+# What headers are compressed with at first: words that are common in HTTP, each with its length, then more text.
+_WORDS: Final = """
+options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow
+authorization cache-control connection content-base content-encoding content-language content-length content-location
+content-md5 content-range content-type date etag expect expires from host if-match if-modified-since if-none-match
+if-range if-unmodified-since last-modified location max-forwards pragma proxy-authenticate proxy-authorization range
+referer retry-after server te trailer transfer-encoding upgrade user-agent vary via warning www-authenticate method get
+status 200_OK version HTTP/1.1 url public set-cookie keep-alive origin
+"""
+_TEXT: Final = (
+    "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505"
+    "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden"
+    "404 Not Found500 Internal Server Error501 Not Implemented503 Service Unavailable"
+    "Jan Feb Mar Apr May Jun Jul Aug Sept Oct Nov Dec 00:00:00 Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMT"
+    "chunked,text/html,image/png,image/jpg,image/gif,application/xml,application/xhtml+xml,text/plain,text/javascript,"
+    "publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
+)
+
+
+class SpdyError(Exception):
+    """What came is no SPDY."""
+
+
+class Opened(NamedTuple):
+    """A stream is there; its headers' names are in lower case."""
+
+    stream: int
+    headers: Mapping[str, str]
+    is_last: bool
+
+
+class Part(NamedTuple):
+    """A part of a stream's data."""
+
+    stream: int
+    data: bytes
+    is_last: bool
+
+
+class Reset(NamedTuple):
+    """A stream is gone."""
+
+    stream: int
+
+
+class Ping(NamedTuple):
+    """Whoever pings is to be sent the same."""
+
+    number: int
+
+
+Event: TypeAlias = Opened | Part | Reset | Ping
+
+
+class SpdyFrames:
+    """One connection's frames, those that come and those that are sent."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        #: The frame of data that is coming: its stream, its bytes that are not there yet, whether it is the last.
+        self._stream, self._left, self._is_last = 0, 0, False
+        self._inflate = zlib.decompressobj(zdict=dictionary())
+        self._deflate = zlib.compressobj(zdict=dictionary())
+
+    def fed(self, data: bytes) -> Iterator[Event]:
+        """What came with some bytes. SpdyError where they are none of SPDY."""
+        self._buffer += data
+        while True:
+            if self._left:
+                if not self._buffer:
+                    return
+                yield self._part()
+                continue
+            if len(self._buffer) < 8:
+                return
+            first, rest = struct.unpack_from(">II", self._buffer)
+            flags, length = rest >> 24, rest & 0xFFFFFF
+            if not first & _CONTROL:
+                del self._buffer[:8]
+                self._stream, self._left, self._is_last = first, length, bool(flags & _FIN)
+                if not length:
+                    yield Part(first, b"", self._is_last)
+                continue
+            if (first & _ID) >> 16 != _VERSION or length > CONTROL_MAX:
+                raise SpdyError
+            if len(self._buffer) < 8 + length:
+                return
+            body = bytes(self._buffer[8 : 8 + length])
+            del self._buffer[: 8 + length]
+            event = self._control(first & 0xFFFF, flags, body)
+            if event is not None:
+                yield event
+
+    def accept(self, stream: int) -> bytes:
+        """Say that a stream is welcome."""
+        headers = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+        return _framed(_SYN_REPLY, struct.pack(">I", stream) + headers)
+
+    def _part(self) -> Part:
+        taken = min(self._left, len(self._buffer))
+        data = bytes(self._buffer[:taken])
+        del self._buffer[:taken]
+        self._left -= taken
+        return Part(self._stream, data, self._is_last and not self._left)
+
+    def _control(self, kind: int, flags: int, body: bytes) -> Event | None:
+        try:
+            if kind == _SYN_STREAM:
+                (stream,) = struct.unpack_from(">I", body)
+                return Opened(stream & _ID, self._headers(body[10:]), bool(flags & _FIN))
+            if kind == _RST_STREAM:
+                return Reset(struct.unpack_from(">I", body)[0] & _ID)
+            if kind == _PING:
+                return Ping(struct.unpack_from(">I", body)[0])
+        except (struct.error, zlib.error) as error:
+            raise SpdyError from error
+        return None
+
+    def _headers(self, block: bytes) -> Mapping[str, str]:
+        text = self._inflate.decompress(block, CONTROL_MAX)
+        if self._inflate.unconsumed_tail:
+            raise SpdyError
+        (count,), at = struct.unpack_from(">I", text), 4
+        found = {}
+        for _ in range(count):
+            name, at = _counted(text, at)
+            value, at = _counted(text, at)
+            found[name.decode("latin-1").lower()] = value.decode("latin-1")
+        return found
+
+
+def data(stream: int, sent: bytes, *, is_last: bool = False) -> bytes:
+    """A frame of data."""
+    return struct.pack(">II", stream, (_FIN if is_last else 0) << 24 | len(sent)) + sent
+
+
+def reset(stream: int, status: int) -> bytes:
+    """Say that a stream is gone."""
+    return _framed(_RST_STREAM, struct.pack(">II", stream, status))
+
+
+def ping(number: int) -> bytes:
+    """Ping, or answer a ping."""
+    return _framed(_PING, struct.pack(">I", number))
+
+
+def go_away() -> bytes:
+    """Say that no more streams are welcome."""
+    return _framed(_GOAWAY, struct.pack(">II", 0, 0))
+
+
+def dictionary() -> bytes:
+    """What headers are compressed with at first."""
+    words = (word.replace("_", " ").encode() for word in _WORDS.split())
+    return b"".join(struct.pack(">I", len(word)) + word for word in words) + _TEXT.encode()
+
+
+def _framed(kind: int, body: bytes) -> bytes:
+    return struct.pack(">II", _CONTROL | _VERSION << 16 | kind, len(body)) + body
+
+
+def _counted(text: bytes, at: int) -> tuple[bytes, int]:
+    """Some bytes that their number stands before, and where they end."""
+    (length,) = struct.unpack_from(">I", text, at)
+    end = at + 4 + length
+    if end > len(text):
+        raise SpdyError
+    return text[at + 4 : end], end
