@@ -7,6 +7,7 @@ from batchyard.apiserver.request import Request
 from batchyard.apiserver.streams import Command, Conversation
 from batchyard.apiserver.upgrades import WEBSOCKET
 from batchyard.live.command_channels import CommandChannels
+from batchyard.live.command_streams import CommandStreams
 from batchyard.live.port_channels import PortChannels
 from batchyard.live.port_streams import PortStreams
 from batchyard.live.upgraded import Speaker, UpgradedConnection
@@ -28,6 +29,11 @@ def switched(answer: Conversation, request: Request, date: bytes) -> bytes:
 
 def converse(answer: Conversation, wire: UpgradedConnection, rest: bytes, over: Callable[[], None]) -> None:
     """Let an answer be spoken on a connection, that was sent something already; `over` once the connection is gone."""
+    speaker = _over_websocket(answer, wire) if answer.upgrade.to == WEBSOCKET else _over_spdy(answer, wire)
+    wire.speak(_Last(speaker, over), rest)
+
+
+def _over_websocket(answer: Conversation, wire: UpgradedConnection) -> Speaker:
     socket = WebSocket(wire)
     if isinstance(answer, Command):
         CommandChannels(socket, answer)
@@ -35,7 +41,11 @@ def converse(answer: Conversation, wire: UpgradedConnection, rest: bytes, over: 
         PortChannels(socket, answer)
     else:
         socket.tell(PortStreams(socket, answer))
-    wire.speak(_Last(socket, over), rest)
+    return socket
+
+
+def _over_spdy(answer: Conversation, wire: UpgradedConnection) -> Speaker:
+    return CommandStreams(wire, answer) if isinstance(answer, Command) else PortStreams(wire, answer)
 
 
 class _Last:

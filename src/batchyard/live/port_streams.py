@@ -65,7 +65,9 @@ class PortStreams:
 
     def ends(self) -> None:
         """The platform ends."""
+        self.lost()
         self.sink.send(spdy_frames.go_away())
+        self.sink.close()
 
     def lost(self) -> None:
         """Nobody talks to the ports any more."""

@@ -34,7 +34,7 @@ class Speaker(Protocol):
 class Wire(Protocol):
     """A connection, as who speaks on it has it."""
 
-    def write(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send bytes."""
 
     def listen(self, *, listens: bool) -> None:
@@ -104,7 +104,7 @@ class UpgradedConnection(asyncio.Protocol):
 
     # --- what the speaker says ---
 
-    def write(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send bytes."""
         self._last = self._loop.time()
         self._transport.write(data)

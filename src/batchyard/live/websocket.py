@@ -48,7 +48,7 @@ class WebSocket:
     def send(self, data: bytes) -> None:
         """Send a message."""
         if not self._is_closed:
-            self._wire.write(bytes(self._frames.send_data(data, fin=True)))
+            self._wire.send(bytes(self._frames.send_data(data, fin=True)))
 
     def listen(self, *, listens: bool) -> None:
         """Whether more is to be told of."""
@@ -58,7 +58,7 @@ class WebSocket:
         """Say that nothing more is said, and wait for the other end to say so too."""
         if not self._is_closed:
             self._is_closed = True
-            self._wire.write(bytes(self._frames.close(code)))
+            self._wire.send(bytes(self._frames.close(code)))
             self._wire.close()
 
     # --- what the connection tells ---
@@ -79,7 +79,7 @@ class WebSocket:
         self._may_write = may
         if may and self._ping is not None:
             ping, self._ping = self._ping, None
-            self._wire.write(bytes(self._frames.pong(ping)))
+            self._wire.send(bytes(self._frames.pong(ping)))
         if self._messages is not None:
             self._messages.may_write(may=may)
 
@@ -110,7 +110,7 @@ class WebSocket:
 
     def _answer_ping(self, payload: bytes) -> None:
         if self._may_write:
-            self._wire.write(bytes(self._frames.pong(payload)))
+            self._wire.send(bytes(self._frames.pong(payload)))
         else:
             self._ping = payload
 
