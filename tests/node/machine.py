@@ -217,7 +217,8 @@ class Machine:
 
     def groups(self) -> list[Path]:
         """The control groups of the node's pods, and of their runs."""
-        name = f"batchyard-{self.root.stat().st_ino:x}-*"
+        identity = self.root / "id"
+        name = f"batchyard-{identity.read_text() if identity.exists() else 'none'}-*"
         tops = [place for place in Path("/sys/fs/cgroup").rglob(name) if place.is_dir()]
         return [found for top in tops for found in (top, *(place for place in top.iterdir() if place.is_dir()))]
 

@@ -78,6 +78,24 @@ def test_volumes_are_where_they_are_mounted_and_shared_by_the_pod(node: Machine)
     assert node.log(name="second/0.log")[0] == ("stdout", "F", "mine")
 
 
+def test_a_volume_may_be_mounted_where_the_machine_has_no_place_for_it(node: Machine) -> None:
+    (node.make("pods/u/volumes/data", 0o755) / "file").write_text("mine")
+    node.sandbox()
+    places = {"volumes/data/file": "/etc/own/file", "volumes/data": "/usr/share/own"}
+    mounts = [{"source": source, "target": target, "readOnly": True} for source, target in places.items()]
+    script = "cat /etc/own/file /usr/share/own/file; test -e /etc/passwd && touch x && pwd"
+    node.ended(shell(script, mounts=mounts, workingDir="/usr/src/app"))
+    assert node.texts() == ["minemine/usr/src/app"]
+    assert not Path("/usr/src/app").exists()
+    assert not (node.root / "etc/own").exists()
+
+
+def test_a_working_directory_of_the_machine_is_as_it_is(node: Machine) -> None:
+    node.sandbox()
+    node.ended(shell("test -e env && pwd; touch x || echo read-only", workingDir="/usr/bin"))
+    assert [text for stream, _, text in node.log() if stream == "stdout"] == ["/usr/bin", "read-only"]
+
+
 def test_a_volume_leads_nowhere_else(node: Machine) -> None:
     (node.make("pods/u/volumes/data") / "out").symlink_to("/etc")
     node.sandbox()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +77,19 @@ def test_a_new_spawner_removes_the_groups_that_were_left(grouped: Machine) -> No
     assert grouped.groups()
     grouped.spawner = grouped.start_spawner()
     assert not grouped.groups()
+
+
+def test_groups_of_version_two_are_entered_and_removed_with_what_is_in_them() -> None:
+    group = {"memory": f"/sys/fs/cgroup/unified/batchyard-test-{os.getpid()}"}
+    try:
+        cgroups.make(group, {})
+    except OSError:
+        pytest.skip("there is no such hierarchy beside the first version's")
+    child = os.fork()
+    if child == 0:
+        cgroups.join(group)
+        signal.pause()
+    until((Path(group["memory"]) / "cgroup.procs").read_text, "it has entered")
+    cgroups.remove(group)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert not Path(group["memory"]).exists()

@@ -27,7 +27,16 @@ class BadMountError(ValueError):
     """What is to be mounted lies elsewhere than it says."""
 
 
-def options(spec: Mapping[str, Any], places: Places, environment: Mapping[str, str]) -> list[str]:
+class View(NamedTuple):
+    """What a container sees of this machine: folders by the places where it sees them; `/` only where it is all."""
+
+    folders: Mapping[str, str]
+    links: Mapping[str, str]
+    #: Whether its working directory is in none of them, nor in what it has for itself.
+    lacks_folder: bool
+
+
+def options(spec: Mapping[str, Any], places: Places, view: View, environment: Mapping[str, str]) -> list[str]:
     """All options but those of files. BadMountError where a volume's folder leads out of the volume."""
     return [
         "--die-with-parent",
@@ -36,10 +45,10 @@ def options(spec: Mapping[str, Any], places: Places, environment: Mapping[str, s
         "--cap-drop",
         "ALL",
         *_user(spec["user"]),
-        *_root(spec["image"], places),
+        *_root(view, places),
         *_devices(spec["devices"]),
         *_settings(places),
-        *_folder(spec, places),
+        *_folder(spec, places, view),
         *_mounts(spec["mounts"], places),
         *_termination_log(spec["terminationMessagePath"], places),
         *(["--remount-ro", "/"] if spec["readOnlyRoot"] else []),
@@ -52,23 +61,32 @@ def _user(user: Mapping[str, int] | None) -> list[str]:
     return [*OWN_USERS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
 
-def _root(image: Mapping[str, Any], places: Places) -> list[str]:
+def targets(spec: Mapping[str, Any], places: Places) -> list[tuple[str, bool]]:
+    """The places that must be there to be mounted at or to work in, and whether they are folders."""
+    mounts = [(mount["target"], os.path.isdir(_source(mount["source"], places))) for mount in spec["mounts"]]
+    folder = [(spec["workingDir"], True)] if spec["workingDir"] else []
+    last = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
+    return [*mounts, *folder, *last]
+
+
+def lacks_folder(spec: Mapping[str, Any], folders: Mapping[str, str]) -> bool:
+    """Whether the working directory is nowhere in what a container sees of this machine, nor in what it has."""
+    folder = spec["workingDir"] or "/"
+    own = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
+    seen = [source + folder.removeprefix(place) for place, source in folders.items() if images.is_within(folder, place)]
+    is_seen = any(os.path.isdir(path) for path in seen)
+    return not (folder == "/" or is_seen or any(images.is_within(folder, place) for place in own))
+
+
+def _root(view: View, places: Places) -> list[str]:
     """The root filesystem: in memory but for its larger parts, and gone with the run."""
-    if image.get("root"):
-        return ["--bind", f"{places.run}/root/image", "/"]
+    if "/" in view.folders:
+        return ["--bind", view.folders["/"], "/"]
     own = f"{places.run}/root"
-    writable = ["--bind", f"{own}/tmp", "/tmp", "--bind", f"{own}/home", "/root"]
-    return [
-        "--dir",
-        "/run",
-        "--dir",
-        "/var",
-        "--symlink",
-        "/tmp",
-        "/var/tmp",
-        *writable,
-        *images.files(image, places.node),
-    ]
+    made = ["--dir", "/run", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
+    made += ["--bind", f"{own}/tmp", "/tmp", "--bind", f"{own}/home", "/root"]
+    made += [part for place, source in view.folders.items() for part in ("--ro-bind", source, place)]
+    return made + [part for place, target in view.links.items() for part in ("--symlink", target, place)]
 
 
 def _devices(devices: Sequence[str]) -> list[str]:
@@ -106,12 +124,8 @@ def _termination_log(path: str, places: Places) -> list[str]:
     return ["--bind", f"{places.run}/termination-log", path] if path else []
 
 
-def _folder(spec: Mapping[str, Any], places: Places) -> list[str]:
+def _folder(spec: Mapping[str, Any], places: Places, view: View) -> list[str]:
     """The working directory, made where it is not there, as runtimes do."""
     folder = spec["workingDir"] or "/"
-    known = ["/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
-    if folder == "/":
-        return ["--chdir", "/"]
-    if images.shows(spec["image"], folder) or any(images.is_within(folder, place) for place in known):
-        return ["--dir", folder, "--chdir", folder]
-    return ["--bind", f"{places.run}/root/folder", folder, "--chdir", folder]
+    made = ["--bind", f"{places.run}/root/folder", folder] if view.lacks_folder else ["--dir", folder]
+    return [*(made if folder != "/" else []), "--chdir", folder]

@@ -17,7 +17,7 @@ _PERIOD_MICROSECONDS = 100_000
 _SHARES_MIN, _SHARES_MAX = 2, 262_144
 #: bubblewrap's processes, or the warden, are in the group too.
 OWN_PROCESSES = 2
-_REMOVAL_SECONDS = 2.0
+_REMOVAL_SECONDS = 10.0
 
 #: The folders of one group, by controller. For version 2 they are all the same.
 Group: TypeAlias = Mapping[str, str]

@@ -80,6 +80,19 @@ def _remove_folder(base: int, name: str) -> None:
         return
 
 
+def identity(node: int) -> str:
+    """What tells this node's folder from all others of the machine; made up when first asked for."""
+    try:
+        made = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)
+    except FileExistsError:
+        with open(os.open("id", os.O_RDONLY, dir_fd=node), encoding="utf-8") as file:
+            return file.read()
+    text = f"{clock.now():x}{os.getpid():x}"
+    with open(made, "w", encoding="utf-8") as file:
+        file.write(text)
+    return text
+
+
 def lock(folder: int, name: str) -> int | None:
     """Take the lock of that name: what holds it, as long as it is open. None where somebody else has it."""
     held = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)

@@ -22,23 +22,16 @@ def environment(image: Mapping[str, Any]) -> dict[str, str]:
     return {"PATH": f"{venv}/bin:{_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _PATH}
 
 
-def files(image: Mapping[str, Any], node: str) -> list[str]:
-    """The options by which bubblewrap shows a container the files of this machine that its image stands for."""
-    options = ["--ro-bind", f"{node}/{settings.FOLDER}", "/etc"]
-    for place in _PROGRAMS:
-        if os.path.islink(place):
-            options += ["--symlink", os.readlink(place), place]
-        elif os.path.isdir(place):
-            options += ["--ro-bind", place, place]
-    for place in _environment_folders(image.get("environment")):
-        options += ["--ro-bind", place, place]
-    return options
+def folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
+    """The folders that a container sees of this machine, read-only: where it sees them, and where they lie."""
+    programs = [place for place in _PROGRAMS if os.path.isdir(place) and not os.path.islink(place)]
+    places = [*programs, *_environment_folders(image.get("environment"))]
+    return {"/etc": f"{node}/{settings.FOLDER}"} | {place: place for place in places}
 
 
-def shows(image: Mapping[str, Any], path: str) -> bool:
-    """Whether a path is among the files of an image."""
-    places = (*_PROGRAMS, "/etc", "/dev", "/proc", "/sys", *_environment_folders(image.get("environment")))
-    return bool(image.get("root")) or any(is_within(path, place) for place in places)
+def links() -> dict[str, str]:
+    """The links beside them, and where they lead."""
+    return {place: os.readlink(place) for place in _PROGRAMS if os.path.islink(place)}
 
 
 def _environment_folders(venv: str | None) -> list[str]:

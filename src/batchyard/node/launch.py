@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from batchyard.node import bubblewrap, cgroups, descendants, folder, images, linux, plain, words
+from batchyard.node import bubblewrap, cgroups, descendants, folder, images, linux, overlays, plain, words
 from batchyard.node.cgroups import Group
 from batchyard.node.entry import Container
 from batchyard.node.features import Features
@@ -163,9 +163,7 @@ def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
     places = bubblewrap.Places(node, pod, f"{pod}/sandbox", f"{node}/{run.path}")
     variables = environment(run)
     _enter_pod(run, is_networked and run.spec["network"] == "pod")
-    if run.spec["image"].get("root"):
-        _lay_over(run.spec["image"]["root"], f"{places.run}/root")
-    options = bubblewrap.options(run.spec, places, variables)
+    options = bubblewrap.options(run.spec, places, _view(run, places), variables)
     if ends.starts is not None:
         options += ["--block-fd", str(ends.starts), *bubblewrap.OWN_USERS]
     arguments = os.memfd_create("arguments")
@@ -179,17 +177,15 @@ def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
     os.execve(program, ["bwrap", *told, "--", *run.spec["argv"]], {})
 
 
-def _lay_over(image: str, own: str) -> None:
-    """Mount a root filesystem where what is written lies in the run's folder, and the image stays as it is."""
-    for name in ("written", "work", "image"):
-        os.mkdir(f"{own}/{name}", 0o755)
-    linux.unshare(linux.NEWNS)
-    linux.keep_mounts_to_oneself()
-    layers = f"lowerdir={image},upperdir={own}/written,workdir={own}/work"
-    try:
-        linux.mount("overlay", f"{own}/image", "overlay", f"{layers},userxattr")
-    except OSError:
-        linux.mount("overlay", f"{own}/image", "overlay", layers)
+def _view(run: Run, places: bubblewrap.Places) -> bubblewrap.View:
+    """What the container is to see of this machine."""
+    image, own = run.spec["image"], f"{places.run}/root"
+    if image.get("root"):
+        return bubblewrap.View({"/": overlays.writable(image["root"], own)}, {}, lacks_folder=False)
+    folders = images.folders(image, places.node)
+    lacks_folder = bubblewrap.lacks_folder(run.spec, folders)
+    seen = overlays.with_points(folders, bubblewrap.targets(run.spec, places), own)
+    return bubblewrap.View(seen, images.links(), lacks_folder)
 
 
 def _enter_pod(run: Run, is_plugged: bool) -> None:

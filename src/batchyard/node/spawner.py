@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 from batchyard.node import features, folder, keeper, linux, sandbox, session, settings, sweep
@@ -16,6 +17,7 @@ from batchyard.node.features import Features
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
 
+_FORK_AGAIN_SECONDS = 0.2
 _KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep}
 _SESSIONS_WAITING = 256
 
@@ -53,7 +55,7 @@ class Spawner:
             settings.refresh(os.readlink(f"/proc/self/fd/{self._node}"))
         folder.remove(self._node, "spawner")
         self._wishes.bind(folder.address(self._node, "spawner"))
-        self._loop.when_readable(self._wishes.fileno(), self._fork)
+        self._loop.when_readable(self._wishes.fileno(), self._take)
         folder.remove(self._node, "sessions")
         self._sessions.bind(folder.address(self._node, "sessions"))
         self._sessions.listen(_SESSIONS_WAITING)
@@ -66,9 +68,18 @@ class Spawner:
         folder.write_json(self._node, "features.json", features.told(self._features))
         self._loop.run()
 
-    def _fork(self) -> None:
-        path = self._wishes.recv(4096).decode()
-        keeper = os.fork()
+    def _take(self) -> None:
+        """Take a wish."""
+        self._fork(self._wishes.recv(4096).decode(errors="replace"))
+
+    def _fork(self, path: str) -> None:
+        """Fork a keeper; where the machine has no room for one now, a little later."""
+        try:
+            keeper = os.fork()
+        except OSError as failure:
+            folder.complain(self._node, f"{path}: {failure}")
+            self._loop.after(_FORK_AGAIN_SECONDS, partial(self._fork, path))
+            return
         if keeper == 0:
             self._let_go()
             _keep(self._node, path, self._features)
@@ -106,9 +117,10 @@ def _keep(node: int, path: str, found: Features) -> NoReturn:
         if run.claim():
             _KEEPERS[run.spec["kind"]](run, found)
         code = 0
-    except (OSError, KeyError, ValueError, TypeError) as failure:
-        folder.complain(node, f"{path}: {failure!r}")
     finally:
+        failure = sys.exc_info()[1]
+        if failure is not None:
+            folder.complain(node, f"{path}: {_told(failure)}")
         os._exit(code)
 
 
@@ -119,9 +131,10 @@ def _serve(node: int, connection: socket.socket) -> NoReturn:
         _begin()
         session.host(node, connection)
         code = 0
-    except (OSError, KeyError, ValueError, TypeError) as failure:
-        folder.complain(node, f"a session: {failure!r}")
     finally:
+        failure = sys.exc_info()[1]
+        if failure is not None:
+            folder.complain(node, f"a session: {_told(failure)}")
         os._exit(code)
 
 
@@ -137,6 +150,15 @@ def _begin() -> None:
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
+
+
+def _told(failure: BaseException) -> str:
+    """What went wrong, and where."""
+    places, frame = [], failure.__traceback__
+    while frame is not None:
+        places.append(f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}")
+        frame = frame.tb_next
+    return f"{failure!r} at {' '.join(places)}"
 
 
 if __name__ == "__main__":

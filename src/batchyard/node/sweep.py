@@ -9,7 +9,7 @@ from batchyard.node.cgroups import Cgroups, Group
 
 def name_of_pods(node: int) -> str:
     """How the names of this node's groups begin: other nodes of the machine have theirs beside them."""
-    return f"batchyard-{os.fstat(node).st_ino:x}-"
+    return f"batchyard-{folder.identity(node)}-"
 
 
 def after(node: int, made: Cgroups | None, path: str) -> None:
