@@ -74,6 +74,13 @@ def test_checkpoints_outlive_the_pod_and_a_stop_reaches_the_command(
     assert (checkpoints / "mine" / "saved").exists()
 
 
+def test_a_folder_that_pods_may_not_have_is_told(platform: Running, tmp_path: Path) -> None:
+    with submitting(platform, "--checkpoint-dir", str(tmp_path), "--name", "refused", "--", "true") as process:
+        assert process.stderr is not None
+        assert any(f"hostPath {tmp_path} is not allowed here" in line for line in process.stderr)
+        platform.kubectl("delete", "job", "refused", "-n", "team-a", PATIENCE)
+
+
 def test_who_interrupts_leaves_it_running(platform: Running) -> None:
     with submitting(platform, "--name", "left", "--", "sh", "-c", "echo up; sleep 3; echo down") as process:
         assert process.stdout is not None

@@ -1,7 +1,9 @@
 """The cluster that a Job is submitted to: what is there, making the Job, and deleting what came to nothing."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -53,7 +55,7 @@ class Cluster:
         try:
             for part in parts:
                 await self._created(scheme.CONFIG_MAP, owned(part, created))
-        except SubmitError:
+        except (SubmitError, asyncio.CancelledError):  # refused, or interrupted
             await self.wire.ask(HttpRequest("DELETE", _path(scheme.JOB, created), _BACKGROUND))
             raise
         return created
@@ -67,7 +69,7 @@ class Cluster:
         if answer.code in {_NOT_THERE, _FORBIDDEN}:  # not served in that version, or not for us
             self._visibility = self._visibility[1:]
             return None
-        items: Sequence[Mapping[str, Any]] = decoded(answer.body).get("items") or ()
+        items = _items_of(answer)
         for item in items:
             owners = item["metadata"].get("ownerReferences") or ()
             if any(owner["uid"] == uid for owner in owners):
@@ -78,7 +80,19 @@ class Cluster:
         """The pods that a selector takes, as they are now."""
         path = path_of(kind_info(scheme.POD), "v1", namespace)
         answer = await self.wire.ask(HttpRequest("GET", f"{path}?{selector}"))
-        return decoded(answer.body).get("items") or ()
+        return _items_of(answer)
+
+    async def warning(self, pod: Obj) -> tuple[str, str] | None:
+        """Reason and message of the latest warning about a pod; None if there is none, or we may not look."""
+        metadata = pod["metadata"]
+        path = path_of(kind_info(scheme.EVENT), "v1", metadata["namespace"])
+        selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
+        answer = await self.wire.ask(HttpRequest("GET", f"{path}?fieldSelector={selector}"))
+        told = [(each.get("lastTimestamp") or each.get("eventTime") or "", each) for each in _items_of(answer)]
+        if not told:
+            return None
+        _, latest = max(told, key=lambda each: each[0])
+        return latest.get("reason") or "", latest.get("message") or ""
 
     async def follow_log(
         self, namespace: str, pod: str, container: str, since: str, told: Callable[[Sequence[bytes]], None]
@@ -107,13 +121,17 @@ class Cluster:
             path = path_of(info, version, namespace) if namespace else path_of_kind(info, version)
             answer = await self.wire.ask(HttpRequest("GET", path))
             if answer.code == 200:
-                items: Sequence[Obj] = decoded(answer.body).get("items") or ()
-                return items
+                return _items_of(answer)
             if answer.code == _FORBIDDEN:
                 return None
             if answer.code != _NOT_THERE:
                 raise SubmitError(f"{self.url}: {trouble_of(answer)}")
         raise SubmitError(f"{self.url}: it serves no {info.plural}.{info.group}: Kueue is not there")
+
+
+def _items_of(answer: HttpAnswer) -> Sequence[Obj]:
+    items: Sequence[Obj] = decoded(answer.body).get("items") or ()
+    return items
 
 
 def _path(kind: str, obj: Mapping[str, Any]) -> str:

@@ -26,7 +26,10 @@ _NAME_MAX: Final = 40
 _UNPACK: Final = """\
 cd {work} || exit
 parts() {{ cat {parts}/part-*; }}
-unpack='import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode="r|gz").extractall()'
+unpack='import sys, tarfile
+archive = tarfile.open(fileobj=sys.stdin.buffer, mode="r|gz")
+archive.extraction_filter = lambda member, path: member
+archive.extractall()'
 if command -v tar >/dev/null && command -v gzip >/dev/null; then parts | gzip -dc | tar -xf -
 elif command -v python3 >/dev/null; then parts | python3 -c "$unpack"
 elif command -v python >/dev/null; then parts | python -c "$unpack"

@@ -121,6 +121,8 @@ def _kubectl(request: Request, access: Access) -> str:
     """Kubectl as it reaches the same cluster."""
     if access.url.startswith("http:") and not request.kubeconfig:
         return f"kubectl --server {access.url}"
-    named = request.kubeconfig or str((request.data_dir / KUBECONFIG).resolve())
     context = f" --context {shlex.quote(request.context)}" if request.context else ""
+    if request.context and not request.kubeconfig:
+        return f"kubectl{context}"
+    named = request.kubeconfig or str((request.data_dir / KUBECONFIG).resolve())
     return f"KUBECONFIG={shlex.quote(named)} kubectl{context}"

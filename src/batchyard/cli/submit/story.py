@@ -18,6 +18,8 @@ _OF_CONTAINERS: Final = frozenset(
     {"BackoffLimitExceeded", "PodFailurePolicy", "FailedIndexes", "MaxFailedIndexesExceeded"}
 )
 _FAILED: Final = 1
+#: Warnings that say what the status of the pod says: no place, no image.
+_IN_STATUS: Final = frozenset({"FailedScheduling", "Failed", "BackOff"})
 
 
 class Told(NamedTuple):
@@ -88,6 +90,13 @@ class Story:
         ended = terminated(pod)
         if ended is not None and ended.get("exitCode"):
             self._codes.setdefault(name, ended["exitCode"])
+
+    def pod_is_warned(self, pod: str, reason: str, message: str) -> Iterator[Told]:
+        """Take in a warning about a pod that does not run yet; one that its status tells too is told once."""
+        line = f"pod {pod} waits: {reason}: {message}"
+        if message not in self._pods.get(pod, "") and reason not in _IN_STATUS:
+            self._pods[pod] = line
+            yield Told("PodWaiting", line, {"pod": pod, "message": f"{reason}: {message}"})
 
     def job_is(self, job: Obj, pods: Iterable[Obj] = ()) -> Iterator[Told]:
         """Take in the Job as it is now, and its pods where it may have ended."""
@@ -169,7 +178,8 @@ def _state_of(pod: Obj) -> Told | None:
     ended = terminated(pod)
     if ended is not None:
         code = ended.get("exitCode", 0)
-        why = f" ({ended['reason']})" if ended.get("reason") not in {None, "", "Error"} else ""
+        said = [ended[field] for field in ("reason", "message") if ended.get(field)]
+        why = f" ({': '.join(said)})" if said and said != ["Error"] else ""
         line = f"pod {name} failed with exit code {code}{why}"
         return Told("PodFailed", line, {"pod": name, "exitCode": code}) if code else None
     if has_begun(pod):

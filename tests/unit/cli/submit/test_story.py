@@ -86,6 +86,10 @@ def test_what_is_asked_besides_quota_is_told() -> None:
             "pod p failed with exit code 137 (OOMKilled)",
         ),
         (
+            pod("p", terminated={"exitCode": 128, "reason": "StartError", "message": "no such file"}),
+            "pod p failed with exit code 128 (StartError: no such file)",
+        ),
+        (
             pod("p", waiting={"reason": "ErrImagePull", "message": "no such image"}),
             "pod p waits: ErrImagePull: no such image",
         ),
@@ -100,6 +104,13 @@ def test_what_is_asked_besides_quota_is_told() -> None:
 )
 def test_what_pods_do_is_told(seen: dict[str, Any], line: str) -> None:
     assert [told.line for told in Story().pod_is(seen)] == [line]
+
+
+def test_what_keeps_a_pod_from_running_is_told_once() -> None:
+    story = Story()
+    warned = ("p", "FailedMount", "there is no such folder")
+    assert [told.line for told in story.pod_is_warned(*warned)] == ["pod p waits: FailedMount: there is no such folder"]
+    assert [*story.pod_is_warned(*warned), *story.pod_is_warned("p", "FailedScheduling", "no room")] == []
 
 
 def test_what_goes_well_is_not_told_of_each_pod_but_of_the_job() -> None:
