@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,15 @@ def test_what_is_refused_leaves_nothing(platform: Running, tmp_path: Path) -> No
     platform.kubectl("create", "configmap", "twice-files-0", "-n", "team-a")
     code, _, told = submitted(platform, *TEAM, "--name", "twice", str(tmp_path), "--", "true")
     assert (code, 'ConfigMap twice-files-0: 409: configmaps "twice-files-0" already exists' in told) == (1, True)
-    platform.kubectl("wait", "--for=delete", "job/twice", "-n", "team-a", "--timeout=30s")
+    assert "not found" in platform.kubectl("get", "job", "twice", "-n", "team-a", fails=True)
+
+
+def test_a_job_that_lacks_its_files_is_deleted(platform: Running, tmp_path: Path) -> None:
+    (tmp_path / "hard.bin").write_bytes(b"".join(sha256(b"%d" % each).digest() for each in range(40_000)))
+    platform.kubectl("create", "configmap", "half-files-1", "-n", "team-a")
+    code, _, told = submitted(platform, *TEAM, "--name", "half", str(tmp_path), "--", "true")
+    assert (code, "ConfigMap half-files-1: 409" in told) == (1, True)
+    platform.kubectl("wait", "--for=delete", "job/half", "-n", "team-a", "--timeout=30s")
 
 
 def test_a_job_that_somebody_deletes_ends_the_command(platform: Running) -> None:

@@ -51,12 +51,14 @@ class Cluster:
 
     async def create(self, job: Obj, parts: Sequence[Obj]) -> Mapping[str, Any]:
         """Make a Job and what it takes along, or nothing of it; the Job as the server has it."""
+        for part in parts[:1]:  # who may not make these shall not have to delete the Job again
+            await self._created(scheme.CONFIG_MAP, part, "?dryRun=All")
         created = await self._created(scheme.JOB, job)
         try:
             for part in parts:
                 await self._created(scheme.CONFIG_MAP, owned(part, created))
         except (SubmitError, asyncio.CancelledError):  # refused, or interrupted
-            await self.wire.ask(HttpRequest("DELETE", _path(scheme.JOB, created), _BACKGROUND))
+            await self._take_back(created)
             raise
         return created
 
@@ -103,8 +105,15 @@ class Cluster:
         query = f"container={container}&follow=true&timestamps=true{from_then}"
         return await self.wire.stream(HttpRequest("GET", f"{path}?{query}", accept="*/*"), told, to_the_end=True)
 
-    async def _created(self, kind: str, obj: Obj) -> Mapping[str, Any]:
-        path = path_of(kind_info(kind), "v1", obj["metadata"]["namespace"])
+    async def _take_back(self, job: Mapping[str, Any]) -> None:
+        """Delete a Job that lacks what it was to take along; SubmitError where it stays."""
+        answer = await self.wire.ask(HttpRequest("DELETE", _path(scheme.JOB, job), _BACKGROUND))
+        if not 200 <= answer.code < 300 and answer.code != _NOT_THERE:
+            name = job["metadata"]["name"]
+            raise SubmitError(f"Job {name} lacks its files and cannot be deleted: {trouble_of(answer)}")
+
+    async def _created(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
+        path = path_of(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
         answer = await self.wire.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
         if not 200 <= answer.code < 300:
             raise SubmitError(f"{obj['kind']} {obj['metadata']['name']}: {trouble_of(answer)}")

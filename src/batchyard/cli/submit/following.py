@@ -120,7 +120,8 @@ class Follower:
         """Tell which place in line it has, while it waits, and what keeps its pods from running."""
         while True:
             for pod in list(self._cache.of_kind(scheme.POD).values()):
-                if not has_begun(pod) and (warning := await self._cluster.warning(pod)) is not None:
+                waits = not has_begun(pod) and terminated(pod) is None
+                if waits and (warning := await self._cluster.warning(pod)) is not None:
                     self._tell_all(self._story.pod_is_warned(pod["metadata"]["name"], *warning))
             if self._story.waits:
                 found = await self._cluster.place(self._asked, self._uid)
