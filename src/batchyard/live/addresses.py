@@ -12,6 +12,7 @@ class Addresses:
 
     def __init__(self) -> None:
         self._given: dict[str, str] = {}
+        self._taken: set[str] = set()
         self._next = 2
 
     @property
@@ -21,24 +22,25 @@ class Addresses:
 
     def take(self, uid: str) -> str:
         """An address that no other pod has, each in turn so that none is soon another's."""
-        taken = set(self._given.values())
         last = _PODS.num_addresses - 2
         for _ in range(last):
             number, self._next = self._next, self._next % last + 1
             address = str(IPv4Interface((_PODS[max(number, 2)], _PODS.prefixlen)))
-            if address not in taken:
+            if address not in self._taken:
                 break
-        self._given[uid] = address
+        self.keep(uid, address)
         return address
 
     def keep(self, uid: str, address: str | None) -> None:
         """Take note of an address that a pod has from before."""
         if address is not None:
+            self.give_back(uid)
             self._given[uid] = address
+            self._taken.add(address)
 
     def give_back(self, uid: str) -> None:
         """Have the address of a pod that is no more."""
-        self._given.pop(uid, None)
+        self._taken.discard(self._given.pop(uid, ""))
 
 
 def hosts_file(address: str, names: Sequence[str], aliases: Sequence[Mapping[str, Any]]) -> str:

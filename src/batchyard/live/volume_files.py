@@ -13,6 +13,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -55,19 +56,21 @@ def make_volume(folder: Path, name: str, plan: Plan, now: Instant) -> bool:
 
 def write_files(folder: Path, plan: Files, now: Instant) -> bool:
     """Let a folder hold these files and no others; whether it did not before. OSError if that fails."""
+    is_new = not folder.exists()
     _make_folders(folder, folder, _VOLUME_MODE)
     for mount_point in plan.mount_points:
         _make_folders(folder, folder / mount_point, _FOLDER_MODE)
-    current = _current(folder)
+    current = None if is_new else _current(folder)
     is_news = current is None or _contents(current) != {path: file.content for path, file in plan.files.items()}
-    if is_news:
-        current = _written(folder, plan, now)
-        _link_names(folder, plan.files)
-        (folder / _NEXT).unlink(missing_ok=True)
-        (folder / _NEXT).symlink_to(current.name)
-        (folder / _NEXT).replace(folder / DATA)
+    written = _written(folder, plan, now) if is_news else None
     _link_names(folder, plan.files)
-    _remove_leftovers(folder, plan.files)
+    if written is not None:
+        draft = folder / _NEXT
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(written.name)
+        draft.replace(folder / DATA)
+    if not is_new:
+        _remove_leftovers(folder, plan.files)
     return is_news
 
 
@@ -90,7 +93,8 @@ def _written(folder: Path, plan: Files, now: Instant) -> Path:
     new = Path(tempfile.mkdtemp(prefix=f"{_RESERVED}{stamp}.", dir=folder))
     new.chmod(_FOLDER_MODE)
     for path, file in plan.files.items():
-        _make_folders(new, (new / path).parent, _FOLDER_MODE)
+        if "/" in path:
+            _make_folders(new, (new / path).parent, _FOLDER_MODE)
         (new / path).touch(mode=0o600)
         (new / path).write_bytes(file.content)
         (new / path).chmod(file.mode)
@@ -100,7 +104,7 @@ def _written(folder: Path, plan: Files, now: Instant) -> Path:
 def _link_names(folder: Path, files: Mapping[str, File]) -> None:
     """Let what lies at the top be seen, where it is not yet."""
     for name in _names_at_top(files):
-        if not os.path.lexists(folder / name):
+        with suppress(FileExistsError):
             (folder / name).symlink_to(f"{DATA}/{name}")
 
 
@@ -125,10 +129,14 @@ def _remove_leftovers(folder: Path, files: Mapping[str, File]) -> None:
 
 def _make_folders(volume: Path, wanted: Path, mode: int) -> None:
     """Make what is not there of a path in a volume, with that mode whatever the umask says."""
-    for folder in [*reversed(wanted.parents), wanted]:
-        if folder.is_relative_to(volume) and not folder.exists():
-            folder.mkdir(parents=True)
-            folder.chmod(mode)
+    missing: list[Path] = []
+    folder = wanted
+    while not folder.exists() and folder != volume.parent:
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(parents=True)
+        each.chmod(mode)
 
 
 def _check_host_path(name: str, plan: HostPath) -> None:
