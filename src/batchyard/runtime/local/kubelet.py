@@ -42,6 +42,7 @@ class LocalKubelet:
     def __init__(self, node: str, wishes: Wishes) -> None:
         self._node = node
         self._wishes = wishes
+        #: Those that have not ended.
         self._pods = PodsByNode()
         #: The uids of pods of which there are runs, by the pod's key.
         self._uids: dict[Key, dict[str, int]] = {}
@@ -54,10 +55,12 @@ class LocalKubelet:
         """The pod of a run; one of which more changed than its kubelet said; those that wait for something."""
         key = event.key
         if key.kind == RUN:
-            return (self._note(event),)
+            pod = self._note(event)
+            return () if _is_own_wish(event) else (pod,)
         if key.kind != scheme.POD:
             return tuple(self._troubled.get(key.namespace, ()))
-        self._pods.observe(key, event.old, None if event.type is _DELETED else event.obj)
+        is_gone = event.type is _DELETED or is_terminal(event.obj)
+        self._pods.observe(key, event.old, None if is_gone else event.obj)
         is_ours = node_of(event.obj) == self._node or key in self._uids
         return (key,) if is_ours and _is_news(event) else ()
 
@@ -205,6 +208,11 @@ def _cleaned(runs: Sequence[Obj], now: Instant) -> Iterator[Write]:
     yield from (Update(stopped(run, Stop(now, GRACE_MIN))) for run in containers if run.stop is None)
     if not alive:
         yield from (Delete(key_of_run(run_of(run))) for run in reversed(runs))
+
+
+def _is_own_wish(event: WatchEvent) -> bool:
+    """Whether of a run nothing has changed but that it is to stop."""
+    return event.type is EventType.MODIFIED and event.old is not None and event.obj["status"] is event.old["status"]
 
 
 def _is_news(event: WatchEvent) -> bool:
