@@ -48,10 +48,11 @@ class Requests:
     """See the module."""
 
     def __init__(self, taker: Taker) -> None:
-        self._taker = taker
+        #: Whom they are told, and the parser, as long as anything is read.
+        self._taker: Any = taker
         #: The address they come from.
         self.source = ""
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._url, self._headers = b"", dict[str, str]()
         self._head_bytes = 0
         #: The request whose body is coming; None before its head is there, and where nobody wants the body.
@@ -91,7 +92,7 @@ class Requests:
     def end(self) -> None:
         """Read nothing any more: parser and taker are let go, which refer to this."""
         self.is_over = True
-        del self._parser, self._taker
+        self._parser = self._taker = None
 
     def _keep_rest(self, data: bytes) -> None:
         """Keep what is sent before it is known whether it is understood; nobody has to send much of that."""

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from functools import partial
@@ -32,6 +33,9 @@ REQUESTS_END_WITHIN: Final = 10  # seconds
 _BACKLOG: Final = 2048
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
 _SERVER: Final = "server.pem"
+#: Seconds that the thread which writes the journal waits for its turn at most; it needs it a dozen times for each
+#: transaction, for moments.
+_TURN_WITHIN: Final = 0.0005
 
 
 class PortError(Exception):
@@ -67,6 +71,7 @@ async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, r
     connect = partial(HttpConnection, answers, connections, is_secure=context is not None)
     loop = asyncio.get_running_loop()
     _take_all_files()
+    sys.setswitchinterval(_TURN_WITHIN)
     within = None if context is None else HEAD_WITHIN
     server = await loop.create_server(
         connect, sock=listener, ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=within

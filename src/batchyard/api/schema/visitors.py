@@ -197,7 +197,7 @@ def _list(visit_item: Visitor, field: Field) -> Visitor:
         if type(value) is not list:
             return wrong_type(value, "a list", "start every item with '- '")
         odd: dict[int, Any] | None = None
-        suspect = not lowest <= len(value) <= highest or (unique and len(value) > 1)
+        suspect = not lowest <= len(value) <= highest
         for index, item in enumerate(value):
             settled = visit_item(item)
             if settled is not item:
@@ -205,9 +205,23 @@ def _list(visit_item: Visitor, field: Field) -> Visitor:
                 odd[index] = settled
                 suspect = suspect or type(settled) is Flaws
         new = value if odd is None else [odd.get(index, item) for index, item in enumerate(value)]
-        return new if not suspect else _list_flaws(new, field) or new
+        if not suspect and (not unique or len(new) < 2 or _are_different(new, keys)):
+            return new
+        return _list_flaws(new, field) or new
 
     return visit
+
+
+def _are_different(items: list[Any], keys: list[str] | None) -> bool:
+    """Whether no two items of a list without flaws are alike in what tells them apart."""
+    if keys is None:
+        found = set(items)
+    elif len(keys) == 1:
+        key = keys[0]
+        found = {item.get(key) for item in items}
+    else:
+        found = {tuple([item.get(key) for key in keys]) for item in items}
+    return len(found) == len(items)
 
 
 def _list_flaws(items: list[Any], field: Field) -> Flaws:

@@ -137,8 +137,7 @@ class Versions(NamedTuple):
 def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
     """`managedFields` of a new object, in the version of the author."""
     metadata = all_fields_of(_unmanaged(new)["metadata"], shape.below("metadata"))
-    about = difference({"f:metadata": metadata}, _NOBODYS)
-    fields = {step: _as_written(within) for step, within in about.items()}
+    fields = {**_metadata_v1_of(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
     for name, value in new.items():
         if name not in ("apiVersion", "kind", "metadata"):
             is_always_there = name in ("spec", "status")
@@ -146,6 +145,13 @@ def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
             fields[f"f:{name}"] = _fields_v1_of(encoded, shape.below(name), is_marked=not is_always_there)
     claim = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
     return [{**claim.entry(), "fieldsV1": dict(sorted(fields.items()))}]
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def _metadata_v1_of(encoded: bytes) -> dict[str, Any]:
+    """What somebody cares for of new metadata with these fields."""
+    about = difference({"f:metadata": marshal.loads(encoded)}, _NOBODYS)  # noqa: S302 - it was just written, by us
+    return to_fields_v1(about)
 
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
