@@ -1,10 +1,11 @@
-"""A connection to the host of a session: the programs of the node fork one for each who connects to `sessions`."""
+"""A connection to who hosts a session: one whom the spawner forks for it, or the keeper of a container's run."""
 
 import asyncio
 import json
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +16,14 @@ _FILES_MAX: Final = 2
 
 
 class HostConnection:
-    """One such connection. `hear` is called with what the host says, and its files; `lost` once it says no more."""
+    """One such connection, to a socket in a folder.
+
+    `hear` is called with what the host says, and its files; `lost` once it says no more.
+    """
 
     def __init__(
         self,
-        node: Path,
+        path: Path,
         loop: asyncio.AbstractEventLoop,
         hear: Callable[[Mapping[str, Any], Sequence[int]], None],
         lost: Callable[[], None],
@@ -30,17 +34,22 @@ class HostConnection:
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         self._socket = socket.socket(socket.AF_UNIX, kind)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ASKED_BYTES)
-        self._node = node
+        self._path = path
 
     def ask(self, asked: Mapping[str, Any], files: Sequence[int]) -> None:
         """Say what is wanted, and give some files away. OSError where nobody can be asked."""
-        folder = os.open(self._node, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._socket.connect(f"/proc/self/fd/{folder}/sessions")
+            self._socket.connect(f"/proc/self/fd/{folder}/{self._path.name}")
             socket.send_fds(self._socket, [json.dumps(asked).encode()], files)
         finally:
             os.close(folder)
         self._loop.add_reader(self._socket, self._read)
+
+    def say(self, said: Mapping[str, Any]) -> None:
+        """Say something more. Nobody there is fine."""
+        with suppress(OSError):
+            self._socket.send(json.dumps(said).encode())
 
     def close(self) -> None:
         """Hear no more, and let the host know that."""

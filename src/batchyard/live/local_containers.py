@@ -13,7 +13,7 @@ from typing import BinaryIO, Final, NamedTuple
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
 from batchyard.live.local_ports import LocalPort
-from batchyard.live.local_sessions import LocalCommand, NoSession
+from batchyard.live.local_sessions import LocalAttachment, LocalCommand, NoSession
 from batchyard.live.run_folders import RunFolders
 from batchyard.ports.client import WatchEvent
 from batchyard.ports.containers import (
@@ -73,8 +73,15 @@ class LocalContainers:
         return LocalCommand(self._folders.node, self._folders.path(key_of_run(run)), command, streams, talker)
 
     def attach(self, pod: Obj, container: str, streams: Streams, talker: Talker) -> ProcessSession:
-        """The process of a container, from now on."""
-        raise NotImplementedError
+        """The process of a container, from now on. Whether it has a terminal it says itself, not who attaches."""
+        run = self._running(pod, container)
+        if run is None:
+            return NoSession(self._loop, talker, _not_found(container))
+        spec = run.obj["spec"]
+        streams = streams._replace(tty=spec["tty"], stderr=streams.stderr and not spec["tty"])
+        folder = self._folders.node / self._folders.path(key_of_run(run))
+        has_input, once = spec["stdin"], bool(spec.get("stdinOnce"))
+        return LocalAttachment(folder, streams, talker, has_input=has_input, once=once)
 
     def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
         """Who listens at a port of the pod."""

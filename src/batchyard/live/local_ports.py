@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.live.host_connection import HostConnection
+from batchyard.live.local_sessions import SESSIONS
 from batchyard.ports.containers import Ending, Talker
 
 _CONNECTED_WITHIN: Final = 10  # seconds
@@ -36,7 +37,7 @@ class LocalPort(asyncio.Protocol):
         self._is_closed = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._host = HostConnection(node, self._loop, self._hear, self._lost)
+        self._host = HostConnection(node / SESSIONS, self._loop, self._hear, self._lost)
         if sandbox is None:
             kinds = (socket.AF_INET, socket.AF_INET6)
             self._connect([socket.socket(kind, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for kind in kinds])

@@ -1,4 +1,4 @@
-"""Conversations with the processes of this machine's pods: a command beside a container's own."""
+"""Conversations with the processes of this machine's pods: one more command in a container, or its own."""
 
 import asyncio
 import fcntl
@@ -14,17 +14,24 @@ from batchyard.live.file_flow import Inflow, Outflow
 from batchyard.live.host_connection import HostConnection
 from batchyard.ports.containers import Ending, Streams, Talker
 
+#: The socket in the node's folder at which sessions are hosted, and that in a run's folder at which one attaches.
+SESSIONS: Final = "sessions"
+_ATTACH: Final = "attach"
+_STDIN: Final = "stdin"
 _FAILED: Final = "error executing command in container: failed to exec in container: "
+_NOT_ATTACHED: Final = "error attaching to container: "
 _SIZE_MAX: Final = 65535
 
 
-class LocalCommand:
-    """One more command in the container of a run; `path` is the run's, relative to the node's folder."""
+class _LocalSession:
+    """What both have: files to the process, a host who says how it ends."""
 
-    def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, talker: Talker) -> None:
+    def __init__(self, host: Path, streams: Streams, talker: Talker, failed: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._talker = talker
         self._streams = streams
+        #: What is said before why it failed.
+        self._failed = failed
         self._inflows: dict[str, Inflow] = {}
         self._outflow: Outflow | None = None
         self._terminal: int | None = None
@@ -34,29 +41,15 @@ class LocalCommand:
         self._listens = True
         self._is_closed = False
         self._ending: Ending | None = None
-        self._host = HostConnection(node, self._loop, self._hear, self._lost)
-        asked = {"run": str(path), "argv": list(command), "tty": streams.tty}
-        given = self._pipes()
-        try:
-            self._host.ask(asked, given)
-        except OSError as error:
-            self._end_with(Ending(failure=f"{_FAILED}{error.strerror}"))
-        finally:
-            for file in given:
-                os.close(file)
+        self._host = HostConnection(host, self._loop, self._hear, self._lost)
 
     def write(self, data: bytes) -> None:
-        """Let the command read it."""
+        """Let the process read it."""
         if self._outflow is not None:
             self._outflow.write(data)
-        elif self._streams.stdin:
+        elif self._streams.stdin and not self._is_closed:
             self._early.append(data)
             self._tell_wants(False)
-
-    def end_input(self) -> None:
-        """Let the command read no more; a terminal has no end."""
-        if self._outflow is not None and not self._streams.tty:
-            self._outflow.end()
 
     def listen(self, *, listens: bool) -> None:
         """Whether its outputs are read."""
@@ -72,7 +65,7 @@ class LocalCommand:
                 fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close(self) -> None:
-        """End the command: nobody talks to it."""
+        """Nobody talks to it."""
         self._is_closed = True
         self._host.close()
         for inflow in list(self._inflows.values()):
@@ -84,29 +77,29 @@ class LocalCommand:
             os.close(self._terminal)
             self._terminal = None
 
-    def _pipes(self) -> list[int]:
-        """The command's ends of its standard files; a terminal comes from its host."""
-        if self._streams.tty:
-            return []
-        given = []
-        if self._streams.stdin:
-            reads, writes = os.pipe2(os.O_CLOEXEC)
-            self._outflow = Outflow(writes, self._loop, self._tell_wants)
-            given.append(reads)
-        else:
-            given.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        for name, is_wanted in (("stdout", self._streams.stdout), ("stderr", self._streams.stderr)):
-            if is_wanted:
-                reads, writes = os.pipe2(os.O_CLOEXEC)
-                self._read_from(name, reads)
-                given.append(writes)
-            else:
-                given.append(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
-        return given
+    def _ask(self, asked: Mapping[str, Any], given: Sequence[int]) -> None:
+        """Ask the host, and give files away."""
+        try:
+            self._host.ask(asked, given)
+        except OSError as error:
+            self._end_with(Ending(failure=f"{self._failed}{error.strerror}"))
+        finally:
+            for file in given:
+                os.close(file)
+
+    def _output(self, name: str) -> int:
+        """The end of a pipe to write an output to; what is read at the other is told."""
+        reads, writes = os.pipe2(os.O_CLOEXEC)
+        self._read_from(name, reads)
+        return writes
 
     def _read_from(self, name: str, file: int) -> None:
         take = partial(self._talker.received, name)
         self._inflows[name] = Inflow(file, self._loop, take, partial(self._ended_output, name))
+        self._inflows[name].listen(listens=self._listens)
+
+    def _write_to(self, file: int) -> None:
+        self._outflow = Outflow(file, self._loop, self._tell_wants)
 
     def _tell_wants(self, wants: bool) -> None:
         self._talker.wants_more(wants=wants)
@@ -116,27 +109,25 @@ class LocalCommand:
         if files:
             self._take_terminal(files[0])
         if "error" in said:
-            self._end_with(Ending(failure=f"{_FAILED}{said['error']}"))
+            self._end_with(Ending(failure=f"{self._failed}{said['error']}"))
         elif "exit_code" in said:
             self._end_with(Ending(said["exit_code"]))
 
     def _take_terminal(self, terminal: int) -> None:
-        self._terminal = os.dup(terminal)
+        self._terminal = terminal
         if self._streams.stdin:
-            written = os.dup(terminal)
-            self._outflow = Outflow(written, self._loop, self._tell_wants)
+            self._write_to(os.dup(terminal))
             self._tell_wants(True)
-            for data in self._early:
-                self._outflow.write(data)
-            self._early.clear()
-        self._read_from("stdout", terminal)
-        self._inflows["stdout"].listen(listens=self._listens)
+            early, self._early = self._early, []
+            for data in early:
+                self.write(data)
         if self._size is not None:
             self.resize(*self._size)
 
     def _lost(self) -> None:
+        """The host says no more."""
         if self._ending is None:
-            self._end_with(Ending(failure=f"{_FAILED}its host was lost"))
+            self._end_with(Ending(failure=f"{self._failed}its host was lost"))
 
     def _end_with(self, ending: Ending) -> None:
         """It is over, once its outputs have been read to their ends."""
@@ -152,6 +143,79 @@ class LocalCommand:
         if self._ending is not None and not self._is_closed and not self._inflows:
             self.close()
             self._talker.ended(self._ending)
+
+
+class LocalCommand(_LocalSession):
+    """One more command in the container of a run; `path` is the run's, relative to the node's folder."""
+
+    def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, talker: Talker) -> None:
+        super().__init__(node / SESSIONS, streams, talker, _FAILED)
+        self._ask({"run": str(path), "argv": list(command), "tty": streams.tty}, [] if streams.tty else self._pipes())
+
+    def end_input(self) -> None:
+        """Let the command read no more; a terminal has no end."""
+        if self._outflow is not None and not self._streams.tty:
+            self._outflow.end()
+
+    def _pipes(self) -> list[int]:
+        """The command's ends of its standard files; a terminal comes from its host."""
+        if self._streams.stdin:
+            stdin, writes = os.pipe2(os.O_CLOEXEC)
+            self._write_to(writes)
+        else:
+            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        outputs = (("stdout", self._streams.stdout), ("stderr", self._streams.stderr))
+        nothing = os.O_WRONLY | os.O_CLOEXEC
+        return [stdin, *(self._output(name) if has else os.open(os.devnull, nothing) for name, has in outputs)]
+
+    def _take_terminal(self, terminal: int) -> None:
+        super()._take_terminal(terminal)
+        self._read_from("stdout", os.dup(terminal))
+
+
+class LocalAttachment(_LocalSession):
+    """The process of a run itself, from now on; `folder` is the run's.
+
+    `has_input` says whether the container reads anything, `once` whether that ends with the first who talks to it.
+    """
+
+    def __init__(self, folder: Path, streams: Streams, talker: Talker, *, has_input: bool, once: bool) -> None:
+        super().__init__(folder / _ATTACH, streams, talker, _NOT_ATTACHED)
+        self._once = once and streams.stdin and not streams.tty
+        if has_input and streams.stdin and not streams.tty:
+            try:
+                self._write_to(os.open(folder / _STDIN, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            except OSError:
+                self._once = False  # nobody reads it any more
+        names = [name for name, has in (("stdout", streams.stdout), ("stderr", streams.stderr)) if has]
+        self._ask({"outputs": names}, [self._output(name) for name in names])
+
+    def write(self, data: bytes) -> None:
+        """Let the process read it, if it reads anything."""
+        if self._outflow is not None or self._streams.tty:
+            super().write(data)
+
+    def end_input(self) -> None:
+        """Let the process read no more where that is its only input; else who has no more to say hears no more."""
+        if not self._once:
+            self._end_with(Ending())
+            for inflow in list(self._inflows.values()):
+                inflow.close()
+            self._inflows.clear()
+        elif self._outflow is not None:
+            self._once = False
+            self._outflow.end()
+            self._host.say({"end_input": True})
+
+    def close(self) -> None:
+        """Nobody talks to it; where it was told to read once only, nobody will."""
+        if self._once and not self._is_closed:
+            self._host.say({"end_input": True})
+        super().close()
+
+    def _lost(self) -> None:
+        """The container has ended."""
+        self._end_with(Ending())
 
 
 class NoSession:

@@ -40,7 +40,7 @@ def options(spec: Mapping[str, Any], places: Places, view: View, environment: Ma
     """All options but those of files. BadMountError where a volume's folder leads out of the volume."""
     return [
         "--die-with-parent",
-        "--new-session",
+        *([] if spec["tty"] else ["--new-session"]),
         "--unshare-pid",
         "--cap-drop",
         "ALL",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from batchyard.node import clock
+from batchyard.node import clock, descendants
 from batchyard.node.attempts import Outcome
 from batchyard.node.health import Try
 from batchyard.node.loop import Loop
@@ -62,5 +62,10 @@ class Ending:
             self._loop.after(left / 1e6, self._look)
 
     def _signal_group(self, number: int) -> None:
+        """Signal the command's group; where it has a terminal, whose session is bubblewrap's, the command alone."""
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, number)
+            if os.getpgid(self._pid) == self._pid:
+                os.killpg(self._pid, number)
+            else:
+                for pid in descendants.children(self._pid)[:1]:
+                    os.kill(pid, number)

@@ -10,7 +10,13 @@ from typing import NamedTuple, NoReturn
 from batchyard.node import cgroups, clock, linux
 from batchyard.node.cgroups import Group
 
-_SHARED = linux.NEWNS | linux.NEWIPC | linux.NEWUTS | linux.NEWPID
+_NAMESPACES = (
+    ("mnt", linux.NEWNS),
+    ("uts", linux.NEWUTS),
+    ("ipc", linux.NEWIPC),
+    ("net", linux.NEWNET),
+    ("pid", linux.NEWPID),
+)
 _OUTPUT_BYTES = 1 << 20
 _NOT_STARTED = 127
 
@@ -40,7 +46,7 @@ def execute(argv: Sequence[str], container: Container, timeout: float | None) ->
     """
     cgroups.join(container.group)
     if container.is_wrapped:
-        _enter(container.pid)
+        enter(container.pid)
     outputs = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child = os.fork()
     if child == 0:
@@ -57,14 +63,25 @@ def execute(argv: Sequence[str], container: Container, timeout: float | None) ->
     return 128 - status if status < 0 else status, b"".join(texts)
 
 
-def _enter(pid: int) -> None:
-    """Enter the namespaces of a process; its user namespace last, for the others may belong to one around it."""
+def enter(pid: int) -> bool:
+    """Enter all namespaces of a process that are others than one's own; whether that encloses what is forked now.
+
+    Its user namespace comes last, for the others may belong to one around it.
+    """
     process = os.pidfd_open(pid)
-    own, other = (os.stat(f"/proc/{who}/ns/user").st_ino for who in ("self", pid))
-    networks = [os.stat(f"/proc/{who}/ns/net").st_ino for who in ("self", pid)]
-    linux.enter(process, _SHARED | (linux.NEWNET if len(set(networks)) == 2 else 0))
-    if own != other:
+    others = [flag for name, flag in _NAMESPACES if _differs(name, pid)]
+    is_of_another = _differs("user", pid)
+    if others:
+        linux.enter(process, sum(others))
+    if is_of_another:
+        with suppress(PermissionError):
+            os.setgroups([])
         linux.enter(process, linux.NEWUSER)
+    return linux.NEWPID in others
+
+
+def _differs(name: str, pid: int) -> bool:
+    return os.stat(f"/proc/self/ns/{name}").st_ino != os.stat(f"/proc/{pid}/ns/{name}").st_ino
 
 
 def _become(argv: Sequence[str], container: Container, stdout: int, stderr: int) -> NoReturn:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from batchyard.node import cgroups, clock, descendants, folder, launch, messages, words
+from batchyard.node.attached import Attached
 from batchyard.node.attempts import Outcome
 from batchyard.node.ending import Ending
 from batchyard.node.features import Features
@@ -45,6 +46,7 @@ class Keeper:
         self._log = _opened_log(run)
         self._group = launch.pods_group(run)
         self._outputs: dict[int, Stream] = {}
+        self._attached = Attached(self._loop, run.folder, self._read)
         self._open = 0
         self._said = b""
         #: How the keeper's child has ended, which stands for the command.
@@ -80,10 +82,19 @@ class Keeper:
         self._open = 1 + len(launched.outputs)
         for name, file in launched.outputs.items():
             self._outputs[file] = Stream(self._log, name)
-            self._loop.when_readable(file, partial(self._pump, file))
+            self._loop.when_readable(file, partial(self._pump, file, name))
+        self._attached.begin(launched.outputs["stdout"] if self._run.spec["tty"] else None, launched.stdin)
         self._loop.when_readable(launched.status, partial(self._hear, launched.status))
 
-    def _pump(self, file: int) -> None:
+    def _read(self, name: str, wants: bool) -> None:
+        """Read an output, or leave it alone for a while."""
+        file = self._launched.outputs[name]
+        if file in self._outputs:
+            self._loop.forget(file)
+            if wants:
+                self._loop.when_readable(file, partial(self._pump, file, name))
+
+    def _pump(self, file: int, name: str) -> None:
         """Take what the command wrote."""
         try:
             data = os.read(file, _READ_BYTES)
@@ -93,8 +104,10 @@ class Keeper:
             data = b""
         if data:
             self._outputs[file].feed(data)
+            self._attached.give(name, data)
         else:
             self._outputs.pop(file).end()
+            self._attached.end(name)
             self._close(file)
 
     def _close(self, file: int) -> None:

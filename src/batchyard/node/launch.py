@@ -26,6 +26,8 @@ class Launched(NamedTuple):
     status: int
     #: Where it is told that it may start; None where it does not wait for that.
     starts: int | None
+    #: What keeps the pipe open that the command reads; None where there is none.
+    stdin: int | None
 
     def let_start(self, child: int, processes: int) -> None:
         """Bound the number of a container's processes where no control group does, and let its command start.
@@ -62,13 +64,15 @@ def launch(run: Run, features: Features, group: Group) -> Launched:
         ends = ends._replace(starts=waits)
     pid = os.fork()
     if pid == 0:
+        for file in outputs.values():
+            os.close(file)
         _become(run, features, group, ends)
     for file in dict.fromkeys(file for file in ends if file is not None):
         os.close(file)
-    status = outputs.pop("status")
+    status, stdin = outputs.pop("status"), outputs.pop("stdin", None)
     for file in outputs.values():
         os.set_blocking(file, False)
-    return Launched(pid, outputs, status, starts)
+    return Launched(pid, outputs, status, starts, stdin)
 
 
 def pods_group(run: Run) -> Group:
@@ -105,6 +109,7 @@ def environment(run: Run) -> dict[str, str]:
     """All the variables of a container: those of its image give way to its own."""
     sandbox = _of_sandbox(run, "spec.json")
     named = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
+    named |= {"TERM": "xterm"} if run.spec["tty"] else {}
     own: Mapping[str, str] = run.spec["environment"]
     return images.environment(run.spec["image"]) | {"HOME": "/root"} | named | dict(own)
 
@@ -126,12 +131,13 @@ def _connect(run: Run) -> tuple[dict[str, int], _Ends]:
     if run.spec["tty"]:
         keeper, terminal = os.openpty()
         return {"stdout": keeper, "status": status}, _Ends(terminal, terminal, terminal, telling, None)
-    # Who opens a pipe for both never sees its end: nobody may have attached to it yet.
-    stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDWR, dir_fd=run.folder)
     stdout, stderr = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
-    return {"stdout": stdout[0], "stderr": stderr[0], "status": status}, _Ends(
-        stdin, stdout[1], stderr[1], telling, None
-    )
+    outputs = {"stdout": stdout[0], "stderr": stderr[0], "status": status}
+    stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDONLY | os.O_NONBLOCK, dir_fd=run.folder)
+    os.set_blocking(stdin, True)
+    if run.spec["stdin"]:  # a pipe has no end as long as somebody holds it: nobody may have attached to it yet
+        outputs["stdin"] = os.open("stdin", os.O_WRONLY, dir_fd=run.folder)
+    return outputs, _Ends(stdin, stdout[1], stderr[1], telling, None)
 
 
 def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn:
@@ -141,6 +147,8 @@ def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn
         for source, target in ((ends.stdin, 0), (ends.stdout, 1), (ends.stderr, 2)):
             os.dup2(source, target)
         bound(run.spec["limits"], group)
+        if run.spec["tty"] and features.bubblewrap:
+            linux.own_terminal(0)
         if features.bubblewrap:
             _wrap(run, features.bubblewrap, features.network is not None, ends)
         plain.warden(_plain_command(run), ends.status)

@@ -1,8 +1,10 @@
 """Calls of Linux that Python 3.11 has no name for."""
 
 import ctypes
+import fcntl
 import os
 import signal
+import termios
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -70,6 +72,12 @@ def become_root_of_a_user_namespace(made: int | None) -> None:
             with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
     keep_mounts_to_oneself()
+
+
+def own_terminal(file: int) -> None:
+    """Lead a session whose terminal that is: so its keys send signals, and a shell can control jobs."""
+    os.setsid()
+    fcntl.ioctl(file, termios.TIOCSCTTY, 0)
 
 
 def drop_privileges() -> None:

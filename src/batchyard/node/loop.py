@@ -9,6 +9,7 @@ from collections.abc import Callable
 from batchyard.node import clock
 
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+_WRITABLE = select.POLLOUT | select.POLLERR
 
 
 class Loop:
@@ -29,6 +30,11 @@ class Loop:
         """Call whenever there is something to read, or nothing will be any more."""
         self._readers[file] = callback
         self._poll.register(file, _READABLE)
+
+    def when_writable(self, file: int, callback: Callable[[], None]) -> None:
+        """Call whenever something can be written, or nobody will read it any more."""
+        self._readers[file] = callback
+        self._poll.register(file, _WRITABLE)
 
     def forget(self, file: int) -> None:
         """Wait for that file no longer."""

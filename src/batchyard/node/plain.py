@@ -6,12 +6,10 @@ standard output's place, a pipe, in the words of bubblewrap's `--json-status-fd`
 `error`, where the command could not be started.
 """
 
-import fcntl
 import json
 import os
 import resource
 import signal
-import termios
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
@@ -72,9 +70,10 @@ def _execute(command: Command, failing: int) -> NoReturn:
 
 
 def _prepare(command: Command) -> None:
-    os.setsid()
     if command.has_terminal:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        linux.own_terminal(0)
+    else:
+        os.setsid()
     for limit, most in command.limits.items():
         resource.setrlimit(limit, (most, most))
     if command.user:

@@ -13,18 +13,11 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from batchyard.node import folder, launch, linux, plain, words
+from batchyard.node import entry, folder, launch, linux, plain, words
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
 
 _ASKED_BYTES = 1 << 20
-_NAMESPACES = (
-    ("mnt", linux.NEWNS),
-    ("uts", linux.NEWUTS),
-    ("ipc", linux.NEWIPC),
-    ("net", linux.NEWNET),
-    ("pid", linux.NEWPID),
-)
 _KILLED = 128 + signal.SIGKILL
 
 
@@ -63,7 +56,7 @@ class _Session:
         group, variables = launch.pods_group(self._run), launch.environment(self._run)
         user = self._run.spec["user"]
         launch.bound(self._run.spec["limits"], group)
-        is_enclosed = enter(pid, container)
+        is_enclosed = entry.enter(pid)
         given = [] if self._asked["tty"] else self._files
         ends = list(os.openpty()) if self._asked["tty"] else []
         opened = [*ends, *self._files]
@@ -133,26 +126,6 @@ class _Session:
     def _over(self, **said: object) -> None:
         _tell(self._connection, [], **said)
         self._loop.stop()
-
-
-def enter(pid: int, process: int) -> bool:
-    """Enter all namespaces of a process that are others than one's own; whether that encloses what is forked now.
-
-    The user namespace comes last, for the others may belong to one around it. `process` is a pidfd of it.
-    """
-    others = [flag for name, flag in _NAMESPACES if _differs(name, pid)]
-    is_of_another = _differs("user", pid)
-    if others:
-        linux.enter(process, sum(others))
-    if is_of_another:
-        with suppress(PermissionError):
-            os.setgroups([])
-        linux.enter(process, linux.NEWUSER)
-    return linux.NEWPID in others
-
-
-def _differs(name: str, pid: int) -> bool:
-    return os.stat(f"/proc/self/ns/{name}").st_ino != os.stat(f"/proc/{pid}/ns/{name}").st_ino
 
 
 def _first_process(run: Run) -> int:

@@ -86,6 +86,7 @@ def container_run(
         "image": row.place(image_name),
         "workingDir": container.get("workingDir") or row.working_dir or None,
         "stdin": bool(container.get("stdin")),
+        "stdinOnce": bool(container.get("stdinOnce")),
         "tty": bool(container.get("tty")),
         "mounts": [*_mounts_of_image(row), *(mount.row() for mount in mounts)],
         "readOnlyRoot": bool(context.get("readOnlyRootFilesystem")),

@@ -21,6 +21,7 @@ SETTINGS = NodeSettings(images=[ImageRow("python:*", environment="/venv")], pids
 UNSAID: Mapping[str, Any] = {
     "workingDir": None,
     "stdin": False,
+    "stdinOnce": False,
     "tty": False,
     "mounts": [],
     "readOnlyRoot": False,
