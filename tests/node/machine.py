@@ -104,6 +104,7 @@ class Machine:
         self.folder = folder.open_folder(str(root))
         self.events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.events.bind(folder.address(self.folder, "events"))
+        self._is_closed = False
         self.heard: list[str] = []
         self._listener = Thread(target=self._listen)
         self._listener.start()
@@ -117,7 +118,7 @@ class Machine:
     def start_spawner(self) -> subprocess.Popen[bytes]:
         """A spawner that is ready to take wishes."""
         (self.root / "features.json").unlink(missing_ok=True)
-        environment = {"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": self.without}
+        environment = {"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": self.without, "NODE": str(self.root)}
         started = subprocess.Popen([sys.executable, "-I", *self._program(), str(self.root)], env=environment)
         until(lambda: (self.root / "features.json").exists() or started.poll() is not None, "the spawner's start")
         return started
@@ -207,34 +208,50 @@ class Machine:
         os.kill(state(run)["keeper"], signal.SIGTERM)
 
     def processes(self) -> list[int]:
-        """The processes that are the node's: those that hold its folder open, and those of its containers."""
-        return [int(place.name) for place in Path("/proc").glob("[0-9]*") if self._belongs(int(place.name))]
+        """The processes that are the node's, and those of its containers: all know the name of its folder."""
+        name = f"NODE={self.root}\0".encode()
+        return [pid for pid in map(int, filter(str.isdigit, names_in("/proc"))) if name in bytes_of(pid, "environ")]
 
     def left(self) -> list[str]:
-        """What is there of the node: processes, mounts, control groups."""
+        """What there is of the node's pods: processes, mounts, control groups."""
         mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{self.root}/" in line]
-        return [f"process {pid}" for pid in self.processes()] + mounts + [str(group) for group in self.groups()]
+        processes = [f"process {pid}" for pid in self.processes() if not self._is_resident(pid)]
+        return processes + mounts + [str(group) for group in self.groups()]
+
+    def _is_resident(self, pid: int) -> bool:
+        """Whether a process is the spawner or the switch, which have no pod's folder open."""
+        files = [str(Path(f"/proc/{pid}/fd/{name}").readlink()) for name in names_in(f"/proc/{pid}/fd")]
+        is_spawners = bytes_of(pid, "cmdline") == bytes_of(self.spawner.pid, "cmdline")
+        return is_spawners and not any(file.startswith(f"{self.root}/pods/") for file in files)
 
     def groups(self) -> list[Path]:
         """The control groups of the node's pods, and of their runs."""
         identity = self.root / "id"
-        name = f"batchyard-{identity.read_text() if identity.exists() else 'none'}-*"
-        tops = [place for place in Path("/sys/fs/cgroup").rglob(name) if place.is_dir()]
-        return [found for top in tops for found in (top, *(place for place in top.iterdir() if place.is_dir()))]
+        name = f"batchyard-{identity.read_text() if identity.exists() else 'none'}-"
+        return [Path(path) for path, _, _ in os.walk("/sys/fs/cgroup") if name in path]
 
-    def end(self) -> None:
-        """End all that still runs, and the spawner. Nothing of them may be left."""
+    def settle(self) -> None:
+        """End all that still runs. Nothing of it may be left."""
         for run in sorted(self.root.glob("pods/*/runs/*/*")) + sorted(self.root.glob("pods/*/sandbox")):
             if is_kept(run):
                 with suppress(ProcessLookupError):
                     self.stop(run, grace=0)
                 until(partial(_is_left, run), f"the end of {run}")
+        until(lambda: not self.left(), f"the end of {self.left()}")
+        rmtree(self.root / "pods", ignore_errors=True)
+        self.heard.clear()
+
+    def end(self) -> None:
+        """End the spawner. Nothing of it may be left."""
         self.spawner.terminate()
         self.spawner.wait()
-        until(lambda: not self.left(), f"the end of {self.left()}")
+        until(lambda: not self.processes(), f"the end of {self.processes()}")
 
     def close(self) -> None:
-        """Let go of the folder, and of all that a failed test has left."""
+        """Let go of the folder, and of all that a failed test has left. Once more is nothing more."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -248,15 +265,21 @@ class Machine:
         os.close(self.folder)
         rmtree(self.root)
 
-    def _belongs(self, pid: int) -> bool:
-        if pid == os.getpid() or not is_alive(pid):
-            return False
-        try:
-            files = [str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()]
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            return False
-        return any(file.startswith(str(self.root)) for file in files) or f"NODE={self.root}".encode() in environment
+
+def names_in(folder: str) -> list[str]:
+    """The names in a folder of /proc, as long as it is there."""
+    try:
+        return [place.name for place in Path(folder).iterdir()]
+    except OSError:
+        return []
+
+
+def bytes_of(pid: int, name: str) -> bytes:
+    """A file of a process, as long as it is there."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
 
 
 def is_kept(run: Path) -> bool:
@@ -295,6 +318,7 @@ def machine(without: str = "", user: int | None = None, root: Path | None = None
     made = Machine(root, without, user)
     try:
         yield made
+        made.settle()
         made.end()
     finally:
         made.close()
