@@ -225,6 +225,8 @@ class _Changes:
         self._versions = versions
         self._of_author = differences(old, new, versions.shape(api_version))
         self._found = {api_version: self._of_author}
+        #: By version: what nobody cares for any more who did.
+        self._gone: dict[str, FieldSet] = {}
 
     def taken(self) -> FieldSet:
         """What whoever changed it cares for from now on."""
@@ -237,10 +239,10 @@ class _Changes:
 
     def left(self, claim: Claim) -> Claim:
         """What is left of a claim."""
-        found = self._in(claim.api_version)
-        if found == Differences():
-            return claim
-        gone = union(union(found.modified, found.added), found.removed)
+        gone = self._gone.get(claim.api_version)
+        if gone is None:
+            found = self._in(claim.api_version)
+            gone = self._gone[claim.api_version] = union(union(found.modified, found.added), found.removed)
         return claim.with_fields(difference(claim.fields, gone))
 
     def _in(self, api_version: str) -> Differences:

@@ -5,6 +5,7 @@ Nothing given is changed. Source: sigs.k8s.io/structured-merge-diff, typed/{tofi
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -25,6 +26,7 @@ class Differences(NamedTuple):
 
 
 _NONE: Final = Differences()
+_REMEMBERED_MAX: Final = 1024
 
 
 def fields_of(value: Any, shape: Shape) -> FieldSet:
@@ -170,17 +172,25 @@ def items_of(items: Sequence[Any], shape: Shape, *, unique: bool = False) -> dic
     return found
 
 
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def _step_named(key: str, name: str) -> str:
+    """The step to an item of that name, such as the type of a condition: there are few."""
+    return f"k:{_encode({key: name}).decode()}"
+
+
 def step_of(item: Any, shape: Shape) -> str:
     """The step to an item of a list."""
     if not shape.keys:
         return f"v:{_encode(item).decode()}"
     if not isinstance(item, Mapping):
         raise bad_request("associative list with keys may not have non-map elements")
+    if len(shape.keys) == 1 and type(value := item.get(shape.keys[0])) is str:
+        return _step_named(shape.keys[0], value)
     keys = {}
     for name in shape.keys:
-        value = item.get(name, shape.item.below(name).default)
-        if value is not None:
-            keys[name] = value
+        given = item.get(name, shape.item.below(name).default)
+        if given is not None:
+            keys[name] = given
     if not keys:
         raise bad_request(f"associative list with keys has an element that omits all key fields {list(shape.keys)}")
     return f"k:{_encode(keys).decode()}"
