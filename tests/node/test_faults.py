@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from shutil import rmtree
 
@@ -71,6 +72,16 @@ def test_a_second_spawner_ends_at_once(plain: Machine) -> None:
     second = subprocess.run(plain.spawner.args, capture_output=True, check=False)
     assert second.returncode == 1
     assert second.stderr.decode() == f"{plain.root}: another spawner is at work here\n"
+
+
+def test_a_spawner_ends_when_its_folder_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    folder.mkdir()
+    argv = [sys.executable, "-I", "-m", "batchyard.node.spawner", str(folder)]
+    with subprocess.Popen(argv, env={"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": "network"}) as spawner:
+        until(lambda: (folder / "features.json").exists(), "the spawner's start")
+        rmtree(folder)
+        assert spawner.wait(20) == 0
 
 
 def test_a_keeper_that_is_killed_takes_its_container_with_it(node: Machine) -> None:

@@ -1,6 +1,6 @@
 """The spawner: it takes the names of runs as datagrams and forks a keeper for each, and a host for each session.
 
-`python -I -m batchyard.node.spawner NODE`. It ends at SIGTERM or SIGINT; keepers outlive it.
+`python -I -m batchyard.node.spawner NODE`. It ends at SIGTERM or SIGINT, and when the folder is gone; keepers outlive it.
 """
 
 import gc
@@ -20,6 +20,7 @@ from batchyard.node.run import Run
 _FORK_AGAIN_SECONDS = 0.2
 _KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep}
 _SESSIONS_WAITING = 256
+_GONE_SECONDS = 2.0
 
 
 def main(arguments: list[str]) -> int:
@@ -66,7 +67,14 @@ class Spawner:
         gc.collect()
         gc.freeze()
         folder.write_json(self._node, "features.json", features.told(self._features))
+        self._end_with_the_folder()
         self._loop.run()
+
+    def _end_with_the_folder(self) -> None:
+        """Look now and then whether there still is a node to serve."""
+        if folder.is_gone(self._node):
+            self._loop.stop()
+        self._loop.after(_GONE_SECONDS, self._end_with_the_folder)
 
     def _take(self) -> None:
         """Take a wish."""
