@@ -1,7 +1,7 @@
 """The metrics API (metrics.k8s.io): what pods and nodes use at present, as `kubectl top` asks for it.
 
-What a pod uses its runtime knows; a node uses what the pods on it use, and nothing of its own. Source: metrics-server's
-pkg/api.
+What a pod uses its runtime knows; a node that is simulated uses what the pods on it use, and nothing of its own.
+Source: metrics-server's pkg/api.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,6 @@ from batchyard.ports.containers import Containers, Usage
 GROUP: Final = "metrics.k8s.io"
 VERSION: Final = "v1beta1"
 _API_VERSION: Final = f"{GROUP}/{VERSION}"
-_WINDOW: Final = "0s"  # what is used is known, not measured over a while
 _RESOURCES: Final = ("cpu", "memory")
 
 
@@ -56,14 +55,14 @@ class _Metrics:
         """The pods that run."""
         return [pod for pod in self.objects.list(scheme.POD, namespace or None) if phase(pod) == RUNNING]
 
-    def told(self, kind: str, of: Obj, fields: Mapping[str, Any]) -> Obj:
-        """What an object uses, as an object of its name."""
+    def told(self, kind: str, of: Obj, window: int, fields: Mapping[str, Any]) -> Obj:
+        """What an object uses, measured over so many microseconds, as an object of its name."""
         stamp = format_time(self._now() // SECOND * SECOND)
         kept = ("name", "namespace", "labels")
         metadata = {field: of["metadata"][field] for field in kept if field in of["metadata"]}
         metadata["creationTimestamp"] = stamp
         about = {"kind": kind, "apiVersion": _API_VERSION, "metadata": metadata}
-        return {**about, "timestamp": stamp, "window": _WINDOW, **fields}
+        return {**about, "timestamp": stamp, "window": _go_duration(window), **fields}
 
 
 class _Pods:
@@ -73,22 +72,25 @@ class _Pods:
         self._metrics = metrics
 
     def found(self, namespace: str) -> Sequence[Obj]:
-        """What all of them use."""
-        return [self._told(pod) for pod in self._metrics.pods(namespace)]
+        """What all of them use of which that is known."""
+        return [told for pod in self._metrics.pods(namespace) if (told := self._told(pod)) is not None]
 
     def one(self, namespace: str, name: str) -> Obj | None:
         """What one of them uses."""
         pod = self._metrics.objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
-        if phase(pod) != RUNNING:
+        told = self._told(pod) if phase(pod) == RUNNING else None
+        if told is None:
             raise _no_metrics("podmetrics", f"{namespace}/{name}")
-        return self._told(pod)
+        return told
 
-    def _told(self, pod: Obj) -> Obj:
-        used = self._metrics.containers.usage(pod)
-        containers = [{"name": name, "usage": _quantities(usage)} for name, usage in used.items()]
-        return self._metrics.told("PodMetrics", pod, {"containers": containers})
+    def _told(self, pod: Obj) -> Obj | None:
+        measured = self._metrics.containers.usage(pod)
+        if measured is None:
+            return None
+        containers = [{"name": name, "usage": _quantities(usage)} for name, usage in measured.usage.items()]
+        return self._metrics.told("PodMetrics", pod, measured.window, {"containers": containers})
 
 
 class _Nodes:
@@ -113,16 +115,31 @@ class _Nodes:
         return self._told(node, (pod for pod in self._metrics.pods("") if node_of(pod) == name))
 
     def _told(self, node: Obj, pods: Iterable[Obj]) -> Obj:
+        measured = self._metrics.containers.node_usage(node["metadata"]["name"])
+        used, window = (self._sum(pods), 0) if measured is None else (measured.usage[""], measured.window)
+        return self._metrics.told("NodeMetrics", node, window, {"usage": _quantities(used)})
+
+    def _sum(self, pods: Iterable[Obj]) -> Usage:
+        """What pods use together."""
         total = dict.fromkeys(_RESOURCES, 0)
         for pod in pods:
-            for usage in self._metrics.containers.usage(pod).values():
+            measured = self._metrics.containers.usage(pod)
+            for usage in () if measured is None else measured.usage.values():
                 for resource in _RESOURCES:
                     total[resource] += usage.get(resource, 0)
-        return self._metrics.told("NodeMetrics", node, {"usage": _quantities(total)})
+        return total
 
 
 def _quantities(usage: Usage) -> dict[str, str]:
     return {resource: quantity.format_amount(resource, usage.get(resource, 0)) for resource in _RESOURCES}
+
+
+def _go_duration(microseconds: int) -> str:
+    """A duration as Go writes it, to the millisecond."""
+    minutes, rest = divmod(microseconds, 60 * SECOND)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{rest / SECOND:.3f}".rstrip("0").rstrip(".")
+    return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{seconds}s"
 
 
 def _used_by_pod(resource: str) -> cells.Cell:

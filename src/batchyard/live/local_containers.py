@@ -6,7 +6,7 @@ newest is `N.log`, older ones are `N.log.1` and so on. Sources: k8s.io/cri-clien
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -14,6 +14,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
 from batchyard.live.local_ports import LocalPort
 from batchyard.live.local_sessions import LocalAttachment, LocalCommand, NoSession
+from batchyard.live.local_usage import LocalUsage
 from batchyard.live.run_folders import RunFolders
 from batchyard.ports.client import WatchEvent
 from batchyard.ports.containers import (
@@ -21,10 +22,10 @@ from batchyard.ports.containers import (
     ContainerLog,
     Containers,
     LogLine,
+    Measured,
     ProcessSession,
     Streams,
     Talker,
-    Usage,
 )
 from batchyard.ports.machine import RUN, SANDBOX, Machine
 from batchyard.runtime.local.runs import EXITED, RUNNING, Run, key_of_run, run_of
@@ -40,6 +41,7 @@ class LocalContainers:
         self._machine = machine
         self._folders = folders
         self._loop = loop
+        self._usage = LocalUsage(machine, loop)
         self._open: dict[LocalLog, None] = {}
         self._is_ending = False
 
@@ -55,9 +57,13 @@ class LocalContainers:
             log.close()
         return log
 
-    def usage(self, pod: Obj) -> Mapping[str, Usage]:
-        """What each container of a pod uses."""
-        return {}
+    def usage(self, pod: Obj) -> Measured | None:
+        """What each container of a pod uses; None before that is known."""
+        return self._usage.of_pod(pod["metadata"]["uid"])
+
+    def node_usage(self, node: str) -> Measured | None:
+        """What the machine uses."""
+        return self._usage.of_node()
 
     def why_no_process(self, pod: Obj) -> str:
         """Somebody can."""
@@ -97,6 +103,7 @@ class LocalContainers:
     def end(self) -> None:
         """Let all logs end, those that are yet to be opened too."""
         self._is_ending = True
+        self._usage.close()
         for log in list(self._open):
             log.close()
 
@@ -295,9 +302,13 @@ class BothContainers:
         """The log of the container's run that is or was the last; with `previous`, of the one before."""
         return self._of(pod).log(pod, container, previous=previous)
 
-    def usage(self, pod: Obj) -> Mapping[str, Usage]:
-        """What each container of a pod that runs uses, by its name."""
+    def usage(self, pod: Obj) -> Measured | None:
+        """What each container of a pod that runs uses, by its name; None before that is known."""
         return self._of(pod).usage(pod)
+
+    def node_usage(self, node: str) -> Measured | None:
+        """What a node uses; None where it uses what its pods do."""
+        return (self._local if node == self._node else self._simulated).node_usage(node)
 
     def why_no_process(self, pod: Obj) -> str:
         """Why nobody can get at a process of the pod."""

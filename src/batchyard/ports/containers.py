@@ -10,6 +10,15 @@ Usage: TypeAlias = Mapping[str, int]
 """How much of cpu (in thousandths) and memory (in bytes) somebody uses."""
 
 
+class Measured(NamedTuple):
+    """What is used at present."""
+
+    #: By container.
+    usage: Mapping[str, Usage]
+    #: Over how many microseconds cpu was measured; 0 where it is known.
+    window: int = 0
+
+
 class LogLine(NamedTuple):
     """A line of a log, and when it was written."""
 
@@ -97,8 +106,11 @@ class Containers(Protocol):
         Whoever asks has seen in the pod's status that there is such a run.
         """
 
-    def usage(self, pod: Obj) -> Mapping[str, Usage]:
-        """What each container of a pod that runs uses, by its name."""
+    def usage(self, pod: Obj) -> Measured | None:
+        """What each container of a pod that runs uses, by its name; None before that is known."""
+
+    def node_usage(self, node: str) -> Measured | None:
+        """What a node uses, by the name '' of no container; None where it uses what its pods do."""
 
     def why_no_process(self, pod: Obj) -> str:
         """Why nobody can get at a process of the pod: to execute something beside it, to attach to it, to reach it.

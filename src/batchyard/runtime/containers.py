@@ -11,7 +11,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.quantity import amount
 from batchyard.base.instant import Instant
 from batchyard.ports.client import EventType, Reader, WatchEvent
-from batchyard.ports.containers import ByteStream, LogLine, ProcessSession, Streams, Talker, Usage
+from batchyard.ports.containers import ByteStream, LogLine, Measured, ProcessSession, Streams, Talker, Usage
 from batchyard.ports.kernel import Kernel, Ticket
 from batchyard.runtime.durations import Plan, plan_of
 from batchyard.runtime.pod_log import Run, first_lines, last_line, lost_line, run_in, run_since, saves
@@ -41,11 +41,14 @@ class SimulatedContainers:
             self._follow(key_of(pod), log)
         return log
 
-    def usage(self, pod: Obj) -> Mapping[str, Usage]:
+    def usage(self, pod: Obj) -> Measured:
         """What each container uses: what it requests, for it is simulated."""
         spec = pod["spec"]
         sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
-        return {each["name"]: _requested(each) for each in (*spec["containers"], *sidecars)}
+        return Measured({each["name"]: _requested(each) for each in (*spec["containers"], *sidecars)})
+
+    def node_usage(self, node: str) -> None:
+        """A simulated node uses what its pods do."""
 
     def why_no_process(self, pod: Obj) -> str:
         """Why nobody can get at a process of the pod."""
