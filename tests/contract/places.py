@@ -93,7 +93,7 @@ class OverHttp:
     def apply(self, step: Step) -> None:
         """Do a step."""
         for obj in step.objects:
-            self._send("POST", _place(obj), obj, {201})
+            self._send("POST", place_of(obj), obj, {201})
         if step.crash:
             self._crash(victim_of(step.crash, self.objects))
 
@@ -156,7 +156,8 @@ def victim_of(jobset: str, objects: Callable[[str], Sequence[Obj]]) -> Obj:
     return next(found for found in objects(scheme.INSTANCE) if found["metadata"]["name"] == node)
 
 
-def _place(obj: Obj) -> str:
+def place_of(obj: Obj) -> str:
+    """Where objects like this one are created."""
     key = key_of({**obj, "metadata": {"namespace": "", **obj["metadata"]}})
     info = kind_info(key.kind)
     return path_of(info, obj["apiVersion"].rpartition("/")[2], key.namespace)

@@ -59,6 +59,9 @@ from batchyard.wiring import Platform, Ports, Settings, build_platform
 _LOG: Final = logging.getLogger("batchyard")
 
 
+_NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
+
+
 class Embedded:
     """See the module. Made within the event loop that it is to run in."""
 
@@ -73,15 +76,15 @@ class Embedded:
         report = Report(self._store, place.folder / JOURNAL, wall_clock(), speed, place.sync)
         known = self._store.list(CLUSTER)
         nodes = bool(known) or cluster is not None
-        root = _root_certificate(place)
+        described = cluster or (known[0] if known else None)
+        local = local_of(described)
+        root = _root_certificate(place, is_mounted=local is not None)
         settings = Settings(with_nodes=nodes, with_api=True, root_certificate=root, controllers=place.controllers)
         built_in = [events_resource(), *built_in_resources(), definition_resource()]
         claimed = InProcess(built_in, self._kernel.now).claimed
         chain = AdmissionChain(with_nodes=nodes, with_api=True)
         self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), claimed=claimed)
         self._store.listen(chain.observe)
-        described = cluster or (known[0] if known else None)
-        local = local_of(described)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
         self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
@@ -179,9 +182,11 @@ class Embedded:
                 self._client.submit([Create(obj)], _must_succeed)
 
 
-def _root_certificate(place: Place) -> str:
-    """What the server's certificate is signed by; empty where it has none."""
-    return "" if place.is_insecure else Authority(place.folder, wall_clock()).certificate_file.read_text("ascii")
+def _root_certificate(place: Place, *, is_mounted: bool) -> str:
+    """What the server's certificate is signed by; where it has none, a comment if containers are to find a file."""
+    if place.is_insecure:
+        return _NO_CERTIFICATE if is_mounted else ""
+    return Authority(place.folder, wall_clock()).certificate_file.read_text("ascii")
 
 
 def _last_instant(store: Store) -> Instant:

@@ -1,0 +1,88 @@
+"""What a client sees of pods is the same whether they are simulated or processes of this machine.
+
+All scenes begin at once, on one platform of each kind; each test waits for its own.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Final, NamedTuple
+
+import pytest
+
+from batchyard.api.scheme import kind_info
+from batchyard.client.places import path_of_kind
+from contract.outcome import differences
+from contract.places import place_of
+from contract.runtime_scenes import NAMESPACE, SCENES, Obj, RuntimeStep
+from contract.seen import seen
+from live.killing import ask
+from live.running import Running
+from local.node import local_platform
+
+_LOOKS_EVERY: Final = 0.1  # seconds
+_LOOKS_MAX: Final = 600
+_OPTION: Final = "--insecure-loopback"
+
+
+class Place(NamedTuple):
+    """A platform, as a client sees it."""
+
+    url: str
+
+    def objects(self, kind: str) -> Sequence[Obj]:
+        """All objects of a kind."""
+        info = kind_info(kind)
+        code, listed = ask(self.url, "GET", path_of_kind(info, info.storage_version))
+        assert code == 200, listed
+        return [{"apiVersion": info.api_version, "kind": info.kind, **item} for item in listed["items"]]
+
+    def begin(self, step: RuntimeStep) -> None:
+        """Do what a step does."""
+        for obj in step.creates:
+            code, answer = ask(self.url, "POST", place_of(obj), obj)
+            assert code == 201, answer
+        for name in step.deletes:
+            code, answer = ask(self.url, "DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+            assert code == 200, answer
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Place]]:
+    """The simulated one and the real one."""
+    folder = tmp_path_factory.mktemp
+    with ExitStack() as stack:
+        simulated = stack.enter_context(Running(folder("simulated"), _OPTION))
+        real = stack.enter_context(local_platform(folder("real"), _OPTION))
+        both = [Place(simulated.url), Place(real.url)]
+        for place in both:
+            for steps in SCENES.values():
+                place.begin(steps[0])
+        yield both
+
+
+@pytest.mark.parametrize("scene", list(SCENES))
+def test_a_scene_is_seen_alike(places: Sequence[Place], scene: str) -> None:
+    for number, step in enumerate(SCENES[scene]):
+        for place in places:
+            if number:
+                place.begin(step)
+            _wait(partial(_unmet, step, place))
+    simulated, real = places
+    _wait(lambda: differences(seen(simulated.objects, scene), seen(real.objects, scene)))
+
+
+def _unmet(step: RuntimeStep, place: Place) -> Sequence[str]:
+    return [] if step.until(place.objects) else [f"not done in {place}: {step}"]
+
+
+def _wait(faults: Callable[[], Iterable[str]]) -> None:
+    """Wait until nothing is wrong."""
+    found: list[str] = []
+    for _ in range(_LOOKS_MAX):
+        found = list(faults())
+        if not found:
+            return
+        threading.Event().wait(_LOOKS_EVERY)
+    raise AssertionError("\n".join(found))
