@@ -79,7 +79,7 @@ def test_a_spawner_ends_when_its_folder_is_gone(tmp_path: Path) -> None:
     folder.mkdir()
     argv = [sys.executable, "-I", "-m", "batchyard.node.spawner", str(folder)]
     with subprocess.Popen(argv, env={"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": "network"}) as spawner:
-        until(lambda: (folder / "features.json").exists(), "the spawner's start")
+        until((folder / "features.json").exists, "the spawner's start")
         rmtree(folder)
         assert spawner.wait(20) == 0
 

@@ -1,6 +1,6 @@
 """The spawner: it takes the names of runs as datagrams and forks a keeper for each, and a host for each session.
 
-`python -I -m batchyard.node.spawner NODE`. It ends at SIGTERM or SIGINT, and when the folder is gone; keepers outlive it.
+`python -I -m batchyard.node.spawner NODE`. It ends at SIGTERM, SIGINT, and when the folder is gone; keepers outlive it.
 """
 
 import gc
