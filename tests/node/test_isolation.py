@@ -149,3 +149,18 @@ def put_in(image: Path, program: str) -> None:
         place = image / path[1:]
         place.parent.mkdir(parents=True, exist_ok=True)
         copy(path, place)
+
+
+def test_a_terminal_is_one_and_has_one_output(node: Machine) -> None:
+    node.sandbox()
+    node.ended(shell("test -t 0 && test -t 1 && echo terminal; echo error >&2", tty=True))
+    assert node.log() == [("stdout", "F", "terminal"), ("stdout", "F", "error")]
+
+
+def test_what_is_written_to_a_containers_input_it_reads(node: Machine) -> None:
+    node.sandbox()
+    run = node.start(shell("read line; echo got $line", stdin=True))
+    until(lambda: state(run).get("phase") == "Running", "it runs")
+    (run / "stdin").write_text("this\n")
+    assert until(lambda: state(run).get("phase") == "Exited" and state(run), "its end")["exitCode"] == 0
+    assert node.texts() == ["got this"]

@@ -21,6 +21,19 @@ def test_pods_reach_each_other_by_address(node: Machine) -> None:
     assert reached(server, "Exited")["exitCode"] == 0
 
 
+def test_pods_of_the_next_spawner_reach_those_of_the_last(node: Machine) -> None:
+    node.sandbox("a", address="10.99.0.5/16", **PLUGGED)
+    server = node.start(shell(SERVE, network="pod"), "a")
+    until(lambda: state(server).get("phase") == "Running" and node.texts("a"), "the server is up")
+    node.spawner.kill()
+    node.spawner.wait()
+    node.spawner = node.start_spawner()
+    node.sandbox("b", address="10.99.0.6/16", **PLUGGED)
+    assert node.ended(shell(FETCH, network="pod"), "b")["exitCode"] == 0
+    told = node.ended(shell("echo also", container="second", network="pod"), "a")
+    assert (told["exitCode"], reached(server, "Exited")["exitCode"]) == (0, 0)
+
+
 def test_an_address_can_be_given_again_at_once(node: Machine) -> None:
     for pod in ("a", "b", "c"):
         run = node.sandbox(pod, address="10.99.0.5/16", **PLUGGED)
