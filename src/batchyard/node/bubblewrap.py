@@ -23,10 +23,6 @@ OWN_USERS = ("--unshare-user",)
 WRITABLE = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
 
 
-class BadMountError(ValueError):
-    """What is to be mounted lies elsewhere than it says."""
-
-
 class View(NamedTuple):
     """What a container sees of this machine: folders by the places where it sees them; `/` only where it is all."""
 
@@ -37,7 +33,7 @@ class View(NamedTuple):
 
 
 def options(spec: Mapping[str, Any], places: Places, view: View, environment: Mapping[str, str]) -> list[str]:
-    """All options but those of files. BadMountError where a volume's folder leads out of the volume."""
+    """All options but those of files. The sources of the spec's mounts are absolute."""
     return [
         "--die-with-parent",
         *([] if spec["tty"] else ["--new-session"]),
@@ -49,7 +45,7 @@ def options(spec: Mapping[str, Any], places: Places, view: View, environment: Ma
         *_devices(spec["devices"]),
         *_settings(places),
         *_folder(spec, places, view),
-        *_mounts(spec["mounts"], places),
+        *_mounts(spec["mounts"]),
         *_termination_log(spec["terminationMessagePath"], places),
         *(["--remount-ro", "/"] if spec["readOnlyRoot"] else []),
         *(part for name, value in environment.items() for part in ("--setenv", name, value)),
@@ -61,9 +57,9 @@ def _user(user: Mapping[str, int] | None) -> list[str]:
     return [*OWN_USERS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
 
-def targets(spec: Mapping[str, Any], places: Places) -> list[tuple[str, bool]]:
+def targets(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """The places that must be there to be mounted at or to work in, and whether they are folders."""
-    mounts = [(mount["target"], os.path.isdir(_source(mount["source"], places))) for mount in spec["mounts"]]
+    mounts = [(mount["target"], os.path.isdir(mount["source"])) for mount in spec["mounts"]]
     folder = [(spec["workingDir"], True)] if spec["workingDir"] else []
     last = [(spec["terminationMessagePath"], False)] if spec["terminationMessagePath"] else []
     return [*mounts, *folder, *last]
@@ -100,24 +96,12 @@ def _settings(places: Places) -> list[str]:
     return [part for name in settings.NAMES for part in ("--bind", f"{places.sandbox}/{name}", f"/etc/{name}")]
 
 
-def _mounts(mounts: Sequence[Mapping[str, Any]], places: Places) -> list[str]:
+def _mounts(mounts: Sequence[Mapping[str, Any]]) -> list[str]:
     """The volumes, those first that others are mounted into."""
     found: list[str] = []
     for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
-        kind = "--ro-bind" if mount["readOnly"] else "--bind"
-        found += [kind, _source(mount["source"], places), mount["target"]]
+        found += ["--ro-bind" if mount["readOnly"] else "--bind", mount["source"], mount["target"]]
     return found
-
-
-def _source(source: str, places: Places) -> str:
-    """The path of what is mounted. Nothing in a volume, which containers write, may lead out of it."""
-    if source.startswith("/"):
-        return source
-    volume = os.path.realpath("/".join([places.pod, *source.split("/")[:2]]))
-    path = os.path.realpath(f"{places.pod}/{source}")
-    if path != volume and not path.startswith(f"{volume}/"):
-        raise BadMountError(f"{source} leads out of its volume")
-    return path
 
 
 def _termination_log(path: str, places: Places) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from batchyard.node import bubblewrap, cgroups, descendants, folder, images, linux, overlays, plain, words
+from batchyard.node import bubblewrap, cgroups, descendants, folder, images, linux, overlays, parts, plain, words
 from batchyard.node.cgroups import Group
 from batchyard.node.entry import Container
 from batchyard.node.features import Features
@@ -171,7 +171,8 @@ def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
     places = bubblewrap.Places(node, pod, f"{pod}/sandbox", f"{node}/{run.path}")
     variables = environment(run)
     _enter_pod(run, is_networked and run.spec["network"] == "pod")
-    options = bubblewrap.options(run.spec, places, _view(run, places), variables)
+    spec = run.spec | {"mounts": parts.held(run.spec["mounts"], pod, f"{places.run}/root")}
+    options = bubblewrap.options(spec, places, _view(spec, places), variables)
     if ends.starts is not None:
         options += ["--block-fd", str(ends.starts), *bubblewrap.OWN_USERS]
     arguments = os.memfd_create("arguments")
@@ -185,14 +186,14 @@ def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
     os.execve(program, ["bwrap", *told, "--", *run.spec["argv"]], {})
 
 
-def _view(run: Run, places: bubblewrap.Places) -> bubblewrap.View:
+def _view(spec: Mapping[str, Any], places: bubblewrap.Places) -> bubblewrap.View:
     """What the container is to see of this machine."""
-    image, own = run.spec["image"], f"{places.run}/root"
+    image, own = spec["image"], f"{places.run}/root"
     if image.get("root"):
         return bubblewrap.View({"/": overlays.writable(image["root"], own)}, {}, lacks_folder=False)
     folders = images.folders(image, places.node)
-    lacks_folder = bubblewrap.lacks_folder(run.spec, folders)
-    seen = overlays.with_points(folders, bubblewrap.targets(run.spec, places), own)
+    lacks_folder = bubblewrap.lacks_folder(spec, folders)
+    seen = overlays.with_points(folders, bubblewrap.targets(spec), own)
     return bubblewrap.View(seen, images.links(), lacks_folder)
 
 

@@ -20,6 +20,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITY_VERSION = 0x20080522
 
+_MS_BIND = 0x1000
 _MS_REC = 0x4000
 _MS_SLAVE = 0x80000
 
@@ -47,6 +48,11 @@ def enter(file: int, namespaces: int) -> None:
 def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0) -> None:
     """Mount a filesystem."""
     _checked(_LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode()))
+
+
+def bind(source: str, target: str) -> None:
+    """Show a file or a folder at another place too, with all that is mounted in it."""
+    mount(source, target, "none", flags=_MS_BIND | _MS_REC)
 
 
 def keep_mounts_to_oneself() -> None:

@@ -27,7 +27,7 @@ def with_points(shown: Mapping[str, str], targets: Sequence[tuple[str, bool]], o
         added, seen = f"{own}/added-{number}", f"{own}/seen-{number}"
         os.mkdir(seen)
         for path, is_folder in points:
-            _make(f"{added}{path}", is_folder)
+            make_place(f"{added}{path}", is_folder)
         linux.mount("overlay", seen, "overlay", f"lowerdir={_named(added)}:{_named(shown[place])}")
         found[place] = seen
     return found
@@ -63,7 +63,8 @@ def _straight(path: str) -> str:
     return f"{os.path.realpath(f'/{first}')}{found}{rest}" if os.path.islink(f"/{first}") else path
 
 
-def _make(path: str, is_folder: bool) -> None:
+def make_place(path: str, is_folder: bool) -> None:
+    """Make what something can be mounted at, and the folders it lies in."""
     os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
     if not is_folder:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
