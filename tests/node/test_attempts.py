@@ -74,3 +74,52 @@ def test_a_server_that_says_nothing_takes_too_long(port: int) -> None:
 
 def test_a_port_that_somebody_listens_to_is_a_success(port: int) -> None:
     assert attempt({"tcpSocket": {"port": port}}, HERE, 5) == Outcome("success", "")
+
+
+def frame(kind: int, flags: int, payload: bytes, stream: int = 1) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+SERVING, NOT_SERVING = (frame(0, 0, b"\0\0\0\0\x02\x08" + bytes([status])) for status in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("frames", "outcome"),
+    [
+        ([frame(0, 0, b"\0\0\0\0\x02\x08\x01")], Outcome("success", "service healthy")),
+        (
+            [frame(0, 0, b"\0\0\0\0\x02\x08\x02")],
+            Outcome("failure", 'service unhealthy (responded with "NOT_SERVING")'),
+        ),
+        (
+            [frame(1, 5, b"\x88")],
+            Outcome("failure", "error: health rpc probe failed: the server has ended the request without an answer"),
+        ),
+    ],
+)
+def test_health_is_asked_for_by_grpc(frames: list[bytes], outcome: Outcome) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = Thread(target=answer, args=(server, [frame(4, 0, b"", 0), frame(6, 0, b"12345678", 0), *frames]))
+        serving.start()
+        assert attempt({"grpc": {"port": server.getsockname()[1], "service": "mine"}}, HERE, 10) == outcome
+        serving.join()
+
+
+def answer(server: socket.socket, frames: list[bytes]) -> None:
+    """Answer one request whose headers and message are as they must be."""
+    connection, _ = server.accept()
+    with connection:
+        asked = b""
+        while not asked.endswith(b"\x0a\x04mine"):
+            asked += connection.recv(65536)
+        assert b"/grpc.health.v1.Health/Check" in asked
+        connection.sendall(b"".join(frames))
+        while connection.recv(65536):
+            pass
+
+
+def test_a_grpc_server_that_is_not_there_takes_too_long() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    text = f'timeout: failed to connect service "127.0.0.1:{port}" within 1s: context deadline exceeded'
+    assert attempt({"grpc": {"port": port}}, HERE, 1) == Outcome("failure", text)

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from batchyard.node import clock, entry, linux
+from batchyard.node import clock, entry, grpc_health, linux
 from batchyard.node.entry import Container
 
 Result: TypeAlias = Literal["success", "warning", "failure", "unknown"]
+_AGENT = "kube-probe/1.32"
 _BODY_BYTES = 10 * 1024
 _REDIRECTS_MAX = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -29,7 +30,7 @@ class Outcome(NamedTuple):
 
 
 def attempt(handler: Mapping[str, Any], container: Container, timeout: float | None) -> Outcome:
-    """Try a handler: exec, httpGet, tcpSocket or sleep. Timeout in seconds, None for ever."""
+    """Try a handler: exec, httpGet, tcpSocket, grpc or sleep. Timeout in seconds, None for ever."""
     if "exec" in handler:
         return _execute(handler["exec"].get("command") or [], container, timeout)
     if "sleep" in handler:
@@ -42,6 +43,9 @@ def attempt(handler: Mapping[str, Any], container: Container, timeout: float | N
     if "tcpSocket" in handler:
         action = handler["tcpSocket"]
         return _connect(action.get("host") or container.address, int(action["port"]), timeout)
+    if "grpc" in handler:
+        action = handler["grpc"]
+        return _check(container.address, int(action["port"]), action.get("service") or "", timeout)
     return Outcome("unknown", f"missing probe handler for {container.name}")
 
 
@@ -63,6 +67,28 @@ def _connect(host: str, port: int, timeout: float | None) -> Outcome:
     except OSError as failure:
         return Outcome("failure", _not_connected(host, port, failure))
     return Outcome("success", "")
+
+
+def _check(host: str, port: int, service: str, timeout: float | None) -> Outcome:
+    """Ask by gRPC. The connection and the answer have one timeout together."""
+    end = None if timeout is None else clock.monotonic() + timeout
+    place = _joined(host, port)
+    try:
+        connection = _connection(host, port, timeout)
+    except OSError:
+        within = f"within {timeout:g}s" if timeout is not None else "at all"
+        return Outcome("failure", f'timeout: failed to connect service "{place}" {within}: context deadline exceeded')
+    with connection:
+        try:
+            connection.settimeout(_left(end))
+            status = grpc_health.check(connection, place, service, _AGENT)
+        except TimeoutError:
+            return Outcome("failure", f"timeout: health rpc did not complete within {timeout or 0:g}s")
+        except OSError as failure:
+            return Outcome("failure", f"error: health rpc probe failed: {failure}")
+    if status != grpc_health.SERVING:
+        return Outcome("failure", f'service unhealthy (responded with "{status}")')
+    return Outcome("success", "service healthy")
 
 
 def _get(action: Mapping[str, Any], address: str, timeout: float | None) -> Outcome:
@@ -98,7 +124,7 @@ def _ask(
     scheme: str, host: str, port: int, path: str, headers: list[dict[str, str]], end: float | None
 ) -> tuple[int, dict[str, str], str]:
     """The status code, headers and body of an answer. TimeoutError, OSError where there is none."""
-    default = {"Host": _joined(host, port), "User-Agent": "kube-probe/1.32", "Accept": "*/*", "Connection": "close"}
+    default = {"Host": _joined(host, port), "User-Agent": _AGENT, "Accept": "*/*", "Connection": "close"}
     given = {header["name"].title(): header["value"] for header in headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in (default | given).items() if value)
     with _connection(host, port, _left(end)) as plain:
