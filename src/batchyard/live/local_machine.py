@@ -182,10 +182,18 @@ class LocalMachine:
         self._ask_again()
 
     def _ask_again(self) -> None:
-        """Ask for the runs that nobody has begun with: their wishes may have been lost with a spawner."""
+        """Ask for the runs that nobody has begun with: their wishes may have been lost with a spawner.
+
+        One that was claimed is never kept by another: where its keeper is gone before it said a word, it is lost.
+        """
         for run in self.runs():
-            if not run["status"]:
-                self._spawner.ask(self.folders.path(key_of(run)))
+            path = self.folders.path(key_of(run))
+            if run["status"]:
+                continue
+            if self.folders.is_claimed(path) and not is_kept(self._node / path):
+                self._keeper_ended(key_of(run))
+            else:
+                self._spawner.ask(path)
 
     def _hear(self) -> None:
         """Look at the folders in which something changed."""

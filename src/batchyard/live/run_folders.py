@@ -22,6 +22,7 @@ _TRASH: Final = "trash"
 SPEC: Final = "spec.json"
 STATE: Final = "state.json"
 STOP: Final = "stop.json"
+CLAIMED: Final = "claimed"
 
 
 class RunFolders:
@@ -72,6 +73,10 @@ class RunFolders:
         }
         stop = _read(path / STOP)
         return {**run, "stop": stop} if stop else run
+
+    def is_claimed(self, path: Path) -> bool:
+        """Whether somebody began to keep a run, who had its lock by then."""
+        return (self._node / path / CLAIMED).exists()
 
     def state(self, key: Key) -> Mapping[str, Any]:
         """What became of a run; empty before anybody kept it."""
