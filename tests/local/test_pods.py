@@ -122,3 +122,15 @@ def test_pods_end_with_their_platform_only_where_that_is_wanted(
             wait_for(again, "long", "Running")
             down(tmp_path, end_pods=True)
             assert LeftRunning(tmp_path).pods() == []
+
+
+def test_what_stands_for_images_is_what_was_said_last(tmp_path: Path) -> None:
+    seen = ("get", "cluster", "local", "-o", "jsonpath={.spec.local.images[*].match}")
+    for options, images in ((("--image", "a=/"), "machine a"), (("--image", "b=/"), "machine b")):
+        with local_platform(tmp_path, *options) as platform:
+            platform.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
+            assert platform.kubectl(*seen) == images
+            platform.end()
+    with Running(tmp_path) as again:
+        assert again.kubectl(*seen) == "machine b"
+        again.end()

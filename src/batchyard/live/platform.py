@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batchyard.admission_chain import AdmissionChain
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
-from batchyard.api.meta import Obj, key_of
+from batchyard.api.meta import Obj, key_of, with_path
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
 from batchyard.apiserver.api_services import ApiServices
@@ -161,8 +161,16 @@ class Embedded:
         self._client.recall(events)
         self.platform.runner.observe(events)
         wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *bootstrap_roles()]
-        wanted += [] if cluster is None else initial_objects(cluster)
+        if cluster is not None:
+            wanted += initial_objects(cluster)
+            self._kernel.post(lambda: self._remember_local(cluster))
         self._kernel.post(lambda: self._make(wanted))
+
+    def _remember_local(self, cluster: Obj) -> None:
+        """What was said of this machine last counts, also when nothing is said the next time."""
+        stored, local = self._client.get(key_of(cluster)), cluster["spec"].get("local")
+        if stored is not None and stored["spec"].get("local") != local:
+            self._client.submit([Update(with_path(stored, ("spec", "local"), local))], _must_succeed)
 
     def reached_at(self, address: str, port: int, *, is_secure: bool) -> None:
         """Say where the platform is reached from now on, in the Service `kubernetes`."""
