@@ -17,7 +17,6 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there i
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One platform for the tests of this module."""
     with local_platform(tmp_path_factory.mktemp("platform")) as started:
-        started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
         yield started
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from live.running import Running
-from local.node import PATIENCE, ended, local_platform, script, wait_for
+from local.node import ended, local_platform, script, wait_for
 
 WORD = "a-word-of-team-a"
 VOLUMES = [{"name": "word", "secret": {"secretName": "word"}}]
@@ -24,7 +24,6 @@ pytestmark = [
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A platform with a pod that holds a secret, in a volume and in its environment."""
     with local_platform(tmp_path_factory.mktemp("platform")) as started:
-        started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
         started.kubectl("create", "secret", "generic", "word", f"--from-literal=word={WORD}")
         variable = {"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "word", "key": "word"}}}
         holder = {**MOUNTS, "env": [variable]}

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from live.running import Running
-from local.node import PATIENCE, following, local_platform
+from local.node import following, local_platform
 
 ROOT = Path(__file__).parent.parent.parent
 JOB_SET = ROOT.parent / "shared/refarch/jobset/workloads/team-a/team-a-jobset-0.yaml"
@@ -85,7 +85,6 @@ def platform(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator
     described = image / "cluster.yaml"
     described.write_text(json.dumps({**cluster, "spec": spec}), "utf-8")
     with local_platform(tmp_path_factory.mktemp("platform"), cluster=described) as started:
-        started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
         started.kubectl("apply", "-f", "-", sent=PLATFORM)
         yield started
 

@@ -27,7 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def platform(folder: Path) -> Iterator[Running]:
     """One platform for the tests of this module."""
     with local_platform(folder) as started:
-        started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
         yield started
 
 

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there i
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One platform for the tests of this module."""
     with local_platform(tmp_path_factory.mktemp("platform")) as started:
-        started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
         yield started
 
 
@@ -94,7 +93,6 @@ def test_an_image_that_nothing_stands_for_is_said(platform: Running) -> None:
 def test_what_runs_outlives_the_platform(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder, text = tmp_path_factory.mktemp("killed"), "echo begun; sleep 3; echo done; exit 5"
     with local_platform(folder) as platform:
-        platform.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
         platform.kubectl("create", "-f", "-", sent=script("long", text))
         wait_for(platform, "long", "Running")
         platform.kill()
@@ -112,7 +110,6 @@ def test_pods_end_with_their_platform_only_where_that_is_wanted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with local_platform(tmp_path) as platform:
-        platform.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
         platform.kubectl("create", "-f", "-", sent=script("long", "sleep 600"))
         wait_for(platform, "long", "Running")
         down(tmp_path, end_pods=False)
@@ -128,7 +125,6 @@ def test_what_stands_for_images_is_what_was_said_last(tmp_path: Path) -> None:
     seen = ("get", "cluster", "local", "-o", "jsonpath={.spec.local.images[*].match}")
     for options, images in ((("--image", "a=/"), "machine a"), (("--image", "b=/"), "machine b")):
         with local_platform(tmp_path, *options) as platform:
-            platform.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
             assert platform.kubectl(*seen) == images
             platform.end()
     with Running(tmp_path) as again:

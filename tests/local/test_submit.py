@@ -32,7 +32,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def platform(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Iterator[Running]:
     """One platform with the queues of the training example."""
     with local_platform(tmp_path_factory.mktemp("platform"), "--host-path", str(checkpoints)) as started:
-        started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
         started.kubectl("apply", "-f", str(QUEUES))
         yield started
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from live.running import Running
-from local.node import PATIENCE, following, local_platform
+from local.node import following, local_platform
 
 ROOT = Path(__file__).parent.parent.parent
 TRAINING = ROOT / "examples" / "training"
@@ -34,7 +34,6 @@ def platform(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator
     """One platform with the queues of the example, and its scripts in both namespaces."""
     data = tmp_path_factory.mktemp("platform")
     with local_platform(data, "--image", f"example/pytorch*={TORCH}", "--host-path", str(folder)) as started:
-        started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
         started.kubectl("apply", "-f", str(TRAINING / "platform.yaml"))
         scripts = [f"--from-file={TRAINING / name}" for name in ("train.py", "checkpoints.py")]
         for team in ("team-a", "team-b"):

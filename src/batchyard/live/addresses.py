@@ -1,8 +1,7 @@
-"""The addresses of pods on this machine, each in turn, and the bridge's own; what their file of hosts says."""
+"""The addresses of pods on this machine, each in turn, and the bridge's own."""
 
-from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Interface, IPv4Network
-from typing import Any, Final
+from typing import Final
 
 _PODS: Final = IPv4Network("10.77.0.0/16")
 
@@ -41,22 +40,3 @@ class Addresses:
     def give_back(self, uid: str) -> None:
         """Have the address of a pod that is no more."""
         self._taken.discard(self._given.pop(uid, ""))
-
-
-def hosts_file(address: str, names: Sequence[str], aliases: Sequence[Mapping[str, Any]]) -> str:
-    """`/etc/hosts` of a pod's containers. Source: nodeHostsFileContent and managedHostsFileContent of pkg/kubelet."""
-    lines = [
-        "# Kubernetes-managed hosts file.",
-        "127.0.0.1\tlocalhost",
-        "::1\tlocalhost ip6-localhost ip6-loopback",
-        "fe00::\tip6-localnet",
-        "fe00::\tip6-mcastprefix",
-        "fe00::1\tip6-allnodes",
-        "fe00::2\tip6-allrouters",
-    ]
-    if address:
-        lines.append("\t".join([address, *names]))
-    if aliases:
-        lines += ["", "# Entries added by HostAliases."]
-        lines += ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) for alias in aliases]
-    return "\n".join([*lines, ""])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.live.addresses import Addresses, hosts_file
+from batchyard.live.addresses import Addresses
 from batchyard.live.clock import wall_clock
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.run_folders import VOLUMES, RunFolders, empty
@@ -24,8 +24,10 @@ from batchyard.live.volume_files import make_volume, mount_source
 from batchyard.ports.client import Create, Delete, EventType, Listener, WatchEvent, Write
 from batchyard.ports.machine import SANDBOX
 from batchyard.runtime.local.errors import ContainerError, VolumeError
+from batchyard.runtime.local.hostname import hosts_file
 from batchyard.runtime.local.runs import EXITED
 
+_HOSTS: Final = Path("/etc/hosts")
 _DATAGRAM_MAX: Final = 4096
 _TAKEN_AT_ONCE: Final = 256
 _LOST: Final = {"exitCode": 137, "reason": "ContainerStatusUnknown"}
@@ -115,7 +117,8 @@ class LocalMachine:
         if self.features.get("podNetwork") and spec["network"] == "pod":
             address, gateway = self._addresses.take(uid), self._addresses.gateway
         own = "" if address is None else address.partition("/")[0]
-        hosts = hosts_file(own, spec["names"], spec["hostAliases"])
+        of_machine = _HOSTS.read_text("utf-8") if spec["network"] == "node" and _HOSTS.exists() else None
+        hosts = hosts_file(spec["names"], own, spec["hostAliases"], of_machine)
         return {
             **spec,
             "address": address,

@@ -32,6 +32,14 @@ class Hostname(NamedTuple):
     #: The domain of its name in /etc/hosts; '' if it has none.
     domain: str
 
+    @property
+    def names(self) -> Sequence[str]:
+        """All of them, the longest first."""
+        if not self.domain:
+            return [self.name]
+        short = self.name.removesuffix(f".{self.domain}")
+        return [f"{short}.{self.domain}", short]
+
 
 def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
     """The names of a pod that has a network of its own; InputError if its full name is too long to be its hostname."""
@@ -53,21 +61,14 @@ def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
     return Hostname(full, domain)
 
 
-def hosts_file(pod: Obj, hostname: Hostname, addresses: Sequence[str], of_machine: str) -> str:
+def hosts_file(names: Sequence[str], address: str, aliases: Sequence[Mapping[str, Any]], of_machine: str | None) -> str:
     """/etc/hosts of a pod; `of_machine` is the machine's own, which stands in it where the pod uses its network."""
-    spec: Mapping[str, Any] = pod["spec"]
-    aliases = [f"{a['ip']}\t{_tabbed(a.get('hostnames') or ())}\n" for a in spec.get("hostAliases") or ()]
-    added = "".join(["\n# Entries added by HostAliases.\n", *aliases]) if aliases else ""
-    if spec.get("hostNetwork"):
+    lines = ["\t".join([alias["ip"], *(alias.get("hostnames") or ())]) + "\n" for alias in aliases]
+    added = "".join(["\n# Entries added by HostAliases.\n", *lines]) if lines else ""
+    if of_machine is not None:
         return f"{_HEADER} (host network).\n{of_machine}{added}"
-    short = hostname.name.removesuffix(f".{hostname.domain}") if hostname.domain else hostname.name
-    names = _tabbed([f"{short}.{hostname.domain}", short]) if hostname.domain else short
-    own = "".join(f"{address}\t{names}\n" for address in addresses)
+    own = "\t".join([address, *names]) + "\n" if address else ""
     return f"{_HEADER}.\n{_LOCAL}{own}{added}"
-
-
-def _tabbed(names: Sequence[str]) -> str:
-    return "\t".join(names)
 
 
 def pod_name(pod: Obj) -> str:

@@ -61,7 +61,7 @@ class Wishes:
             "kind": "sandbox",
             "sandbox": situation.next_sandbox,
             "hostname": names.name,
-            "names": [f"{names.name}.{names.domain}", names.name] if names.domain else [names.name],
+            "names": names.names,
             "network": "node" if pod["spec"].get("hostNetwork") else "pod",
             "searches": searches if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
             "hostAliases": pod["spec"].get("hostAliases") or [],

@@ -29,17 +29,18 @@ def test_a_pod_may_call_itself_by_its_full_name_if_that_is_short() -> None:
 
 
 def test_a_pod_knows_its_own_names_and_those_it_asks_for() -> None:
-    of = pod(hostAliases=[{"ip": "10.0.0.9", "hostnames": ["db", "db.local"]}])
-    told = hosts_file(of, Hostname("job-0", DOMAIN), ["10.77.0.5", "fd00::5"], "")
-    own = f"10.77.0.5\tjob-0.{DOMAIN}\tjob-0\nfd00::5\tjob-0.{DOMAIN}\tjob-0\n"
+    names = Hostname("job-0", DOMAIN).names
+    told = hosts_file(names, "10.77.0.5", [{"ip": "10.0.0.9", "hostnames": ["db", "db.local"]}], None)
+    own = f"10.77.0.5\tjob-0.{DOMAIN}\tjob-0\n"
     assert told.startswith("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost")
     assert told.endswith(f"{own}\n# Entries added by HostAliases.\n10.0.0.9\tdb\tdb.local\n")
-    assert hosts_file(pod(), Hostname(f"job-0.{DOMAIN}", DOMAIN), ["10.77.0.5"], "").endswith(
-        own.splitlines()[0] + "\n"
-    )
-    assert hosts_file(pod(), Hostname("pod", ""), ["10.77.0.5"], "").endswith("\n10.77.0.5\tpod\n")
+
+
+def test_its_names_are_the_longest_first() -> None:
+    assert Hostname(f"job-0.{DOMAIN}", DOMAIN).names == [f"job-0.{DOMAIN}", "job-0"]
+    assert hosts_file(Hostname("pod", "").names, "10.77.0.5", [], None).endswith("\n10.77.0.5\tpod\n")
 
 
 def test_who_uses_the_machines_network_knows_what_the_machine_knows() -> None:
-    told = hosts_file(pod(hostNetwork=True), Hostname("node", ""), ["192.168.0.1"], "192.168.0.1\tnode\n")
+    told = hosts_file(["node"], "", [], "192.168.0.1\tnode\n")
     assert told == "# Kubernetes-managed hosts file (host network).\n192.168.0.1\tnode\n"
