@@ -202,10 +202,14 @@ class Machine:
 
     def stop(self, run: Path, grace: float = 30.0) -> None:
         """Tell a run to end."""
+        self.wish_for_end(run, grace)
+        os.kill(state(run)["keeper"], signal.SIGTERM)
+
+    def wish_for_end(self, run: Path, grace: float) -> None:
+        """Write that a run is to end."""
         (run / "stop.json.new").write_text(json.dumps({"at": clock.now(), "grace": grace, "why": "test"}))
         self._hand_over(run / "stop.json.new")
         (run / "stop.json.new").rename(run / "stop.json")
-        os.kill(state(run)["keeper"], signal.SIGTERM)
 
     def processes(self) -> list[int]:
         """The processes that are the node's, and those of its containers: all know the name of its folder."""

@@ -9,7 +9,7 @@ from shutil import rmtree
 
 import pytest
 
-from node.machine import Machine, container, is_alive, is_kept, machine, reached, shell, state, until
+from node.machine import Machine, container, is_alive, is_kept, machine, reached, sandbox, shell, state, until
 
 FORKS = 'python3 -c "import os\nwhile True:\n try: os.fork()\n except OSError: pass"'
 FEW = {"cpu": None, "memory": None, "pids": 50}
@@ -39,6 +39,18 @@ def test_what_outlives_the_command_is_ended_with_it(node: Machine) -> None:
     until(lambda: not is_kept(run), "the keeper has ended")
     node.stop(node.root / "pods/u/sandbox")
     until(lambda: not any("sleep" in name_of(pid) for pid in node.processes()), "its processes are gone")
+
+
+def test_who_is_told_to_end_before_it_has_begun_does(node: Machine) -> None:
+    pause = node.write("pods/u/sandbox", sandbox())
+    node.wish_for_end(pause, 0)
+    node.ask("pods/u/sandbox")
+    until(lambda: state(pause).get("phase") == "Exited", "the sandbox has ended")
+    node.sandbox("other")
+    run = node.write("pods/other/runs/main/0", container("sleep", "600"))
+    node.wish_for_end(run, 0)
+    node.ask("pods/other/runs/main/0")
+    assert reached(run, "Exited")["exitCode"] in {137, 143}
 
 
 def test_who_closes_its_output_runs_on(node: Machine) -> None:
@@ -95,18 +107,18 @@ def test_a_keeper_that_is_killed_takes_its_container_with_it(node: Machine) -> N
 
 
 def test_the_end_of_a_sandbox_ends_what_runs_in_its_pod(node: Machine) -> None:
-    sandbox = node.sandbox()
+    pause = node.sandbox()
     run = node.start(shell("trap '' TERM; sleep 600"))
     reached(run, "Running")
-    node.stop(sandbox)
+    node.stop(pause)
     assert reached(run, "Exited")["exitCode"] == 137
-    reached(sandbox, "Exited")
+    reached(pause, "Exited")
 
 
 def test_a_folder_that_is_removed_ends_what_ran_in_it(node: Machine) -> None:
-    sandbox = node.sandbox()
+    pause = node.sandbox()
     run = node.start(container("sleep", "600"))
-    pids = [reached(run, "Running")["pid"], state(sandbox)["keeper"], state(run)["keeper"]]
+    pids = [reached(run, "Running")["pid"], state(pause)["keeper"], state(run)["keeper"]]
     rmtree(node.root / "pods")
     until(lambda: not any(map(is_alive, pids)), "all has ended")
 

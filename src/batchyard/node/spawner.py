@@ -120,6 +120,8 @@ def _keep(node: int, path: str, found: Features) -> NoReturn:
     code = 1
     try:
         _begin()
+        # Whoever knows of the keeper may wake it, and it may not be listening yet: it looks for itself when it is.
+        signal.signal(signal.SIGTERM, lambda *_: None)
         linux.adopt_orphans()
         run = Run(node, path)
         if run.claim():
