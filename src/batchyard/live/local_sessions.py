@@ -6,6 +6,7 @@ import os
 import struct
 import termios
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -117,12 +118,16 @@ class _LocalSession:
         self._terminal = terminal
         if self._streams.stdin:
             self._write_to(os.dup(terminal))
-            self._tell_wants(True)
-            early, self._early = self._early, []
-            for data in early:
-                self.write(data)
+            self._write_early()
         if self._size is not None:
             self.resize(*self._size)
+
+    def _write_early(self) -> None:
+        """Write what could not be before."""
+        early, self._early = self._early, []
+        for data in early:
+            self.write(data)
+        self._tell_wants(True)
 
     def _lost(self) -> None:
         """The host says no more."""
@@ -181,37 +186,50 @@ class LocalAttachment(_LocalSession):
 
     def __init__(self, folder: Path, streams: Streams, talker: Talker, *, has_input: bool, once: bool) -> None:
         super().__init__(folder / _ATTACH, streams, talker, _NOT_ATTACHED)
+        self._pipe = folder / _STDIN if has_input and not streams.tty else None
         self._once = once and streams.stdin and not streams.tty
-        if has_input and streams.stdin and not streams.tty:
-            try:
-                self._write_to(os.open(folder / _STDIN, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-            except OSError:
-                self._once = False  # nobody reads it any more
+        self._is_attached = False
+        self._has_more = True
         names = [name for name, has in (("stdout", streams.stdout), ("stderr", streams.stderr)) if has]
         self._ask({"outputs": names}, [self._output(name) for name in names])
 
     def write(self, data: bytes) -> None:
-        """Let the process read it, if it reads anything."""
-        if self._outflow is not None or self._streams.tty:
+        """Let the process read it, if it reads anything; once all it writes is heard."""
+        if self._outflow is not None or not self._is_attached:
             super().write(data)
 
     def end_input(self) -> None:
         """Let the process read no more where that is its only input; else who has no more to say hears no more."""
+        self._has_more = False
+        if not self._is_attached:
+            return
         if not self._once:
             self._end_with(Ending())
             for inflow in list(self._inflows.values()):
                 inflow.close()
             self._inflows.clear()
-        elif self._outflow is not None:
-            self._once = False
+            return
+        self._once = False
+        if self._outflow is not None:
             self._outflow.end()
-            self._host.say({"end_input": True})
+        self._host.say({"end_input": True})
 
     def close(self) -> None:
         """Nobody talks to it; where it was told to read once only, nobody will."""
         if self._once and not self._is_closed:
             self._host.say({"end_input": True})
         super().close()
+
+    def _hear(self, said: Mapping[str, Any], files: Sequence[int]) -> None:
+        """It is attached: now it may be talked to."""
+        self._is_attached = True
+        if self._pipe is not None and self._streams.stdin:
+            with suppress(OSError):  # nobody reads it any more
+                self._write_to(os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        super()._hear(said, files)
+        self._write_early()
+        if not self._has_more:
+            self.end_input()
 
     def _lost(self) -> None:
         """The container has ended."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from batchyard.node import clock
 
-_CONTROLLERS = ("cpu", "memory", "pids")
+_CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
 _PERIOD_MICROSECONDS = 100_000
 _SHARES_MIN, _SHARES_MAX = 2, 262_144
 #: bubblewrap's processes, or the warden, are in the group too.

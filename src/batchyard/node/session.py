@@ -76,6 +76,7 @@ class _Session:
         self._loop.when_readable(container, self._end)
         self._loop.when_readable(status, lambda: self._hear(status))
         self._loop.run()
+        self._reap()
 
     def _fork(self, command: plain.Command, standard: list[int], opened: list[int], *, is_enclosed: bool) -> int:
         """Fork the command's warden with its standard files; what to read its words from."""
@@ -119,9 +120,12 @@ class _Session:
         """Nobody talks to it any more, or its container has ended."""
         with suppress(ProcessLookupError):
             os.kill(self._warden, signal.SIGTERM)
+        self._reap()
+        self._over(exit_code=_KILLED)
+
+    def _reap(self) -> None:
         with suppress(ChildProcessError):
             os.waitpid(self._warden, 0)
-        self._over(exit_code=_KILLED)
 
     def _over(self, **said: object) -> None:
         _tell(self._connection, [], **said)

@@ -1,0 +1,232 @@
+"""Processes of local pods that somebody talks to: exec, cp, attach, port-forward, with kubectl and from Python."""
+
+import json
+import os
+import pty
+import shutil
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kubernetes import client, config, stream
+
+from live.running import Running
+from local.node import PATIENCE, local_platform, script, wait_for
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+WITHOUT_WEBSOCKETS = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
+SERVER = """
+import socketserver
+class Echo(socketserver.StreamRequestHandler):
+    def handle(self):
+        self.wfile.write(b"HTTP/1.0 200 OK\\r\\n\\r\\n" + b"x" * 300000)
+socketserver.ThreadingTCPServer(("127.0.0.1", 8000), Echo).serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One platform with one pod that runs."""
+    with local_platform(tmp_path_factory.mktemp("platform")) as started:
+        started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
+        container = {"env": [{"name": "OWN", "value": "its own"}], "workingDir": "/work"}
+        started.kubectl("create", "-f", "-", sent=script("idle", "sleep 1000", container=container))
+        served = {"command": ["python3", "-c", SERVER]}
+        started.kubectl("create", "-f", "-", sent=script("server", "", container=served))
+        wait_for(started, "idle", "Running")
+        wait_for(started, "server", "Running")
+        yield started
+
+
+def run(
+    platform: Running, *arguments: str, sent: bytes = b"", **variables: str
+) -> "subprocess.CompletedProcess[bytes]":
+    """What becomes of a command of kubectl."""
+    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), **variables}
+    command = ["kubectl", *arguments]
+    return subprocess.run(command, input=sent, capture_output=True, env=environment, timeout=60, check=False)
+
+
+@pytest.fixture
+def core(platform: Running) -> client.CoreV1Api:
+    """The Python client of the platform."""
+    return client.CoreV1Api(config.new_client_from_config(str(platform.kubeconfig)))  # type: ignore[no-untyped-call]
+
+
+def processes(platform: Running, pattern: str) -> list[str]:
+    """The processes of the pod `idle` whose command line is that, as it sees them itself."""
+    done = run(platform, "exec", "idle", "--", "pgrep", "-xf", pattern)
+    return done.stdout.decode().split()
+
+
+def test_a_command_runs_beside_the_container_with_what_it_has(platform: Running) -> None:
+    done = run(platform, "exec", "idle", "--", "sh", "-c", 'echo "$OWN in $(pwd)"; echo aside >&2; exit 3')
+    assert (done.stdout, done.returncode) == (b"its own in /work\n", 3)
+    assert done.stderr == b"aside\ncommand terminated with exit code 3\n"
+
+
+def test_a_command_reads_its_input_to_the_end(platform: Running) -> None:
+    sent = os.urandom(3_000_000)
+    assert run(platform, "exec", "-i", "idle", "--", "cat", sent=sent).stdout == sent
+
+
+def test_clients_without_websockets_are_served_too(platform: Running) -> None:
+    command = ("exec", "-i", "idle", "--", "sh", "-c", "cat; exit 4")
+    done = run(platform, *command, sent=b"told", **WITHOUT_WEBSOCKETS)
+    assert (done.stdout, done.returncode) == (b"told", 4)
+
+
+def test_a_command_that_is_not_there_is_told_in_upstreams_words(platform: Running) -> None:
+    done = run(platform, "exec", "idle", "--", "nosuch")
+    assert done.stderr.startswith(
+        b"error: Internal error occurred: error executing command in container: failed to exec"
+    )
+    assert b'exec: "nosuch": executable file not found in $PATH' in done.stderr
+
+
+def test_a_container_that_has_ended_is_not_found(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=script("over", "true", restartPolicy="Always"))
+    waiting = "{.status.containerStatuses[0].state.waiting.reason}"
+    platform.kubectl("wait", "pod/over", f"--for=jsonpath={waiting}=CrashLoopBackOff", PATIENCE)
+    done = run(platform, "exec", "over", "--", "true")
+    assert b'unable to upgrade connection: container not found ("main")' in done.stderr
+    platform.kubectl("delete", "pod", "over", PATIENCE)
+
+
+def test_a_terminal_has_its_size_and_its_keys(platform: Running) -> None:
+    asked = "trap 'echo interrupted; exit 6' INT; stty size; while :; do sleep 0.1; done"
+    with in_terminal(platform, "exec", "-it", "idle", "--", "sh", "-c", asked) as (terminal, child):
+        read_until(terminal, b"31 97")
+        os.write(terminal, b"\x03")
+        read_until(terminal, b"interrupted")
+        assert child.wait(60) == 6
+
+
+def test_files_are_copied_both_ways(platform: Running, tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(os.urandom(1_000_000))
+    platform.kubectl("cp", str(tmp_path / "there"), "idle:/tmp/copied")
+    platform.kubectl("cp", "idle:/tmp/copied", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "there").read_bytes()
+
+
+def test_what_loses_its_client_is_ended(platform: Running) -> None:
+    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
+    command = ["kubectl", "exec", "idle", "--", "sh", "-c", "(setsid sleep 4242 &); echo up; sleep 4242"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        assert processes(platform, "sleep 4242")
+        child.kill()
+    while processes(platform, "sleep 4242"):  # until it is so: the test has a limit of its own
+        pass
+
+
+def test_what_a_command_leaves_behind_on_purpose_goes_on(platform: Running) -> None:
+    left = "nohup sleep 2424 >/dev/null 2>&1 & until pgrep -xf 'sleep 2424'; do sleep 0.1; done"
+    assert run(platform, "exec", "idle", "--", "sh", "-c", left).returncode == 0
+    assert len(processes(platform, "sleep 2424")) == 1
+
+
+def test_who_runs_and_attaches_talks_to_the_container_itself(platform: Running) -> None:
+    command = ("run", "asked", "-i", "--rm", "--restart=Never", "--image=machine", "--command", "--", "sh", "-c")
+    done = run(platform, *command, "cat; echo aside >&2; exit 5", sent=b"told\n")
+    assert done.stdout.startswith(b"told\n")
+    assert (b"aside" in done.stderr, done.returncode) == (True, 5)
+
+
+def test_a_container_has_its_terminal(platform: Running) -> None:
+    command = ("run", "typed", "-it", "--rm", "--restart=Never", "--image=machine", "--command", "--", "sh")
+    with in_terminal(platform, *command) as (terminal, child):
+        read_until(terminal, b"# ")
+        os.write(terminal, b"stty size; exit 7\n")
+        read_until(terminal, b"31 97")
+        assert child.wait(60) == 7
+
+
+@pytest.mark.parametrize("variables", [{}, WITHOUT_WEBSOCKETS], ids=["websockets", "SPDY"])
+def test_a_port_is_forwarded(platform: Running, variables: dict[str, str]) -> None:
+    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), **variables}
+    command = ["kubectl", "port-forward", "pod/server", ":8000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as child:
+        assert child.stdout is not None
+        address = child.stdout.readline().split()[2]
+        for _ in range(3):
+            with urllib.request.urlopen(f"http://{address}/", timeout=60) as answer:
+                assert len(answer.read()) == 300_000
+        child.kill()
+
+
+def test_a_port_where_nobody_listens_is_told(platform: Running) -> None:
+    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
+    command = ["kubectl", "port-forward", "pod/server", ":9"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment, text=True) as child:
+        assert child.stdout is not None
+        host, _, port = child.stdout.readline().split()[2].rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            assert connection.recv(1) == b""
+        said = child.communicate(timeout=60)[1]
+    assert "error forwarding port 9 to pod server" in said
+    assert "connect: connection refused" in said
+
+
+def test_the_python_client_executes(core: client.CoreV1Api) -> None:
+    session = stream.stream(
+        core.connect_get_namespaced_pod_exec,
+        "idle",
+        "default",
+        command=["sh", "-c", "read line; echo got $line; exit 8"],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), True),
+        _preload_content=False,
+    )
+    session.write_stdin("this\n")
+    session.run_forever(60)
+    assert (session.read_stdout(), session.returncode) == ("got this\n", 8)
+
+
+def test_the_python_client_forwards_ports(core: client.CoreV1Api) -> None:
+    forwarded = stream.portforward(core.connect_get_namespaced_pod_portforward, "server", "default", ports="8000,9")
+    with forwarded.socket(8000) as connection:
+        connection.setblocking(True)
+        received = 0
+        while part := connection.recv(65536):
+            received += len(part)
+    assert received > 300_000
+    assert forwarded.error(8000) is None
+    assert "connection refused" in forwarded.error(9)
+
+
+def test_what_pods_and_the_machine_use_is_told(platform: Running) -> None:
+    found: list[dict[str, object]] = []
+    while not found:
+        found = json.loads(platform.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/pods"))["items"]
+    assert found[0]["window"] != "0s"
+    assert "Mi" in platform.kubectl("top", "pod", "server", "--no-headers")
+    assert "Mi" in platform.kubectl("top", "node", "--no-headers")
+
+
+@contextmanager
+def in_terminal(platform: Running, *arguments: str) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
+    """A kubectl in a terminal of 31 rows and 97 columns."""
+    terminal, its_end = pty.openpty()
+    subprocess.run(["stty", "rows", "31", "cols", "97"], stdin=its_end, check=True)
+    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
+    command = ["kubectl", *arguments]
+    with subprocess.Popen(command, stdin=its_end, stdout=its_end, stderr=its_end, env=environment) as child:
+        os.close(its_end)
+        try:
+            yield terminal, child
+        finally:
+            child.kill()
+            os.close(terminal)
+
+
+def read_until(terminal: int, text: bytes) -> None:
+    """Read what is shown until that is."""
+    shown = b""
+    while text not in shown:
+        shown += os.read(terminal, 65536)
