@@ -12,7 +12,9 @@ from batchyard.api.scheme import POD
 from batchyard.base.instant import Instant
 from batchyard.ports.controller import EventRecord
 from batchyard.runtime.local.container_status import Trouble, full_name
+from batchyard.runtime.local.images import ERR_IMAGE_PULL, INVALID_IMAGE_NAME
 from batchyard.runtime.local.next_steps import Steps
+from batchyard.runtime.local.quoting import quoted
 from batchyard.runtime.local.situation import Situation, statuses_by_name
 from batchyard.runtime.local.status import TOO_LATE
 from batchyard.runtime.local.termination import EXPIRED, ending_of
@@ -36,9 +38,10 @@ def happenings(
         yield EventRecord(key, "Normal", EXPIRED, TOO_LATE)
     for halt in steps.halts:
         yield EventRecord(key, "Normal", "Killing", halt.message)
+    images = {each.name: each.spec.get("image") or "" for each in situation.containers}
     for name, trouble in troubles.items():
         if _waiting(old.get(name) or {}) != trouble.state()["waiting"]:
-            yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.message}")
+            yield from _of_trouble(key, images[name], trouble)
 
 
 def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
@@ -69,7 +72,7 @@ def _of_sandbox(key: Key, situation: Situation, steps: Steps) -> Iterator[EventR
 def _of_container(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod: Obj) -> Iterator[EventRecord]:
     name, ran = new["name"], new.get("containerID")
     if ran is not None and ran != old.get("containerID"):
-        yield EventRecord(key, "Normal", "Pulled", f'Container image "{new["image"]}" already present on machine')
+        yield _pulled(key, new["image"])
         yield EventRecord(key, "Normal", "Created", f"Created container: {name}")
         ended = new["state"].get("terminated") or new["lastState"].get("terminated") or {}
         if ended.get("reason") == "StartError":
@@ -80,6 +83,23 @@ def _of_container(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod:
     if waiting.get("reason") == "CrashLoopBackOff" and waiting != _waiting(old):
         told = f"Back-off restarting failed container {name} in pod {full_name(pod)}"
         yield EventRecord(key, "Warning", "BackOff", told)
+
+
+def _of_trouble(key: Key, image: str, trouble: Trouble) -> Iterator[EventRecord]:
+    """Why a container cannot be made: its image is looked for first."""
+    if trouble.reason == ERR_IMAGE_PULL:
+        yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quoted(image)}: {trouble.message}")
+        yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.reason}")
+    elif trouble.reason == INVALID_IMAGE_NAME:
+        yield EventRecord(key, "Warning", "InspectFailed", trouble.message)
+        yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.reason}")
+    else:
+        yield _pulled(key, image)
+        yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.message}")
+
+
+def _pulled(key: Key, image: str) -> EventRecord:
+    return EventRecord(key, "Normal", "Pulled", f"Container image {quoted(image)} already present on machine")
 
 
 def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:

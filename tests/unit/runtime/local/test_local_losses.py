@@ -126,8 +126,17 @@ def test_an_image_that_nothing_stands_for() -> None:
     stage = LocalStage(pod(container(image="nobody/knows")))
     assert stage.container()["state"]["waiting"]["reason"] == "ErrImagePull"
     stage.run(25)
-    assert len(stage.told("Failed")) == 1
-    assert stage.machine.alive() == ["sandbox"]
+    why, error = stage.told("Failed")
+    assert why.startswith(
+        'Failed to pull image "nobody/knows": nothing on this machine stands for image "nobody/knows"'
+    )
+    assert (error, stage.machine.alive()) == ("Error: ErrImagePull", ["sandbox"])
+
+
+def test_a_name_that_no_image_can_have() -> None:
+    stage = LocalStage(pod(container(image="Nobody")))
+    assert stage.container()["state"]["waiting"]["reason"] == "InvalidImageName"
+    assert (len(stage.told("InspectFailed")), stage.told("Failed")) == (1, ["Error: InvalidImageName"])
 
 
 def test_a_pod_that_the_node_does_not_take_fails() -> None:
