@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -77,7 +78,7 @@ class LocalMachine:
             return self._forget(write.key)
         if isinstance(write, Create):
             return self._start(write.obj)
-        return self._stop(write.obj)
+        return self._refresh(write.obj) if "volumes" in write.obj else self._stop(write.obj)
 
     def close(self) -> None:
         """Look at it no more; what runs goes on."""
@@ -134,6 +135,16 @@ class LocalMachine:
         targets = {row["target"] for row in of_volumes}
         others = [row for row in wish["spec"]["mounts"] if row["target"] not in targets]
         return {**wish["spec"], "mounts": [*others, *of_volumes]}
+
+    def _refresh(self, wish: Obj) -> Obj:
+        """Bring the files of a pod's volumes up to date. What cannot be written stays as it was."""
+        run = self.run(key_of(wish))
+        if run is None:
+            return wish
+        for name, plan in wish["volumes"].items():
+            with suppress(VolumeError):
+                make_volume(self.folders.pod(wish["metadata"]["namespace"]) / VOLUMES / name, name, plan, wall_clock())
+        return self._changed(EventType.MODIFIED, {**run, "filesFrom": wish["filesFrom"]}, run)
 
     def _stop(self, wish: Obj) -> Obj:
         key = key_of(wish)

@@ -1,10 +1,10 @@
 """A machine that runs containers, as controllers see it: its runs are objects, and what is wanted of them are writes.
 
 A run is one start of a container, or the sandbox that holds what the containers of a pod share. Runs are known by the
-pod's uid and a name: `sandbox`, or `CONTAINER/N` for the N-th start of a container. Create starts a run; a sandbox
-that has ended gives way to another one, and all else of its pod stays. Update with
-another `stop` stops it in its time, Delete lets it and all that it left be forgotten; none of them waits, and none is
-refused: what goes wrong is told by the run's status.
+pod's uid and a name: `sandbox`, or `CONTAINER/N` for the N-th start of a container. Create starts a run; a sandbox that
+has ended gives way to another one, and all else of its pod stays. Update with another `stop` stops it in its time, with
+`volumes` it brings the files of a sandbox's pod up to date. Delete lets a run and all that it left be forgotten. None
+of them waits, and none is refused: what goes wrong is told by the run's status.
 """
 
 from collections.abc import Sequence

@@ -19,7 +19,8 @@ from batchyard.runtime.local.container_status import Trouble
 from batchyard.runtime.local.errors import VolumeError
 from batchyard.runtime.local.happenings import happenings, warnings_of
 from batchyard.runtime.local.next_steps import Start, Steps, next_steps, stopping
-from batchyard.runtime.local.runs import Stop, key_of_run, pod_of, run_of, stopped
+from batchyard.runtime.local.refreshing import refreshed_every
+from batchyard.runtime.local.runs import READY, Stop, key_of_run, pod_of, run_of, stopped
 from batchyard.runtime.local.situation import Situation, situation_of
 from batchyard.runtime.local.status import Seen, rejected, status_of
 from batchyard.runtime.local.termination import GRACE_MIN, Halt, ending_by_itself, ending_of
@@ -145,6 +146,7 @@ class LocalKubelet:
         trouble = wanted.fault or next((each.reason for each in wanted.troubles.values()), "")
         self._remember_trouble(key, trouble)
         waits = [steps.look_again, now + _TRIED_AGAIN_AFTER if trouble else None]
+        waits.append(self._refresh(situation, reader, wanted, now))
         news = [UpdateStatus(after)] if after["status"] != pod.get("status") else []
         told += happenings(situation, steps, wanted.troubles, after, now)
         return Outcome(
@@ -166,6 +168,19 @@ class LocalKubelet:
             else:
                 wanted.writes.extend([*_outdated(start), Create(wish)])
         return wanted
+
+    def _refresh(self, situation: Situation, reader: Reader, wanted: "_Wanted", now: Instant) -> Instant | None:
+        """Have the files of a pod that runs brought up to date if it is time; when it is next."""
+        sandbox, every = situation.sandbox, refreshed_every(situation.pod)
+        if sandbox is None or sandbox.phase != READY or every is None or not situation.alive():
+            return None
+        due = sandbox.files_are_from + every
+        if due > now:
+            return due
+        sandbox_wish = self._wishes.refreshed(situation, reader, now)
+        if sandbox_wish is not None:
+            wanted.writes.append(Update(sandbox_wish))
+        return now + every
 
     def _others(self, key: Key, reader: Reader) -> Sequence[Obj]:
         """The other pods that this node holds."""

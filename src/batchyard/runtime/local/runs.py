@@ -84,6 +84,11 @@ class Run(NamedTuple):
         return int(self.obj["spec"].get("sandbox", 0))
 
     @property
+    def files_are_from(self) -> Instant:
+        """When the files of the pod's volumes were made; asked only of a sandbox that is ready."""
+        return int(self.obj.get("filesFrom", self.started_at))
+
+    @property
     def address(self) -> str:
         """The address of a sandbox that has a network of its own; else empty."""
         return str(self.obj["spec"].get("address") or "").partition("/")[0]
@@ -128,6 +133,11 @@ def sandbox_wish(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, Plan]) -
 def stopped(run: Run, stop: Stop) -> Obj:
     """The run as it is to be: ending."""
     return {**run.obj, "stop": stop._asdict()}
+
+
+def refreshed(run: Run, plans: Mapping[str, Plan], now: Instant) -> Obj:
+    """The sandbox as it is to be: the files of its volumes up to date."""
+    return {**run.obj, "volumes": plans, "filesFrom": now}
 
 
 def pod_of(run: Obj) -> Mapping[str, str]:

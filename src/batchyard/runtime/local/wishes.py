@@ -1,11 +1,12 @@
 """What a kubelet wants of its machine for a pod: a sandbox, and the starts of its containers, in all that they need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchyard.api import quantity
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import NODE
+from batchyard.base.instant import Instant
 from batchyard.ports.client import Reader
 from batchyard.ports.machine import RUN
 from batchyard.runtime.local.admission import Refusal, allocate, find_refusal
@@ -16,7 +17,9 @@ from batchyard.runtime.local.errors import ContainerError, InputError, VolumeErr
 from batchyard.runtime.local.hostname import hostname_of
 from batchyard.runtime.local.images import image_row
 from batchyard.runtime.local.next_steps import Start
-from batchyard.runtime.local.runs import Run, run_of, run_wish, sandbox_wish
+from batchyard.runtime.local.plans import Files
+from batchyard.runtime.local.runs import Run, refreshed, run_of, run_wish, sandbox_wish
+from batchyard.runtime.local.security import containers_of
 from batchyard.runtime.local.situation import Situation
 from batchyard.runtime.local.volumes import Sources, Token, memory_volumes, outlines, volume_plans
 
@@ -40,6 +43,8 @@ class Wishes:
 
     def _allocated(self, pod: Obj, reader: Reader) -> Allocation | Refusal:
         """The GPUs of a pod's containers; those of others are told by their sandboxes."""
+        if not any(GPU in amounts for amounts in _amounts(pod)):
+            return {}
         sandboxes = [run for run in reader.list(RUN) if "gpus" in run["spec"] and run_of(run).is_alive]
         held = {run["metadata"]["namespace"]: run["spec"]["gpus"] for run in sandboxes}
         return allocate(pod, GPU, list(self._gpus), held)
@@ -70,6 +75,16 @@ class Wishes:
         }
         return sandbox_wish(pod, spec, plans)
 
+    def refreshed(self, situation: Situation, reader: Reader, now: Instant) -> Obj | None:
+        """The sandbox with the files of its volumes made anew; None where they cannot be now, and stay as they are."""
+        assert situation.sandbox is not None, "volumes are made with a sandbox"
+        try:
+            plans = volume_plans(situation.pod, Sources(reader, self._token, self._settings.host_paths))
+        except VolumeError:
+            return None
+        files = {name: plan for name, plan in plans.items() if isinstance(plan, Files)}
+        return refreshed(situation.sandbox, files, now)
+
     def container(self, situation: Situation, start: Start, reader: Reader) -> Obj | Trouble:
         """A start of a container, or why it cannot be."""
         pod, sandbox = situation.pod, situation.sandbox
@@ -88,6 +103,13 @@ class Wishes:
         """The GPUs that a container has."""
         numbers = (sandbox.obj["spec"].get("gpus") or {}).get(container, ())
         return gpu_devices([self._gpus[number] for number in numbers if number in self._gpus])
+
+
+def _amounts(pod: Obj) -> Iterator[Mapping[str, Any]]:
+    """What the containers of a pod ask for, of whatever it is."""
+    for container in containers_of(pod):
+        resources = container.get("resources") or {}
+        yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
 
 
 def settings_of(local: Mapping[str, Any]) -> NodeSettings:

@@ -18,6 +18,7 @@ from batchyard.ports.machine import RUN, SANDBOX
 from batchyard.runtime.local.container_run import NodeSettings
 from batchyard.runtime.local.images import ImageRow
 from batchyard.runtime.local.kubelet import LocalKubelet
+from batchyard.runtime.local.plans import File
 from batchyard.runtime.local.wishes import Wishes
 from batchyard.store.memory import Store
 from stage import Stage
@@ -60,6 +61,8 @@ class PretendedMachine:
         self.started: list[str] = []
         #: When these were, in seconds from the beginning.
         self.times: list[float] = []
+        #: What was written into volumes anew, in order: by volume.
+        self.written: list[Mapping[str, Mapping[str, File]]] = []
         #: The stops, in order: name and seconds of grace.
         self.stops: list[tuple[str, int]] = []
 
@@ -75,6 +78,8 @@ class PretendedMachine:
     def do(self, write: Write) -> Obj:
         if isinstance(write, Delete):
             return self._forget(write.key)
+        if "volumes" in write.obj and not isinstance(write, Create):
+            return self._refresh(write.obj)
         return self._start(write.obj) if isinstance(write, Create) else self._stop(write.obj)
 
     def says(self, name: str, uid: str = UID, **status: Any) -> None:
@@ -144,6 +149,12 @@ class PretendedMachine:
         later(script.seconds, lambda: self.end(key.name, script.code, key.namespace))
         if "stop" in self._runs[key]:
             self._stop(self._runs[key])
+
+    def _refresh(self, wish: Obj) -> Obj:
+        run = self._runs[key_of(wish)]
+        self.written.append({name: dict(plan.files) for name, plan in wish["volumes"].items()})
+        self._change({**run, "filesFrom": wish["filesFrom"]}, run)
+        return run
 
     def _stop(self, wish: Obj) -> Obj:
         key, stop = key_of(wish), wish["stop"]
