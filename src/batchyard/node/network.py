@@ -1,6 +1,5 @@
 """A pod's place in the network: a namespace of its own, and a cable to the bridge that all pods share."""
 
-import os
 import socket
 from contextlib import suppress
 from typing import Any
@@ -38,14 +37,3 @@ def _plug(inside: Netlink, outside: Netlink, peer: str, network: int) -> None:
         outside.remove(peer)
         inside.make_pair(_LINK, peer, network)
     outside.plug(peer, BRIDGE)
-
-
-def socket_of(network: int, kind: int) -> socket.socket:
-    """A socket in another network namespace. The process stays where it is."""
-    here = os.open("/proc/self/ns/net", os.O_RDONLY)
-    linux.enter(network, linux.NEWNET)
-    try:
-        return socket.socket(socket.AF_INET, kind)
-    finally:
-        linux.enter(here, linux.NEWNET)
-        os.close(here)
