@@ -24,7 +24,7 @@ from wire import JSON, Ask, Running, platform
 PODS: Final = "/api/v1/namespaces/default/pods"
 #: The spawner and the switch stay as long as the platform does.
 _STAYING: Final = 2
-_GONE_WITHIN: Final = 60
+_GONE_WITHIN: Final = 20
 
 
 class Left(NamedTuple):
