@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import shutil
 import socket
 import subprocess
@@ -19,12 +20,16 @@ from local.node import PATIENCE, local_platform, script, wait_for
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 WITHOUT_WEBSOCKETS = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
+#: Waits until the terminal has the size of that in the test: kubectl tells another one first.
+SIZED = "until stty size | grep -q '^31 97$'; do sleep 0.1; done; echo si''zed;"
 SERVER = """
 import socketserver
-class Echo(socketserver.StreamRequestHandler):
+class Answers(socketserver.StreamRequestHandler):
     def handle(self):
+        while self.rfile.readline().strip():
+            pass
         self.wfile.write(b"HTTP/1.0 200 OK\\r\\n\\r\\n" + b"x" * 300000)
-socketserver.ThreadingTCPServer(("127.0.0.1", 8000), Echo).serve_forever()
+socketserver.ThreadingTCPServer(("127.0.0.1", 8000), Answers).serve_forever()
 """
 
 
@@ -49,6 +54,18 @@ def run(
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), **variables}
     command = ["kubectl", *arguments]
     return subprocess.run(command, input=sent, capture_output=True, env=environment, timeout=60, check=False)
+
+
+@contextmanager
+def child(platform: Running, *arguments: str, **variables: str) -> "Iterator[subprocess.Popen[str]]":
+    """A kubectl that runs, as long as it is talked to."""
+    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), **variables}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["kubectl", *arguments], stdout=pipe, stderr=pipe, env=environment, text=True) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
 
 
 @pytest.fixture
@@ -98,12 +115,12 @@ def test_a_container_that_has_ended_is_not_found(platform: Running) -> None:
 
 
 def test_a_terminal_has_its_size_and_its_keys(platform: Running) -> None:
-    asked = "trap 'echo interrupted; exit 6' INT; stty size; while :; do sleep 0.1; done"
-    with in_terminal(platform, "exec", "-it", "idle", "--", "sh", "-c", asked) as (terminal, child):
-        read_until(terminal, b"31 97")
+    asked = f"trap 'echo interrupted; exit 6' INT; {SIZED} while :; do sleep 0.1; done"
+    with in_terminal(platform, "exec", "-it", "idle", "--", "sh", "-c", asked) as (terminal, talking):
+        read_until(terminal, b"sized")
         os.write(terminal, b"\x03")
         read_until(terminal, b"interrupted")
-        assert child.wait(60) == 6
+        assert talking.wait(60) == 6
 
 
 def test_files_are_copied_both_ways(platform: Running, tmp_path: Path) -> None:
@@ -114,15 +131,15 @@ def test_files_are_copied_both_ways(platform: Running, tmp_path: Path) -> None:
 
 
 def test_what_loses_its_client_is_ended(platform: Running) -> None:
-    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
-    command = ["kubectl", "exec", "idle", "--", "sh", "-c", "(setsid sleep 4242 &); echo up; sleep 4242"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"up\n"
+    command = ("exec", "idle", "--", "sh", "-c", "(setsid sleep 4242 &); echo up; sleep 4242")
+    with child(platform, *command) as talking:
+        assert talking.stdout is not None
+        assert talking.stdout.readline() == "up\n"
         assert processes(platform, "sleep 4242")
-        child.kill()
-    while processes(platform, "sleep 4242"):  # until it is so: the test has a limit of its own
-        pass
+    for _ in range(100):
+        if not processes(platform, "sleep 4242"):
+            return
+    pytest.fail("it was not ended")
 
 
 def test_what_a_command_leaves_behind_on_purpose_goes_on(platform: Running) -> None:
@@ -139,37 +156,31 @@ def test_who_runs_and_attaches_talks_to_the_container_itself(platform: Running) 
 
 
 def test_a_container_has_its_terminal(platform: Running) -> None:
-    command = ("run", "typed", "-it", "--rm", "--restart=Never", "--image=machine", "--command", "--", "sh")
-    with in_terminal(platform, *command) as (terminal, child):
-        read_until(terminal, b"# ")
-        os.write(terminal, b"stty size; exit 7\n")
-        read_until(terminal, b"31 97")
-        assert child.wait(60) == 7
+    command = ("run", "typed", "-it", "--rm", "--restart=Never", "--image=machine", "--command", "--", "bash")
+    with in_terminal(platform, *command) as (terminal, talking):
+        read_until(terminal, b"try pressing enter")
+        os.write(terminal, SIZED.encode() + b"exit 7\n")
+        read_until(terminal, b"sized")
+        assert talking.wait(60) == 7
 
 
 @pytest.mark.parametrize("variables", [{}, WITHOUT_WEBSOCKETS], ids=["websockets", "SPDY"])
 def test_a_port_is_forwarded(platform: Running, variables: dict[str, str]) -> None:
-    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), **variables}
-    command = ["kubectl", "port-forward", "pod/server", ":8000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as child:
-        assert child.stdout is not None
-        address = child.stdout.readline().split()[2]
+    with child(platform, "port-forward", "pod/server", ":8000", **variables) as forwarding:
+        assert forwarding.stdout is not None
+        address = forwarding.stdout.readline().split()[2]
         for _ in range(3):
             with urllib.request.urlopen(f"http://{address}/", timeout=60) as answer:
                 assert len(answer.read()) == 300_000
-        child.kill()
 
 
 def test_a_port_where_nobody_listens_is_told(platform: Running) -> None:
-    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
-    command = ["kubectl", "port-forward", "pod/server", ":9"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment, text=True) as child:
-        assert child.stdout is not None
-        host, _, port = child.stdout.readline().split()[2].rpartition(":")
+    with child(platform, "port-forward", "pod/server", ":9") as forwarding:
+        assert forwarding.stdout is not None
+        host, _, port = forwarding.stdout.readline().split()[2].rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60) as connection:
             assert connection.recv(1) == b""
-        said = child.communicate(timeout=60)[1]
+        said = forwarding.communicate(timeout=60)[1]
     assert "error forwarding port 9 to pod server" in said
     assert "connect: connection refused" in said
 
@@ -190,11 +201,13 @@ def test_the_python_client_executes(core: client.CoreV1Api) -> None:
 
 def test_the_python_client_forwards_ports(core: client.CoreV1Api) -> None:
     forwarded = stream.portforward(core.connect_get_namespaced_pod_portforward, "server", "default", ports="8000,9")
-    with forwarded.socket(8000) as connection:
-        connection.setblocking(True)
-        received = 0
-        while part := connection.recv(65536):
-            received += len(part)
+    connection = forwarded.socket(8000)
+    connection.setblocking(True)
+    connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    received = 0
+    while part := connection.recv(65536):
+        received += len(part)
+    forwarded.close()
     assert received > 300_000
     assert forwarded.error(8000) is None
     assert "connection refused" in forwarded.error(9)
@@ -216,12 +229,12 @@ def in_terminal(platform: Running, *arguments: str) -> Iterator[tuple[int, "subp
     subprocess.run(["stty", "rows", "31", "cols", "97"], stdin=its_end, check=True)
     environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
     command = ["kubectl", *arguments]
-    with subprocess.Popen(command, stdin=its_end, stdout=its_end, stderr=its_end, env=environment) as child:
+    with subprocess.Popen(command, stdin=its_end, stdout=its_end, stderr=its_end, env=environment) as started:
         os.close(its_end)
         try:
-            yield terminal, child
+            yield terminal, started
         finally:
-            child.kill()
+            started.kill()
             os.close(terminal)
 
 
@@ -229,4 +242,5 @@ def read_until(terminal: int, text: bytes) -> None:
     """Read what is shown until that is."""
     shown = b""
     while text not in shown:
+        assert select.select([terminal], [], [], 60)[0], shown
         shown += os.read(terminal, 65536)
