@@ -92,10 +92,10 @@ class LocalContainers:
     def connect(self, pod: Obj, port: int, talker: Talker) -> ByteStream:
         """Who listens at a port of the pod."""
         uid: str = pod["metadata"]["uid"]
-        key = Key(RUN, uid, SANDBOX)
-        run = self._machine.run(key)
-        has_network = run is not None and bool(run_of(run).address)
-        return LocalPort(self._folders.node, self._folders.path(key) if has_network else None, uid, port, talker)
+        runs = [run for run in map(run_of, self._machine.runs(uid)) if run.container and run.phase == RUNNING]
+        key = key_of_run(runs[0]) if runs else Key(RUN, uid, SANDBOX)
+        network = "host" if pod["spec"].get("hostNetwork") else uid
+        return LocalPort(self._folders.node, self._folders.path(key), network, port, talker)
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """No change of an object is one of a log."""

@@ -18,17 +18,13 @@ _LOOPBACK: Final = ((4, "127.0.0.1", "127.0.0.1"), (6, "::1", "[::1]"))
 
 
 class LocalPort(asyncio.Protocol):
-    """A connection to a port, at the loopback of a pod; where it has no network of its own, of the machine.
+    """A connection to a port at the loopback of a run's network; `run` is its path in the node's folder."""
 
-    `sandbox` is the path of the pod's sandbox in the node's folder, where it has a network; `uid` the pod's.
-    """
-
-    def __init__(self, node: Path, sandbox: Path | None, uid: str, port: int, talker: Talker) -> None:
+    def __init__(self, node: Path, run: Path, network: str, port: int, talker: Talker) -> None:
         self._loop = asyncio.get_running_loop()
         self._talker = talker
-        self._uid = uid
         self._port = port
-        self._network = "host" if sandbox is None else uid
+        self._network = network
         self._transport: Any = None
         self._listens = True
         #: What is to be written once there is a connection.
@@ -38,12 +34,8 @@ class LocalPort(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._host = HostConnection(node / SESSIONS, self._loop, self._hear, self._lost)
-        if sandbox is None:
-            kinds = (socket.AF_INET, socket.AF_INET6)
-            self._connect([socket.socket(kind, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for kind in kinds])
-            return
         try:
-            self._host.ask({"sandbox": str(sandbox)}, ())
+            self._host.ask({"sockets": str(run)}, ())
         except OSError as error:
             self._loop.call_soon(self._fail, str(error.strerror))
 
@@ -152,7 +144,7 @@ class LocalPort(asyncio.Protocol):
         finally:
             for opened in sockets:
                 opened.close()
-        self._fail(f'failed to connect to localhost:{self._port} inside namespace "{self._uid}", {" ".join(said)}')
+        self._fail(f'failed to connect to localhost:{self._port} inside namespace "{self._network}", {" ".join(said)}')
 
     def _fail(self, why: str) -> None:
         self._end(Ending(failure=f'failed to execute portforward in network namespace "{self._network}": {why}'))

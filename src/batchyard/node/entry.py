@@ -80,6 +80,12 @@ def enter(pid: int) -> bool:
     return linux.NEWPID in others
 
 
+def enter_network(pid: int) -> None:
+    """Enter the network namespace of a process, where it is another than one's own."""
+    if _differs("net", pid):
+        linux.enter(os.pidfd_open(pid), linux.NEWNET)
+
+
 def _differs(name: str, pid: int) -> bool:
     return os.stat(f"/proc/self/ns/{name}").st_ino != os.stat(f"/proc/{pid}/ns/{name}").st_ino
 

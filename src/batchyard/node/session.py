@@ -3,7 +3,7 @@
 Whoever connects to `sessions` in the node's folder, a unix SEQPACKET socket, sends one message in JSON. Either `run`,
 `argv` and `tty`, with three files for the command's standard ones, of which a terminal uses none: he is told `started`,
 then `exit_code`, or `error`; with `started` comes the other end of the terminal. Who closes the connection ends the
-command. Or `sandbox`: he is sent two sockets in the pod's network, one for each version of IP.
+command. Or `sockets`, a run's folder too: he is sent two sockets in its network, one for each version of IP.
 """
 
 import json
@@ -28,8 +28,8 @@ def host(node: int, connection: socket.socket) -> None:
         return
     asked = json.loads(said)
     try:
-        if "sandbox" in asked:
-            _give_sockets(node, asked["sandbox"], connection)
+        if "sockets" in asked:
+            _give_sockets(node, asked["sockets"], connection)
         else:
             _Session(node, asked, files, connection).host()
     except (OSError, ValueError) as failure:
@@ -142,9 +142,8 @@ def _first_process(run: Run) -> int:
 
 
 def _give_sockets(node: int, path: str, connection: socket.socket) -> None:
-    """Send sockets that are in the network of a pod."""
-    pid = _first_process(Run(node, path))
-    linux.enter(os.pidfd_open(pid), linux.NEWNET)
+    """Send sockets that are in the network of a run."""
+    entry.enter_network(_first_process(Run(node, path)))
     kinds = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, kinds) as old, socket.socket(socket.AF_INET6, kinds) as new:
         _tell(connection, [old.fileno(), new.fileno()], sockets=2)
