@@ -196,6 +196,7 @@ def test_the_python_client_executes(core: client.CoreV1Api) -> None:
     )
     session.write_stdin("this\n")
     session.run_forever(60)
+    session.sock.shutdown()  # the client leaves a connection open that the server has ended
     assert (session.read_stdout(), session.returncode) == ("got this\n", 8)
 
 
@@ -208,6 +209,7 @@ def test_the_python_client_forwards_ports(core: client.CoreV1Api) -> None:
     while part := connection.recv(65536):
         received += len(part)
     forwarded.close()
+    forwarded.websocket.shutdown()
     assert received > 300_000
     assert forwarded.error(8000) is None
     assert "connection refused" in forwarded.error(9)
