@@ -69,9 +69,10 @@ def child(platform: Running, *arguments: str, **variables: str) -> "Iterator[sub
 
 
 @pytest.fixture
-def core(platform: Running) -> client.CoreV1Api:
+def core(platform: Running) -> Iterator[client.CoreV1Api]:
     """The Python client of the platform."""
-    return client.CoreV1Api(config.new_client_from_config(str(platform.kubeconfig)))  # type: ignore[no-untyped-call]
+    with config.new_client_from_config(str(platform.kubeconfig)) as api:  # type: ignore[no-untyped-call]
+        yield client.CoreV1Api(api)
 
 
 def processes(platform: Running, pattern: str) -> list[str]:
@@ -103,6 +104,26 @@ def test_a_command_that_is_not_there_is_told_in_upstreams_words(platform: Runnin
         b"error: Internal error occurred: error executing command in container: failed to exec"
     )
     assert b'exec: "nosuch": executable file not found in $PATH' in done.stderr
+
+
+def test_who_may_only_read_may_not_execute(platform: Running) -> None:
+    platform.kubectl("create", "role", "looks", "--verb=get", "--resource=pods,pods/exec")
+    platform.kubectl("create", "rolebinding", "looks", "--role=looks", "--user=reader")
+    done = run(platform, "exec", "idle", "--as=reader", "--", "true")
+    assert b'User "reader" cannot create resource "pods/exec" in API group ""' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("exec?command=true&stdout=1", "Upgrade request required"),
+        ("exec?command=true&stdout=1&container=other", "container other is not valid for pod idle"),
+        ("portforward", "Upgrade request required"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told(platform: Running, asked: str, said: str) -> None:
+    path = f"/api/v1/namespaces/default/pods/idle/{asked}"
+    assert said in platform.kubectl("get", "--raw", path, fails=True)
 
 
 def test_a_container_that_has_ended_is_not_found(platform: Running) -> None:
