@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from batchyard.cli.app import app
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
 
 @pytest.fixture(autouse=True)
 def _umask() -> Iterator[None]:
@@ -51,10 +53,23 @@ def test_a_damaged_journal_is_told_with_its_place_and_the_remedy(tmp_path: Path)
     assert f"{tmp_path / 'journal.db'} is damaged: file is not a database; restore a backup" in told
 
 
-def test_processes_of_this_machine_are_not_there_yet(tmp_path: Path) -> None:
-    told = told_of("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local")
-    assert "pods cannot be processes of this machine yet" in told
+def test_what_is_said_of_pods_of_this_machine_is_told_where_it_is_none(tmp_path: Path) -> None:
+    up = ("up", "--data-dir", str(tmp_path / "new"))
+    assert "are for pods of this machine: add --cluster local" in told_of(*up, "--image", "a=/")
+    simulated = str(EXAMPLES / "refarch" / "cluster.yaml")
+    assert "which is no node of this Cluster; add spec.local" in told_of(*up, "--cluster", simulated, "--image", "a=/")
     assert not (tmp_path / "new").exists()
+
+
+def test_what_stands_for_no_image_is_told(tmp_path: Path) -> None:
+    up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--image")
+    assert "--image a: write it as NAME=DIRECTORY" in told_of(*up, "a")
+    assert f"{tmp_path / 'none'} is no folder; name a virtualenv" in told_of(*up, f"a={tmp_path / 'none'}")
+
+
+def test_processes_of_this_machine_run_in_real_time(tmp_path: Path) -> None:
+    told = told_of("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--speed", "60x")
+    assert "processes run as fast as they run: leave out --speed" in told
 
 
 def test_time_that_others_live_in_has_a_greatest_speed() -> None:

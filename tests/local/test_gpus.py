@@ -1,0 +1,79 @@
+"""A pod of this machine has the GPU it asks for, and computes on it: where the machine has one."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from batchyard.cli.options import Output
+from batchyard.cli.status import status
+from batchyard.live.gpus import Gpus
+from live.running import Running
+from local.node import local_platform, script, wait_for
+
+FOUND = Gpus()
+#: Through the driver's own library, so that no other is needed: 64 MiB are set and read back.
+COMPUTES = """
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+def must(code): assert code == 0, code
+count, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+must(cuda.cuInit(0))
+must(cuda.cuDeviceGetCount(ctypes.byref(count)))
+must(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
+must(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(64 << 20)))
+must(cuda.cuMemsetD8_v2(memory, ctypes.c_ubyte(7), ctypes.c_size_t(64 << 20)))
+back = ctypes.create_string_buffer(64 << 20)
+must(cuda.cuMemcpyDtoH_v2(back, memory, ctypes.c_size_t(64 << 20)))
+assert back.raw == bytes([7]) * (64 << 20)
+import os
+print("computed", count.value, os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+time.sleep(600)
+"""
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
+    pytest.mark.skipif(not FOUND.found, reason=f"there is no GPU on this machine: {FOUND.failure or 'none is whole'}"),
+]
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A platform with a pod that has a GPU, and computes on it."""
+    with local_platform(tmp_path_factory.mktemp("platform")) as started:
+        limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}}, "command": ["python3", "-c", COMPUTES]}
+        started.kubectl("create", "-f", "-", sent=script("computes", "", container=limits))
+        wait_for(started, "computes", "Running")
+        yield started
+
+
+def told(platform: Running, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """What the platform says of its GPUs."""
+    status(platform.kubeconfig.parent, Output.JSON)
+    gpus: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["local"]["gpus"]
+    return gpus
+
+
+def test_the_node_has_as_many_as_there_are(platform: Running) -> None:
+    seen = platform.kubectl("get", "nodes", "-o", r"jsonpath={.items[0].status.capacity.nvidia\.com/gpu}")
+    assert seen == str(len(FOUND.found))
+
+
+def test_a_pod_computes_on_the_one_it_was_given(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    log = ""
+    while "computed" not in log:
+        log = platform.kubectl("logs", "computes")
+    _, count, uuid = log.split()
+    (mine,) = [gpu for gpu in told(platform, capsys) if gpu["pod"] == "default/computes"]
+    assert (count, uuid) == ("1", mine["uuid"])
+    assert mine["usedBytes"] >= 64 << 20
+
+
+def test_who_asks_for_none_sees_none(platform: Running) -> None:
+    platform.kubectl(
+        "create", "-f", "-", sent=script("without", 'echo "[$CUDA_VISIBLE_DEVICES]"; ls /dev | grep nvidia')
+    )
+    wait_for(platform, "without", "Failed")
+    assert platform.kubectl("logs", "without") == "[]\n"
