@@ -38,7 +38,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One platform with one pod that runs."""
     with local_platform(tmp_path_factory.mktemp("platform")) as started:
         started.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
-        container = {"env": [{"name": "OWN", "value": "its own"}], "workingDir": "/work"}
+        container = {"env": [{"name": "OWN", "value": "its own"}], "workingDir": "/data"}
         started.kubectl("create", "-f", "-", sent=script("idle", "sleep 1000", container=container))
         served = {"command": ["python3", "-c", SERVER]}
         started.kubectl("create", "-f", "-", sent=script("server", "", container=served))
@@ -83,7 +83,7 @@ def processes(platform: Running, pattern: str) -> list[str]:
 
 def test_a_command_runs_beside_the_container_with_what_it_has(platform: Running) -> None:
     done = run(platform, "exec", "idle", "--", "sh", "-c", 'echo "$OWN in $(pwd)"; echo aside >&2; exit 3')
-    assert (done.stdout, done.returncode) == (b"its own in /work\n", 3)
+    assert (done.stdout, done.returncode) == (b"its own in /data\n", 3)
     assert done.stderr == b"aside\ncommand terminated with exit code 3\n"
 
 

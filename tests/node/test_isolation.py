@@ -17,7 +17,7 @@ def test_a_container_runs_in_a_namespace_of_its_own(node: Machine) -> None:
 
 def test_it_sees_nothing_of_the_machine_but_its_programs(node: Machine) -> None:
     node.sandbox()
-    node.ended(shell(f"ls /etc/shadow /home /work {node.root} /root/private; ls /root /tmp /var /run; echo $?"))
+    node.ended(shell(f"ls /etc/shadow /home /mnt/none {node.root} /root/private; ls /root /tmp /var /run; echo $?"))
     assert [text for stream, _, text in node.log() if stream == "stdout"][-1] == "0"
     assert len([text for stream, _, text in node.log() if "cannot access" in text]) == 5
 

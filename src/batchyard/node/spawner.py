@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -99,7 +100,7 @@ class Spawner:
         with connection:
             if os.fork() == 0:
                 self._let_go()
-                _serve(self._node, connection)
+                _be(self._node, "a session", partial(session.host, self._node, connection))
 
     def _let_go(self) -> None:
         """In a child: hold nothing that is the spawner's alone."""
@@ -116,35 +117,30 @@ class Spawner:
 
 
 def _keep(node: int, path: str, found: Features) -> NoReturn:
-    """Be the keeper of a run, in a session of one's own, until it has ended."""
-    code = 1
-    try:
-        _begin()
+    """Be the keeper of a run, until it has ended."""
+
+    def keep() -> None:
         # Whoever knows of the keeper may wake it, and it may not be listening yet: it looks for itself when it is.
         signal.signal(signal.SIGTERM, lambda *_: None)
         linux.adopt_orphans()
         run = Run(node, path)
         if run.claim():
             _KEEPERS[run.spec["kind"]](run, found)
-        code = 0
-    finally:
-        failure = sys.exc_info()[1]
-        if failure is not None:
-            folder.complain(node, f"{path}: {_told(failure)}")
-        os._exit(code)
+
+    _be(node, path, keep)
 
 
-def _serve(node: int, connection: socket.socket) -> NoReturn:
-    """Be the host of a session, until it has ended."""
+def _be(node: int, name: str, act: Callable[[], None]) -> NoReturn:
+    """Do in a child what it is for, in a session of its own, and end; what fails is written down."""
     code = 1
     try:
         _begin()
-        session.host(node, connection)
+        act()
         code = 0
     finally:
         failure = sys.exc_info()[1]
         if failure is not None:
-            folder.complain(node, f"a session: {_told(failure)}")
+            folder.complain(node, f"{name}: {_told(failure)}")
         os._exit(code)
 
 

@@ -77,14 +77,14 @@ spec:
         value: a
       volumes:
       - hostPath:
-          path: /srv/work
+          path: /srv/saved
           type: DirectoryOrCreate
         name: checkpoints
 """
 OPTIONS = """
 --queue jobs --name mine --namespace team --image example/pytorch:2 --cpu 2 --memory 4Gi --gpus 1 --priority high
 --completions 4 --parallelism 2 --backoff-limit 2 -e A=b=c --annotation batchyard.dev/runtime=5s
---node-selector pool=gpu --toleration spot:NoSchedule --toleration team=a --checkpoint-dir /srv/work --dry-run
+--node-selector pool=gpu --toleration spot:NoSchedule --toleration team=a --checkpoint-dir /srv/saved --dry-run
 """
 
 

@@ -63,7 +63,7 @@ def test_a_container_that_says_little_has_all_else_filled_in() -> None:
 
 def test_what_a_container_says_is_in_its_spec() -> None:
     fields: dict[str, Any] = {
-        "workingDir": "/work",
+        "workingDir": "/data",
         "stdin": True,
         "tty": True,
         "terminationMessagePath": "/tmp/end",

@@ -10,9 +10,9 @@ from batchyard.runtime.local.mounts import Mount, mounts_of
 from batchyard.runtime.local.plans import Empty, Files, HostPath, Plan
 from unit.runtime.local.local_make import container
 
-PLANS: Mapping[str, Plan] = {"cm": Files({}), "work": Empty(), "disk": HostPath("/srv/data")}
+PLANS: Mapping[str, Plan] = {"cm": Files({}), "data": Empty(), "disk": HostPath("/srv/data")}
 
-NO_RECURSION = 'volume "work" requested recursive read-only mode, but it is not supported by the runtime'
+NO_RECURSION = 'volume "data" requested recursive read-only mode, but it is not supported by the runtime'
 
 
 def mounts(*rows: Mapping[str, Any]) -> list[Mount]:
@@ -22,14 +22,14 @@ def mounts(*rows: Mapping[str, Any]) -> list[Mount]:
 
 def refused(**row: Any) -> tuple[str, str]:
     with pytest.raises(ContainerError) as caught:
-        mounts({"name": "work", "mountPath": "/work", **row})
+        mounts({"name": "data", "mountPath": "/data", **row})
     return caught.value.reason, caught.value.message
 
 
 def test_a_volume_is_mounted_from_the_folder_of_the_pod() -> None:
-    (mount,) = mounts({"name": "work", "mountPath": "work/"})
-    assert mount.row() == {"source": "volumes/work", "target": "/work", "readOnly": False}
-    assert mount.row("volumes/work/real")["source"] == "volumes/work/real"
+    (mount,) = mounts({"name": "data", "mountPath": "data/"})
+    assert mount.row() == {"source": "volumes/data", "target": "/data", "readOnly": False}
+    assert mount.row("volumes/data/real")["source"] == "volumes/data/real"
 
 
 def test_what_is_the_machines_is_mounted_from_there() -> None:
@@ -38,19 +38,19 @@ def test_what_is_the_machines_is_mounted_from_there() -> None:
 
 
 def test_files_are_never_written_the_rest_where_that_is_said() -> None:
-    found = mounts({"name": "cm", "mountPath": "/a"}, {"name": "work", "mountPath": "/b", "readOnly": True})
+    found = mounts({"name": "cm", "mountPath": "/a"}, {"name": "data", "mountPath": "/b", "readOnly": True})
     assert [mount.read_only for mount in found] == [True, True]
 
 
 def test_a_part_of_a_volume_may_be_named_by_variables() -> None:
-    (mount,) = mounts({"name": "work", "mountPath": "/work", "subPathExpr": "$(POD)/x"})
-    assert (mount.sub_path, mount.source) == ("pod-1/x", "volumes/work/pod-1/x")
-    (whole,) = mounts({"name": "work", "mountPath": "/work", "subPath": "."})
-    assert whole.source == "volumes/work"
+    (mount,) = mounts({"name": "data", "mountPath": "/data", "subPathExpr": "$(POD)/x"})
+    assert (mount.sub_path, mount.source) == ("pod-1/x", "volumes/data/pod-1/x")
+    (whole,) = mounts({"name": "data", "mountPath": "/data", "subPath": "."})
+    assert whole.source == "volumes/data"
 
 
 def test_outer_mounts_come_before_inner_ones() -> None:
-    found = mounts(*({"name": "work", "mountPath": at} for at in ("/a/b/c", "/a", "/d/e")))
+    found = mounts(*({"name": "data", "mountPath": at} for at in ("/a/b/c", "/a", "/d/e")))
     assert [mount.target for mount in found] == ["/a", "/d/e", "/a/b/c"]
 
 
