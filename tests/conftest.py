@@ -1,9 +1,12 @@
-"""How property tests look for examples.
+"""How property tests look for examples, and what kubectl remembers.
 
 The same ones in every run; with `--hypothesis-profile explore` many new ones; with `unshrunk` the same, but what fails
 is not made smaller, for those who only want to know that it fails.
 """
 
+import os
+
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -12,3 +15,9 @@ settings.register_profile("fixed", derandomize=True, deadline=None, max_examples
 settings.register_profile("unshrunk", settings.get_profile("fixed"), phases=(Phase.explicit, Phase.generate))
 settings.register_profile("explore", deadline=None, max_examples=2000, suppress_health_check=_SLOW)
 settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kubectl_remembers_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For hours kubectl keeps what a server at some port served, whoever listens there next; categories too."""
+    os.environ["KUBECACHEDIR"] = str(tmp_path_factory.mktemp("kubectl"))
