@@ -92,6 +92,7 @@ _RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         Rule(_READ, ("",), ("replicationcontrollers", "replicationcontrollers/status")),
         Rule(_READ, ("batch",), ("cronjobs", "cronjobs/status", "jobs", "jobs/status")),
         Rule(_READ, ("policy",), ("poddisruptionbudgets", "poddisruptionbudgets/status")),
+        Rule(_READ, ("batchyard.dev",), ("decisions",)),
     ),
 }
 #: The roles into which one is taken, by their labels.

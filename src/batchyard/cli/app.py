@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from batchyard.base.instant import SECOND, Duration
+from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.options import Form, OnLoop, Output, Step, Sync
 from batchyard.cli.submit import options as of
 
@@ -420,3 +421,6 @@ def submit(  # noqa: PLR0913, PLR0917 - each parameter is an option of the comma
     cluster = of.cluster(context, kubeconfig, data_dir)
     request = Request(asked, folder, cluster, kube_context, data_dir or _DATA_DIR, dry_run, detach, output)
     raise typer.Exit(command.submit(request))
+
+
+app.command()(decisions)

@@ -6,13 +6,13 @@ one object a component tells at most a burst of 25, and one more every five minu
 bounded, and lost in a crash: then an Event is told anew. Source: client-go, tools/record/events_cache.go.
 """
 
-from collections import OrderedDict
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.times import format_time
 from batchyard.base.instant import MINUTE, Instant
+from batchyard.base.remembered import Remembered
 from batchyard.ports.client import Client, Create, Update, WriteResult
 from batchyard.ports.controller import EventRecord
 
@@ -20,7 +20,6 @@ BURST: Final = 25
 REFILL: Final = 5 * MINUTE
 SIMILAR_MAX: Final = 10
 SIMILAR_WITHIN: Final = 10 * MINUTE
-REMEMBERED_MAX: Final = 4096
 _COMBINED: Final = "(combined from similar events): "
 
 #: What each controller is called where it does the part of a component that people know.
@@ -44,29 +43,10 @@ _COMPONENTS: Final = {
     "workload": "kueue-workload-controller",
 }
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
-
-class _Remembered(Generic[_K, _V]):
-    """A bounded memory: what was not looked at for longest goes first."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[_K, _V] = OrderedDict()
-
-    def recall(self, key: _K) -> _V | None:
-        """What is known of a key."""
-        found = self._known.get(key)
-        if found is not None:
-            self._known.move_to_end(key)
-        return found
-
-    def remember(self, key: _K, value: _V) -> None:
-        """Know this of a key."""
-        self._known[key] = value
-        self._known.move_to_end(key)
-        if len(self._known) > REMEMBERED_MAX:
-            self._known.popitem(last=False)
+def component_of(controller: str) -> str:
+    """What a controller is called where it does the part of a component that people know."""
+    return _COMPONENTS.get(controller, controller)
 
 
 class EventRecorder:
@@ -74,14 +54,16 @@ class EventRecorder:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._told: _Remembered[tuple[str, EventRecord], Key] = _Remembered()
-        self._similar: _Remembered[tuple[str, Key, str, str], tuple[Instant, dict[str, None]]] = _Remembered()
-        self._budget: _Remembered[tuple[str, Key], tuple[Instant, float]] = _Remembered()
+        self._told: Remembered[tuple[str, EventRecord], Key] = Remembered()
+        self._similar: Remembered[tuple[str, Key, str, str], tuple[Instant, dict[str, None]]] = Remembered()
+        self._budget: Remembered[tuple[str, Key], tuple[Instant, float]] = Remembered()
         self._made = 0
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Record an event, unless too much was told of its object already."""
-        component = _COMPONENTS.get(controller, controller)
+        component = component_of(controller)
+        if record.details is not None:
+            record = record._replace(details=None)
         if self._is_one_of_many(now, component, record):
             told = component, record._replace(message=_COMBINED)
             record = record._replace(message=_COMBINED + record.message)

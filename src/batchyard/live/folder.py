@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 from batchyard.store.mark import is_held, mark_of
 
 JOURNAL: Final = "journal.db"
+#: What was decided, and why.
+LEDGER: Final = "decisions.db"
 KUBECONFIG: Final = "kubeconfig"
 #: What a platform says of itself once it listens.
 STATE: Final = "up.json"

@@ -17,6 +17,7 @@ from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
+from batchyard.apiserver.decisions import decisions
 from batchyard.apiserver.managed.in_process import InProcess
 from batchyard.apiserver.own_service import own_service
 from batchyard.apiserver.renamed_events import events_resource
@@ -35,8 +36,9 @@ from batchyard.live.answers import Answers
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, SigningKey
 from batchyard.live.durability import HISTORY, GroupCommit
-from batchyard.live.folder import JOURNAL
+from batchyard.live.folder import JOURNAL, LEDGER
 from batchyard.live.kernel import LiveKernel
+from batchyard.live.ledger import LiveLedger
 from batchyard.live.local_containers import BothContainers
 from batchyard.live.local_node import LocalNodeParts, local_of
 from batchyard.live.pace import Pace
@@ -52,6 +54,7 @@ from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
 from batchyard.runtime.pace import pace_of
 from batchyard.store.journal import Journal
+from batchyard.store.ledger import LedgerFile
 from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform
@@ -87,6 +90,10 @@ class Embedded:
         self._store.listen(chain.observe)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
+        ledger = LedgerFile(place.folder / LEDGER)
+        if ledger.was_damaged:
+            _LOG.error("%s was damaged; it is put aside, and a new one begun", place.folder / LEDGER)
+        self._ledger = LiveLedger(ledger, loop, EventRecorder(self._client))
         self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
         self.platform = self._wired(settings, described, speed)
         containers = self._containers()
@@ -94,6 +101,7 @@ class Embedded:
         security = security_of(self._client, served, tokens)
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
+        resources.serve_always(decisions(self._ledger, security.rbac, self._kernel.now))
         resources.serve_always(ApiServices(self._client, resources.all).resource(self._kernel.now))
         self._store.listen(CustomResources(self._client, resources).observe)
         self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, audit)
@@ -122,6 +130,7 @@ class Embedded:
         self._kernel.stop()
         if self._local is not None:
             self._local.close()
+        self._ledger.close()
         await self._commit.close()
         self._journal.close()
 
@@ -138,7 +147,7 @@ class Embedded:
             self._client if local is None else BesideMachine(self._client, local.machine),
             runtime if local is None else (*runtime, *local.controllers),
             simulated_cloud(0) if nodes else (),
-            EventRecorder(self._client),
+            self._ledger,
             _ignore,
             Pace(self._kernel.clock, speed),
             _logged,

@@ -1,8 +1,8 @@
 """What a controller is: it names the objects to look at, and says what it wants written. The runner does the rest."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Key
@@ -17,6 +17,8 @@ class EventRecord(NamedTuple):
     type: str  # Normal or Warning
     reason: str
     message: str
+    #: What it rested on, for the decision ledger; worked out only where one is kept.
+    details: Callable[[], Mapping[str, Any]] | None = None
 
 
 @dataclass(slots=True)

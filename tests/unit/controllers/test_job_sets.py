@@ -10,6 +10,7 @@ from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Key, Obj, with_metadata, with_path, with_status
 from batchyard.controllers.job_sets.controller import JobSetController
 from batchyard.ports.client import EventType, UpdateStatus, WatchEvent, WriteResult
+from batchyard.ports.controller import EventRecord
 from stage import Stage, said
 
 TWO = [make.replicated_job("driver"), make.replicated_job("worker", replicas=2, parallelism=3, completions=3)]
@@ -147,7 +148,7 @@ def test_a_name_that_another_job_has_is_waited_for() -> None:
     stage.put(make.job("js-worker-1", queue=None))
     stage.put(built())
     message = 'job "js-worker-1" creation failed with error: jobs.batch "js-worker-1" already exists'
-    assert (KEY, "Warning", "JobCreationFailed", message) in stage.events
+    assert EventRecord(KEY, "Warning", "JobCreationFailed", message) in stage.events
     assert (len(jobs(stage)), "status" in jobset(stage)) == (3, False)
     stage.delete(scheme.JOB, "js-worker-1")
     assert "ownerReferences" in jobs(stage)["js-worker-1"]["metadata"]

@@ -2,11 +2,12 @@
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from batchyard.cli import reaching
+from batchyard.cli.reaching import Target, reading
 from batchyard.cli.submit import packing
 from batchyard.cli.submit.cluster import Cluster, SubmitError
 from batchyard.cli.submit.following import Follower, Heard
@@ -14,21 +15,21 @@ from batchyard.cli.submit.manifests import Asked, job_of, parts_of
 from batchyard.cli.submit.story import Told
 from batchyard.cli.submit.telling import Telling
 from batchyard.cli.submit.wanted import Request
-from batchyard.live.access import Access, KubeconfigError, Source, access_of_owner
-from batchyard.live.folder import KUBECONFIG, process_in
+from batchyard.live.access import Access
+from batchyard.live.folder import KUBECONFIG
 from batchyard.live.rest_wire import HttpTransport
 
 #: What the user is told in a line.
-REFUSALS: Final = (SubmitError, KubeconfigError, OSError)
+REFUSALS: Final = (SubmitError, *reaching.REFUSALS)
 
 
 async def sent(request: Request, asked: Asked, packed: packing.Packed | None, telling: Telling) -> int:
     """Make the Job, and follow it unless told not to; the exit code."""
-    reading = _reading(request)
-    access = await reading()
+    read = reading(Target(request.kubeconfig, request.context, request.data_dir))
+    access = await read()
     asked = replace(asked, namespace=asked.namespace or access.namespace)
     archive = None if packed is None else packed.content
-    wire = HttpTransport(access, reading)
+    wire = HttpTransport(access, read)
     try:
         cluster = Cluster(wire, access.url)
         await cluster.check(asked)
@@ -66,28 +67,6 @@ def _take_note(broken: "asyncio.Future[int]", context: dict[str, Any]) -> None:
     error = context.get("exception")
     if error is not None and not isinstance(error, OSError) and not broken.done():
         broken.set_exception(error)
-
-
-def _reading(request: Request) -> Callable[[], Awaitable[Access]]:
-    """What reads where the cluster is and who we are to it, and again when that is good no more."""
-    if request.kubeconfig or request.context:
-
-        async def read() -> Access:
-            from batchyard.live.kubeconfig import read_access  # noqa: PLC0415 - takes long to load
-
-            return await read_access(Source(request.kubeconfig, request.context))
-
-        return read
-    folder = request.data_dir
-    running = process_in(folder)
-    if running is None:
-        told = "start a platform with `batchyard up`, name its --data-dir, or another cluster with --kubeconfig"
-        raise SubmitError(f"nothing runs in {folder}: {told}")
-
-    async def own() -> Access:
-        return access_of_owner(running, folder)
-
-    return own
 
 
 def _created(asked: Asked, job: Any) -> Told:

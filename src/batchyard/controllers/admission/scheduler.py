@@ -7,6 +7,7 @@ admission waits for pods to be ready, a cycle ends at whoever would be admitted,
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from batchyard.api import scheme
@@ -15,6 +16,7 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.admission.index import KINDS, AdmissionIndex
+from batchyard.controllers.admission.particulars import WORDS, of_admission, of_preemption, of_wait
 from batchyard.controllers.admission.pods_ready import PodsReadyGate
 from batchyard.controllers.admission.preemption_loops import LoopWatch, PreemptionLoop
 from batchyard.core.assignment import Assignment, PodSetAssignment
@@ -69,8 +71,8 @@ class Scheduler:
         self._number = 0
         self._loops = LoopWatch()
         self._idle = _IdleWatch(index)
-        #: Why Workloads wait, not yet written.
-        self._reports: dict[str, Why] = {}
+        #: Why Workloads wait, and since which cycle, not yet written.
+        self._reports: dict[str, tuple[Why, int]] = {}
         self._reports_due: Instant = 0
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
@@ -150,7 +152,10 @@ class Scheduler:
         admitted = not checks
         self._index.book.assume(decision, now, admitted=admitted)
         outcome.writes.append(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)))
-        outcome.events += _admission_events(key, view, decision, now, admitted=admitted)
+        details = partial(of_admission, decision, self._number)
+        outcome.events += [
+            event._replace(details=details) for event in _admission_events(key, view, decision, now, admitted=admitted)
+        ]
 
     def _evict(self, decision: Preempt, target: Target, reader: Reader, now: Instant, outcome: Outcome) -> None:
         key = _workload_key(target.workload.key)
@@ -167,26 +172,30 @@ class Scheduler:
         )
         preempted = evict(obj, reason=reasons.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
         outcome.writes.append(UpdateStatus(preempted))
-        outcome.events += _preemption_events(key, preemptor, target, message)
+        details = partial(of_preemption, decision, self._number)
+        outcome.events += [
+            event._replace(details=details) for event in _preemption_events(key, preemptor, target, message)
+        ]
 
     def _requeue(self, decision: Preempt | Wait, now: Instant) -> bool:
         head = decision.head
         parked = self._index.line_up.requeue(head, decision.last, decision.requeue)
         if not self._reports:
             self._reports_due = now + REPORT_PERIOD
-        self._reports[head.workload.key] = decision.why
+        self._reports[head.workload.key] = decision.why, self._number
         return parked
 
     def _rest(self, reader: Reader, now: Instant) -> Outcome:
         """Nothing to decide: write the reports that are due, and say when to look again."""
         outcome = Outcome(independent=True)
         if self._reports and now >= self._reports_due:
-            for name, why in self._reports.items():
+            for name, (why, cycle) in self._reports.items():
                 key = _workload_key(name)
                 report = _report(reader.get(key), why, now)
                 if report is not None:
                     outcome.writes.append(UpdateStatus(report))
-                    outcome.events.append(EventRecord(key, "Warning", why.reason, why.message))
+                    details = partial(of_wait, why, cycle)
+                    outcome.events.append(EventRecord(key, "Warning", why.reason, why.message, details))
             self._reports.clear()
         times = [
             t
@@ -318,17 +327,8 @@ def _considered(assignment: Assignment) -> str:
     return " | ".join(pod_sets)
 
 
-_WORDS: Final = {
-    Possibility.NO_FIT: "NoFit",
-    Possibility.NO_CANDIDATES: "preemptionMode=NoCandidates",
-    Possibility.PREEMPT: "preemptionMode=Preempt",
-    Possibility.RECLAIM: "preemptionMode=Reclaim",
-    Possibility.FIT: "Fit",
-}
-
-
 def _told(attempt: Attempt) -> str:
-    parts = [_WORDS[attempt.possibility]]
+    parts = [WORDS[attempt.possibility]]
     if attempt.borrow:
         parts.append(f"borrow={attempt.borrow}")
     parts += sorted(map(str, attempt.facts))

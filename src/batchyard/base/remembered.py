@@ -1,0 +1,29 @@
+"""A bounded memory: what was not looked at for longest goes first."""
+
+from collections import OrderedDict
+from typing import Final, Generic, TypeVar
+
+REMEMBERED_MAX: Final = 4096
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class Remembered(Generic[_K, _V]):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_K, _V] = OrderedDict()
+
+    def recall(self, key: _K) -> _V | None:
+        """What is known of a key."""
+        found = self._known.get(key)
+        if found is not None:
+            self._known.move_to_end(key)
+        return found
+
+    def remember(self, key: _K, value: _V) -> None:
+        """Know this of a key."""
+        self._known[key] = value
+        self._known.move_to_end(key)
+        if len(self._known) > REMEMBERED_MAX:
+            self._known.popitem(last=False)

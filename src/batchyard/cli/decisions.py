@@ -1,0 +1,106 @@
+"""`batchyard decisions`: what the decision ledger of a platform holds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from batchyard.api.errors import ApiError
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.instant import Instant, parse_duration
+from batchyard.cli import output
+from batchyard.cli.options import Output
+from batchyard.cli.reaching import REFUSALS, Target, UnreachableError, answered
+from batchyard.cli.tables import NOTHING_FOUND, render_json, render_yaml
+from batchyard.live.clock import wall_clock
+from batchyard.live.report import PATH as REPORT
+
+_GROUP = "/apis/batchyard.dev/v1alpha1"
+_NOT_FOUND = 404
+
+
+class Asked(NamedTuple):
+    """What the command line asks for."""
+
+    about: str
+    namespace: str
+    since: str
+    until: str
+    reason: str
+    limit: int
+    is_everywhere: bool = False
+
+
+def decisions(target: Target, asked: Asked, form: Output) -> None:
+    """Print them; exits with 1 where there is no ledger to ask."""
+    try:
+        found = _found(target, asked)
+    except UnreachableError as error:
+        why = f"{error}; only platforms of `batchyard up` keep a ledger" if error.code == _NOT_FOUND else str(error)
+        output.fail(f"batchyard: {why}")
+    except (*REFUSALS, ApiError) as error:
+        output.fail(f"batchyard: {error}")
+    if form is Output.JSON:
+        output.write(render_json(found))
+    elif form is Output.YAML:
+        output.write(render_yaml(found))
+    else:
+        output.write(_lines(found["items"], is_wide=form is Output.WIDE))
+
+
+def _found(target: Target, asked: Asked) -> Mapping[str, Any]:
+    query = {"limit": str(asked.limit), "about": asked.about}
+    query["fieldSelector"] = f"reason={asked.reason}" if asked.reason else ""
+    for name, text in (("since", asked.since), ("until", asked.until)):
+        query[name] = format_time(_instant(target, text)) if text else ""
+    given = urlencode({name: text for name, text in query.items() if text})
+
+    def path_in(namespace: str) -> str:
+        there = quote(asked.namespace or namespace)
+        within = "" if asked.is_everywhere else f"/namespaces/{there}"
+        return f"{_GROUP}{within}/decisions?{given}"
+
+    return answered(target, path_in)
+
+
+def _instant(target: Target, text: str) -> Instant:
+    """A time as it is told, or how long ago that is by the platform's own time."""
+    try:
+        return parse_time(text)
+    except ValueError:
+        pass
+    try:
+        ago = parse_duration(text)
+    except ValueError:
+        output.fail(f"batchyard: {text!r} is no time; write it as 2026-01-31T12:00:00Z, or as 2h for two hours ago")
+    try:
+        now: Instant = answered(target, lambda _: REPORT)["instant"]
+    except UnreachableError:
+        now = wall_clock()  # who may not ask for its time
+    return now - ago
+
+
+def _lines(items: Sequence[Mapping[str, Any]], *, is_wide: bool) -> str:
+    """One line a decision; wide, with what it rested on below."""
+    if not items:
+        return NOTHING_FOUND
+    rows = [(_time(each), _object(each), each["reason"], each["message"]) for each in items]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    told = []
+    for row, item in zip(rows, items, strict=True):
+        told.append(
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+        )
+        if is_wide:
+            told += [f"    {line}" for line in render_yaml(item.get("details") or {}).splitlines() if line != "{}"]
+    return "\n".join(told) + "\n"
+
+
+def _time(item: Mapping[str, Any]) -> str:
+    moment, _, fraction = item["time"].rstrip("Z").partition(".")
+    return f"{moment}.{(fraction or '0')[:3]:0<3}Z"
+
+
+def _object(item: Mapping[str, Any]) -> str:
+    regarding = item["regarding"]
+    within = f"{regarding['namespace']}/" if regarding.get("namespace") else ""
+    return f"{regarding['kind'].lower()} {within}{regarding['name']}"

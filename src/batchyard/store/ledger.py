@@ -1,0 +1,168 @@
+"""The decision ledger in a SQLite file: entries are added and read, never changed; the oldest go when there are many.
+
+A file that is damaged is put aside and begun anew: the ledger says why things are as they are, and nothing rests on it.
+Entries survive the end of the process; the loss of power may take the last ones. One thread writes, another reads.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.api.meta import Key
+from batchyard.base.instant import Instant
+from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad
+
+#: So many entries are kept.
+KEPT: Final = 1_000_000
+#: A query gives up after so many thousand steps of SQLite, about half a second.
+_STEPS_MAX: Final = 20_000
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS decisions (
+    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, component TEXT NOT NULL, kind TEXT NOT NULL,
+    namespace TEXT NOT NULL, name TEXT NOT NULL, type TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL,
+    details BLOB
+) STRICT;
+CREATE INDEX IF NOT EXISTS about ON decisions (kind, namespace, name);
+"""
+_COLUMNS: Final = "number, at, component, kind, namespace, name, type, reason, message, details"
+_INSERT: Final = f"INSERT INTO decisions ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - of nothing from outside
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class LedgerFile:
+    """See the module."""
+
+    def __init__(self, path: Path, kept: int = KEPT) -> None:
+        """Open a file, made first if there is none; OSError or sqlite3.Error where that cannot be done."""
+        self._kept = kept
+        #: Whether a damaged file was put aside.
+        self.was_damaged = False
+        try:
+            self._file = _opened(path)
+        except sqlite3.DatabaseError:
+            path.replace(path.with_name(f"{path.name}.damaged"))
+            for end in ("-wal", "-shm"):
+                path.with_name(path.name + end).unlink(missing_ok=True)
+            self._file = _opened(path)
+            self.was_damaged = True
+        self._reader = _opened(path)
+        first, last = self._bounds()
+        self._count = last - first + 1 if last else 0
+        #: The number of the last entry; 0 where there is none.
+        self.last = last
+
+    def append(self, records: Sequence[DecisionRecord]) -> None:
+        """Add entries, in one transaction; sqlite3.Error where that cannot be done: then none is added."""
+        self._file.execute("BEGIN IMMEDIATE")
+        try:
+            self._file.executemany(_INSERT, map(_row, records))
+            count = self._count + len(records)
+            if count > self._kept + self._kept // 10:
+                self._file.execute("DELETE FROM decisions WHERE number <= ?", (records[-1].number - self._kept,))
+                count = self._kept
+            self._file.execute("COMMIT")
+        finally:
+            if self._file.in_transaction:
+                self._file.execute("ROLLBACK")
+        self._count = count
+
+    def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
+        """The entries asked for, in order; TooBroad where that would take too long."""
+        where, values = self._conditions(query)
+        order = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
+        steps = iter(range(_STEPS_MAX))
+        self._reader.set_progress_handler(lambda: next(steps, None) is None, 1000)
+        try:
+            statement = f"SELECT {_COLUMNS} FROM decisions {where} {order}"  # noqa: S608 - as above
+            found = [_record(row) for row in self._reader.execute(statement, values)]
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                raise
+            raise TooBroad from error
+        finally:
+            self._reader.set_progress_handler(None, 0)
+        return found[::-1]
+
+    def get(self, number: int) -> DecisionRecord | None:
+        """The entry of that number, if it is still kept."""
+        row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
+        return None if row is None else _record(row)
+
+    def close(self) -> None:
+        """Use it no more."""
+        self._reader.close()
+        self._file.close()
+
+    def _bounds(self) -> tuple[int, int]:
+        first, last = self._reader.execute("SELECT min(number), max(number) FROM decisions").fetchone()
+        return first or 0, last or 0
+
+    def _conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
+        found = [*_of_fields(query)]
+        if query.about:
+            told = "(kind = ? AND namespace = ? AND name GLOB ?)"
+            found.append((" OR ".join([told] * len(query.about)), [part for key in query.about for part in key]))
+        if query.since is not None:
+            found.append(("number >= ?", [self._first_at(query.since)]))
+        if query.until is not None:
+            found.append(("number < ?", [self._first_at(query.until)]))
+        where = " AND ".join(f"({condition})" for condition, _ in found)
+        return f"WHERE {where}" if where else "", [value for _, values in found for value in values]
+
+    def _first_at(self, instant: Instant) -> int:
+        """The number of the first entry at or after an instant: instants grow with the numbers."""
+        low, last = self._bounds()
+        high = last + 1
+        while low < high:
+            middle = (low + high) // 2
+            row = self._reader.execute(
+                "SELECT number, at FROM decisions WHERE number >= ? ORDER BY number LIMIT 1", (middle,)
+            ).fetchone()
+            if row is None or row[1] >= instant:
+                high = middle
+            else:
+                low = row[0] + 1
+        return low
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        file.execute("PRAGMA journal_mode = WAL")
+        file.execute("PRAGMA synchronous = NORMAL")
+        file.executescript(_TABLES)
+        file.execute("SELECT number FROM decisions ORDER BY number DESC LIMIT 1").fetchone()
+    except sqlite3.Error:
+        file.close()
+        raise
+    return file
+
+
+def _of_fields(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
+    if query.kind:
+        yield "kind = ?", [query.kind]
+    if query.namespace:
+        # What has no namespace is told in that of its Events.
+        yield "namespace = ?" + (" OR namespace = ''" if query.namespace == "default" else ""), [query.namespace]
+    if query.name:
+        yield "name = ?", [query.name]
+    if query.reason:
+        yield "reason = ?", [query.reason]
+
+
+def _row(record: DecisionRecord) -> tuple[Any, ...]:
+    details = _encode(record.details) if record.details else None
+    return (
+        *(record.number, record.at, record.component, *record.regarding),
+        *(record.type, record.reason, record.message, details),
+    )
+
+
+def _record(row: Sequence[Any]) -> DecisionRecord:
+    number, at, component, kind, namespace, name, type_, reason, message, details = row
+    told = {} if details is None else _decode(details)
+    return DecisionRecord(number, at, component, Key(kind, namespace, name), type_, reason, message, told)

@@ -1,0 +1,101 @@
+"""The decision ledger's file: what it keeps, how it is asked, and what becomes of a damaged one."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batchyard.api.meta import Key
+from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad
+from batchyard.store import ledger as module
+from batchyard.store.ledger import LedgerFile
+
+
+def entry(number: int, name: str = "job-a-12345", namespace: str = "team", reason: str = "Admitted") -> DecisionRecord:
+    key = Key("Workload.kueue.x-k8s.io", namespace, name)
+    return DecisionRecord(
+        number, number * 10, "kueue-admission", key, "Normal", reason, f"no {number}", {"cycle": number}
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[LedgerFile]:
+    ledger = LedgerFile(tmp_path / "decisions.db", kept=100)
+    yield ledger
+    ledger.close()
+
+
+def numbers(ledger: LedgerFile, **asked: object) -> list[int]:
+    return [each.number for each in ledger.find(LedgerQuery(**asked))]  # type: ignore[arg-type]
+
+
+def test_what_was_added_is_found_as_it_was(ledger: LedgerFile) -> None:
+    ledger.append([entry(1), entry(2, reason="Preempted")])
+    assert list(ledger.find(LedgerQuery())) == [entry(1), entry(2, reason="Preempted")]
+    assert (ledger.get(2), ledger.get(3)) == (entry(2, reason="Preempted"), None)
+
+
+def test_a_query_bounds_by_field_time_and_number(ledger: LedgerFile) -> None:
+    ledger.append([entry(1), entry(2, "other"), entry(3, namespace="b"), entry(4, "queue", ""), entry(5, reason="No")])
+    assert numbers(ledger, namespace="team") == [1, 2, 5]
+    assert numbers(ledger, namespace="default") == [4]
+    assert numbers(ledger, name="other") == [2]
+    assert numbers(ledger, reason="No") == [5]
+    assert numbers(ledger, since=20, until=40) == [2, 3]
+    assert numbers(ledger, since=21) == [3, 4, 5]
+    assert numbers(ledger, limit=2) == [4, 5]
+    assert numbers(ledger, since=99) == []
+
+
+def test_names_may_end_with_characters_that_are_not_known(ledger: LedgerFile) -> None:
+    ledger.append([entry(1), entry(2, "job-a-b-12345"), entry(3, "job-a-1234")])
+    about = [Key("Workload.kueue.x-k8s.io", "team", "job-a-?????"), Key("Job.batch", "team", "a")]
+    assert numbers(ledger, about=about) == [1]
+
+
+def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.db"
+    first = LedgerFile(path)
+    first.append([entry(1), entry(2)])
+    first.close()
+    again = LedgerFile(path)
+    assert (again.last, again.was_damaged, numbers(again)) == (2, False, [1, 2])
+    again.close()
+
+
+def test_the_oldest_go_when_there_are_many(ledger: LedgerFile) -> None:
+    for begin in range(0, 300, 30):
+        ledger.append([entry(number) for number in range(begin + 1, begin + 31)])
+    kept = numbers(ledger, limit=1000)
+    assert kept == list(range(kept[0], 301))
+    assert 100 <= len(kept) <= 130
+
+
+def test_a_damaged_file_is_put_aside_and_a_new_one_begun(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.db"
+    path.write_bytes(b"no database at all" * 1000)
+    ledger = LedgerFile(path)
+    ledger.append([entry(1)])
+    assert (ledger.was_damaged, ledger.last, numbers(ledger)) == (True, 0, [1])
+    assert (tmp_path / "decisions.db.damaged").read_bytes().startswith(b"no database")
+    ledger.close()
+
+
+def test_of_what_cannot_be_written_nothing_is_there(ledger: LedgerFile) -> None:
+    ledger.append([entry(1)])
+    with pytest.raises(sqlite3.Error):
+        ledger.append([entry(2), entry(1)])
+    ledger.append([entry(3)])
+    assert numbers(ledger) == [1, 3]
+
+
+def test_a_query_that_would_take_too_long_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = LedgerFile(tmp_path / "large.db")
+    ledger.append([entry(number) for number in range(1, 1001)])
+    monkeypatch.setattr(module, "_STEPS_MAX", 0)
+    with pytest.raises(TooBroad):
+        ledger.find(LedgerQuery(reason="Nothing"))
+    monkeypatch.undo()
+    assert numbers(ledger, reason="Nothing") == []
+    ledger.close()
