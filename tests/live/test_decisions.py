@@ -60,3 +60,13 @@ def test_a_preemption_says_for_whom_and_by_which_rule(folder: Path) -> None:
     assert f"production/{reserved['regarding']['name']}" in by
     assert "InCohortReclamation" in rules
     assert reserved["details"]["podSets"][0]["flavors"] == {"cpu": "default-flavor"}
+
+
+def test_the_log_tells_each_decision_with_its_number(tmp_path: Path) -> None:
+    with Running(tmp_path, "--log-level", "info", "--log-format", "json") as platform:
+        platform.kubectl("create", "job", "one", "--image", "busybox")
+        lines = (json.loads(line) for line in platform.told if line.startswith("{"))
+        told = next(line for line in lines if line.get("reason") == "SuccessfulCreate")
+        (kept,) = decisions(tmp_path, "job/one", "--reason", "SuccessfulCreate")
+    assert kept["metadata"]["name"] == str(told["decision"])
+    assert (kept["time"], kept["message"]) == (told["at"], told["message"].partition(": ")[2])

@@ -9,7 +9,7 @@ import typer
 
 from batchyard.base.instant import SECOND, Duration
 from batchyard.cli.commands.decisions import decisions
-from batchyard.cli.options import Form, OnLoop, Output, Step, Sync
+from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Step, Sync
 from batchyard.cli.submit import options as of
 
 #: Beyond this a second of the clock holds more than the platform can do in it.
@@ -178,6 +178,19 @@ def guide(
 
 _DataDir: TypeAlias = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where all is kept.")]
 _DATA_DIR = Path(".batchyard")
+_LogLevel: TypeAlias = Annotated[
+    LogLevel, typer.Option("--log-level", help="How much is logged: info tells each decision.")
+]
+_LogForm: TypeAlias = Annotated[LogForm, typer.Option("--log-format", help="Lines for people, or JSON lines.")]
+_Otlp: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--otlp",
+        envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+        metavar="URL",
+        help="Send traces to this collector (OTLP over HTTP), such as http://localhost:4318.",
+    ),
+]
 _Cluster: TypeAlias = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="The nodes there are: simulated pools, limits; `local`: this machine, for real."),
@@ -230,11 +243,15 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     controllers: Annotated[
         str, typer.Option(metavar="LIST", help="Which controllers run: *, name, -name; an operator does the rest.")
     ] = "*",
+    log_level: _LogLevel = LogLevel.WARNING,
+    log_form: _LogForm = LogForm.TEXT,
+    otlp: _Otlp = "",
 ) -> None:
     """Run the platform on this machine, for kubectl to talk to, until it is told to end."""
     if insecure_loopback and listen is not None:
         raise typer.BadParameter("--insecure-loopback is for this machine alone: leave out --listen")
     from batchyard.cli import up as command  # noqa: PLC0415 - loads the platform
+    from batchyard.live.logs import LogSettings  # noqa: PLC0415 - loads the platform
     from batchyard.live.place import LOOPBACK, Place  # noqa: PLC0415 - loads the platform
     from batchyard.store.journal import Sync as Promise  # noqa: PLC0415 - loads the platform
 
@@ -247,8 +264,10 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         Promise(sync.value),
         accept_loss=accept_loss,
         controllers=_chosen_of_platform(controllers),
+        traces_to=otlp,
     )
-    command.up(command.Wanted(place, cluster, speed, image or (), host_path or ()), detach=detach)
+    logs = LogSettings(log_level.value, log_form is LogForm.JSON)
+    command.up(command.Wanted(place, cluster, speed, image or (), host_path or (), logs), detach=detach)
 
 
 def _lease_option(name: str, told: str) -> Any:
@@ -291,15 +310,20 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     ] = False,
     listen: Annotated[str, typer.Option(metavar="ADDRESS", help="Where health and metrics are told.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port of health and metrics; 0: none.")] = 0,
+    log_level: _LogLevel = LogLevel.WARNING,
+    log_form: _LogForm = LogForm.TEXT,
+    otlp: _Otlp = "",
 ) -> None:
     """Run controllers against a Kubernetes API server elsewhere, until told to end."""
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
         raise typer.BadParameter("a lease is longer than its renew deadline, and that than 1.2 retry periods")
     chosen = _chosen_of_operator(controllers)
     from batchyard.cli import operator as command  # noqa: PLC0415 - loads the platform
+    from batchyard.live.logs import LogSettings  # noqa: PLC0415 - loads the platform
 
     lease = command.Lease(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
     options = command.Options(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)
+    options = options._replace(logs=LogSettings(log_level.value, log_form is LogForm.JSON), traces_to=otlp)
     command.operator(options._replace(fair_sharing=fair_sharing, installs=install_crds, address=listen, port=port))
 
 

@@ -15,6 +15,8 @@ from batchyard.client.election import Terms
 from batchyard.core.cycle import Policy
 from batchyard.live.access import KubeconfigError, Source
 from batchyard.live.clock import wall_clock
+from batchyard.live.logs import LogSettings
+from batchyard.live.logs import begin as begin_logs
 from batchyard.live.operator import Limits, OperatorError, Wanted, operate
 from batchyard.wiring import Settings
 
@@ -42,10 +44,13 @@ class Options(NamedTuple):
     installs: bool = False
     address: str = ""
     port: int = 0
+    logs: LogSettings = LogSettings()
+    traces_to: str = ""
 
 
 def operator(options: Options) -> None:
     """Run until told to end."""
+    begin_logs(options.logs)
     try:
         uvloop.run(_until_told(_wanted(options)))
     except (OperatorError, KubeconfigError, OSError) as error:
@@ -63,6 +68,7 @@ def _wanted(options: Options) -> Wanted:
         options.installs,
         options.address,
         options.port,
+        options.traces_to,
     )
 
 

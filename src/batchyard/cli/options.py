@@ -26,6 +26,22 @@ class Sync(StrEnum):
     PROCESS = "process"
 
 
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    DEBUG = "debug"
+
+
+class LogForm(StrEnum):
+    """The forms of what is logged."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class OnLoop(StrEnum):
     """What to do when Workloads preempt each other for ever."""
 

@@ -11,7 +11,9 @@ from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
 from batchyard.cli import output
+from batchyard.live import logs
 from batchyard.live.folder import JOURNAL, KUBECONFIG, LOG, DirectoryError, Process, prepare, process_in
+from batchyard.live.logs import LogSettings
 from batchyard.live.place import LOOPBACK, Place
 from batchyard.store.mark import wait_until_let_go
 
@@ -29,6 +31,7 @@ class Wanted(NamedTuple):
     images: Sequence[str] = ()
     #: The folders of this machine that pods may have.
     host_paths: Sequence[Path] = ()
+    logs: LogSettings = LogSettings()
 
 
 def up(wanted: Wanted, *, detach: bool) -> None:
@@ -41,6 +44,7 @@ def up(wanted: Wanted, *, detach: bool) -> None:
 
     cluster = cluster_of(wanted)
     _prepare(wanted.place.folder)
+    logs.begin(wanted.logs)
     run(wanted.place, cluster, wanted.speed, partial(_tell_ready, wanted.place))
 
 
@@ -139,6 +143,8 @@ def _arguments(wanted: Wanted) -> list[str]:
     arguments += ["--listen", place.address] if place.address != LOOPBACK else []
     arguments += ["--controllers", ",".join(place.controllers)]
     arguments += [] if place.audit_log is None else ["--audit-log", str(place.audit_log)]
+    arguments += ["--log-level", wanted.logs.level, "--log-format", "json" if wanted.logs.is_json else "text"]
+    arguments += ["--otlp", place.traces_to] if place.traces_to else []
     flags = {"--insecure-loopback": place.is_insecure, "--accept-loss": place.accept_loss}
     return arguments + [flag for flag, is_set in flags.items() if is_set]
 

@@ -1,7 +1,6 @@
-"""The decision ledger of a platform that runs: whatever controllers record goes into it, with what it rested on.
+"""The decision ledger of a platform that runs.
 
-Entries gather for a moment, and a thread writes them. A query sees those that gather, too. What is told again and again
-of one object is one entry. At the level `info` of the log `batchyard.decisions` each entry is a line, with its number.
+Entries gather for a moment, and a thread writes them. A query sees those that gather, too.
 """
 
 import asyncio
@@ -12,17 +11,11 @@ from functools import partial
 from typing import Final
 
 from batchyard.api.meta import Key
-from batchyard.base.instant import Instant
-from batchyard.base.remembered import Remembered
-from batchyard.controllers.events import component_of
-from batchyard.controllers.runner import EventSink
 from batchyard.live.writer import Writer
-from batchyard.ports.controller import EventRecord
 from batchyard.ports.decisions import DecisionRecord, LedgerQuery
 from batchyard.store.ledger import LedgerFile
 
-LOG: Final = logging.getLogger("batchyard.decisions")
-_FAULTS: Final = logging.getLogger("batchyard")
+_LOG: Final = logging.getLogger("batchyard")
 #: Entries gather for so long.
 _GATHER: Final = 0.05  # seconds
 #: Beyond so many that wait to be written the oldest are lost.
@@ -30,32 +23,19 @@ _WAITING_MAX: Final = 200_000
 
 
 class LiveLedger:
-    """See the module. An EventSink, before another."""
+    """See the module."""
 
-    def __init__(self, file: LedgerFile, loop: asyncio.AbstractEventLoop, sink: EventSink) -> None:
+    def __init__(self, file: LedgerFile, loop: asyncio.AbstractEventLoop) -> None:
         self._file = file
         self._loop = loop
-        self._sink = sink
         self._writer = Writer(loop)
-        self._number = file.last
         self._gathered: list[DecisionRecord] = []
         self._writing: list[DecisionRecord] = []
         self._is_due = False
-        self._told: Remembered[Key, tuple[str, str]] = Remembered()
 
-    def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
-        """Keep what a controller records, and tell it on."""
-        self._sink(now, controller, record)
-        regarding, type_, reason, message, details = record
-        if self._told.recall(regarding) == (reason, message):
-            return
-        self._told.remember(regarding, (reason, message))
-        self._number += 1
-        told = {} if details is None else details()
-        entry = DecisionRecord(self._number, now, component_of(controller), regarding, type_, reason, message, told)
+    def keep(self, entry: DecisionRecord) -> None:
+        """Keep an entry, whose number is greater than any before."""
         self._gathered.append(entry)
-        if LOG.isEnabledFor(logging.INFO):
-            LOG.info("%s %s: %s", reason, regarding, message, extra={"decision": entry})
         if not self._is_due and not self._writing:
             self._is_due = True
             self._loop.call_later(_GATHER, self._write)
@@ -98,7 +78,7 @@ class LiveLedger:
         try:
             self._file.append(records)
         except sqlite3.Error as error:
-            _FAULTS.error("%d entries of the decision ledger are lost: %s", len(records), error)
+            _LOG.error("%d entries of the decision ledger are lost: %s", len(records), error)
 
 
 def _is_asked_for(entry: DecisionRecord, query: LedgerQuery) -> bool:

@@ -19,9 +19,11 @@ from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
 from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.client.writes import decoded
+from batchyard.controllers.admission.life_spans import LifeSpans
 from batchyard.controllers.events import EventRecorder
 from batchyard.controllers.groups import kinds_seen
 from batchyard.live.access import Source
+from batchyard.live.decision_log import DecisionLog, keep_nothing
 from batchyard.live.definitions import install
 from batchyard.live.health import Health
 from batchyard.live.kernel import LiveKernel
@@ -30,6 +32,7 @@ from batchyard.live.pace import Pace
 from batchyard.live.real_time import RealTime
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.rest_wire import HttpTransport
+from batchyard.live.span_export import SpanExport
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
 #: How often the operator looks at the clock of a server whose time is its own.
@@ -64,6 +67,8 @@ class Wanted:
     #: Where health and metrics are told; at port 0 nowhere.
     address: str
     port: int
+    #: The collector that traces are sent to; '' for none.
+    traces_to: str = ""
 
 
 class Operator:
@@ -78,6 +83,7 @@ class Operator:
         self.timers = RealTime(loop)
         self.kernel = LiveKernel(loop, self.timers.now())
         self._carrier = wire.carrying_to(_at_once(loop))
+        self.spans = SpanExport(wanted.traces_to, loop) if wanted.traces_to else None
         self._leadership = self._candidate()
         gate = (lambda: True) if self._leadership is None else self._leadership.may_write
         limit = RateLimit(wanted.limits.qps, wanted.limits.burst)
@@ -110,6 +116,8 @@ class Operator:
             self._leadership.end(released.set)
             await released.wait()
         self.timers.stop()
+        if self.spans is not None:
+            await self.spans.close()
 
     def fail(self, error: BaseException) -> None:
         """End because of that."""
@@ -149,8 +157,11 @@ class Operator:
 
     def _begun(self) -> Platform:
         pace = Pace(self.kernel.clock, self._speed)
-        ports = Ports(self.kernel, self.client, (), (), EventRecorder(self.client), _ignore, pace)
+        decisions = DecisionLog(EventRecorder(self.client), keep_nothing)
+        ports = Ports(self.kernel, self.client, (), (), decisions, _ignore, pace)
         platform = build_platform(ports, self._wanted.settings)
+        if self.spans is not None:
+            self.client.subscribe(LifeSpans(self.kernel.now, self.spans.emit).observe)
         platform.runner.observe(self.client.everything())
         return platform
 

@@ -28,3 +28,5 @@ class Place:
     accept_loss: bool = False
     #: Which controllers run, by group; an operator beside it may do the rest.
     controllers: Sequence[str] = GROUPS
+    #: The collector that traces are sent to, as OTLP over HTTP; '' for none.
+    traces_to: str = ""

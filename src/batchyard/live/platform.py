@@ -31,10 +31,12 @@ from batchyard.client.beside_machine import BesideMachine
 from batchyard.client.local import LocalClient
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
+from batchyard.controllers.admission.life_spans import LifeSpans
 from batchyard.controllers.events import EventRecorder
 from batchyard.live.answers import Answers
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, SigningKey
+from batchyard.live.decision_log import DecisionLog
 from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.folder import JOURNAL, LEDGER
 from batchyard.live.kernel import LiveKernel
@@ -46,6 +48,7 @@ from batchyard.live.place import Place
 from batchyard.live.pod_tokens import pod_token
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
+from batchyard.live.span_export import SpanExport
 from batchyard.ports.client import Create, EventType, Update, WatchEvent, WriteResult
 from batchyard.ports.containers import Containers
 from batchyard.runtime.bare_workloads import BareWorkloads
@@ -93,7 +96,11 @@ class Embedded:
         ledger = LedgerFile(place.folder / LEDGER)
         if ledger.was_damaged:
             _LOG.error("%s was damaged; it is put aside, and a new one begun", place.folder / LEDGER)
-        self._ledger = LiveLedger(ledger, loop, EventRecorder(self._client))
+        self._ledger = LiveLedger(ledger, loop)
+        self._decisions = DecisionLog(EventRecorder(self._client), self._ledger.keep, ledger.last)
+        self._spans = SpanExport(place.traces_to, loop) if place.traces_to else None
+        if self._spans is not None:
+            self._client.subscribe(LifeSpans(self._kernel.now, self._spans.emit).observe)
         self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
         self.platform = self._wired(settings, described, speed)
         containers = self._containers()
@@ -130,6 +137,8 @@ class Embedded:
         self._kernel.stop()
         if self._local is not None:
             self._local.close()
+        if self._spans is not None:
+            await self._spans.close()
         self._ledger.close()
         await self._commit.close()
         self._journal.close()
@@ -147,7 +156,7 @@ class Embedded:
             self._client if local is None else BesideMachine(self._client, local.machine),
             runtime if local is None else (*runtime, *local.controllers),
             simulated_cloud(0) if nodes else (),
-            self._ledger,
+            self._decisions,
             _ignore,
             Pace(self._kernel.clock, speed),
             _logged,

@@ -1,0 +1,74 @@
+"""What a process logs: lines for people, or JSON lines with fields for programs.
+
+error     something of ours is defective, or something is lost
+warning   something is missing or amiss
+info      each decision, with its number in the decision ledger
+debug     each scheduling cycle
+"""
+
+import logging
+import sys
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from batchyard.api.times import format_micro_time
+from batchyard.base.instant import Instant
+
+LEVELS: Final = {
+    "error": logging.ERROR,
+    "warning": logging.WARNING,
+    "info": logging.INFO,
+    "debug": logging.DEBUG,
+}
+_MICROSECONDS: Final = 1_000_000
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class LogSettings(NamedTuple):
+    """How much is logged, and in which form; what is logged of itself is the least."""
+
+    level: str = "warning"
+    is_json: bool = False
+
+
+def begin(settings: LogSettings) -> None:
+    """Log so from now on, to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if settings.is_json else Lines())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    logging.getLogger("batchyard").setLevel(LEVELS[settings.level])
+
+
+class Lines(logging.Formatter):
+    """Lines for people: what is amiss as it is said, decisions with their time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line, and the traceback of a defect below it."""
+        told = super().format(record)
+        if record.levelno >= logging.WARNING:
+            return told
+        return f"{_time(record)} {record.levelname.lower()} {told}"
+
+
+class JsonLines(logging.Formatter):
+    """JSON lines: time, level, logger, message, and the fields of a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line."""
+        told: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return _encode(told).decode()
+
+
+def _time(record: logging.LogRecord) -> str:
+    instant: Instant = int(record.created * _MICROSECONDS)
+    return format_micro_time(instant)

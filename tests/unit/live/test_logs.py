@@ -1,0 +1,42 @@
+"""What is logged, as lines for people and as JSON lines."""
+
+import json
+import logging
+import sys
+
+from batchyard.live.logs import JsonLines, Lines
+
+
+def record(level: int, **fields: object) -> logging.LogRecord:
+    made = logging.LogRecord("batchyard.decisions", level, "f.py", 1, "%s is", ("it",), None)
+    made.created = 1.25
+    made.fields = fields
+    return made
+
+
+def test_json_lines_have_the_fields_of_a_record() -> None:
+    told = json.loads(JsonLines().format(record(logging.INFO, decision=7, regarding={"name": "x"})))
+    assert told == {
+        "time": "1970-01-01T00:00:01.250000Z",
+        "level": "info",
+        "logger": "batchyard.decisions",
+        "message": "it is",
+        "decision": 7,
+        "regarding": {"name": "x"},
+    }
+
+
+def test_a_defect_has_its_traceback_in_one_line() -> None:
+    made = record(logging.ERROR)
+    try:
+        int("wrong")
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    told = JsonLines().format(made)
+    assert "\n" not in told
+    assert "ValueError: invalid literal" in json.loads(told)["error"]
+
+
+def test_lines_for_people_have_a_time_where_nothing_is_amiss() -> None:
+    assert Lines().format(record(logging.INFO)) == "1970-01-01T00:00:01.250000Z info it is"
+    assert Lines().format(record(logging.WARNING)) == "it is"
