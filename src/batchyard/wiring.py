@@ -46,6 +46,7 @@ from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimest
 from batchyard.core.placement.profile import Profile
 from batchyard.ports.client import Client
 from batchyard.ports.controller import Controller
+from batchyard.ports.cycles import CycleWatch, Unwatched
 from batchyard.ports.kernel import Kernel, Pace
 
 _CREATION: Final = RequeuingTimestamp.CREATION
@@ -67,6 +68,8 @@ class Ports:
     pace: Pace | None = None
     #: What becomes of exceptions that no controller should have raised.
     defects: Defects = stop_at_defect
+    #: Is told of every scheduling cycle.
+    cycles: CycleWatch = field(default_factory=Unwatched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,9 @@ def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Seque
     waits = settings.pods_ready is not None
     gate = PodsReadyGate() if settings.pods_ready is not None and settings.pods_ready.block_admission else None
     return (
-        Scheduler(index, settings.policy, ports.on_loop, gate),  # first: it feeds the index that others read
+        Scheduler(
+            index, settings.policy, ports.on_loop, gate, ports.cycles
+        ),  # first: it feeds the index that others read
         WorkloadLifecycle(settings.pods_ready),
         PriorityClassValues(),
         JobController(JobIntegration(), wait_for_pods_ready=waits),

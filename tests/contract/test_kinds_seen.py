@@ -63,7 +63,7 @@ def names_in(group: str) -> list[str]:
     kernel = VirtualKernel()
     ports = Ports(kernel, LocalClient(Store(), kernel), (), (), lambda *_: None, lambda _: None)
     platform = build_platform(ports, replace(Settings(with_nodes=True), controllers=(group,)))
-    return [name for name, _, _ in platform.runner.loads()]
+    return [load.name for load in platform.runner.loads()]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 MASTERS: Final = "system:masters"
+#: Who may read metrics and health.
+MONITORING: Final = "system:monitoring"
 AUTHENTICATED: Final = "system:authenticated"
 UNAUTHENTICATED: Final = "system:unauthenticated"
 _ACCOUNT: Final = "system:serviceaccount:"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.meta import Obj
-from batchyard.apiserver.authentication import AUTHENTICATED, MASTERS, UNAUTHENTICATED
+from batchyard.apiserver.authentication import AUTHENTICATED, MASTERS, MONITORING, UNAUTHENTICATED
 from batchyard.apiserver.rbac import GROUP
 from batchyard.apiserver.rules import Rule
 
@@ -19,6 +19,10 @@ _VISIBILITY: Final = "visibility.kueue.x-k8s.io"
 _AGGREGATE: Final = "rbac.authorization.k8s.io/aggregate-to-"
 _BATCH: Final = "rbac.kueue.x-k8s.io/batch-"
 _HEALTH: Final = ("/healthz", "/livez", "/readyz", "/version", "/version/")
+_MONITORED: Final = (
+    *("/healthz", "/healthz/*", "/livez", "/livez/*", "/readyz", "/readyz/*"),
+    *("/metrics", "/metrics/slis"),
+)
 
 #: Rules of Kubernetes's own roles.
 _RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
@@ -27,6 +31,7 @@ _RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
         Rule(("get",), urls=("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_HEALTH)),
     ),
     "system:public-info-viewer": (Rule(("get",), urls=_HEALTH),),
+    "system:monitoring": (Rule(("get",), urls=_MONITORED),),
     "system:basic-user": (
         Rule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
         Rule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
@@ -108,6 +113,7 @@ _BOUND: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster-admin": (MASTERS,),
     "system:basic-user": (AUTHENTICATED,),
     "system:discovery": (AUTHENTICATED,),
+    "system:monitoring": (MONITORING,),
     "system:public-info-viewer": (AUTHENTICATED, UNAUTHENTICATED),
 }
 #: Of Kueue's and its users' kinds: group, plural, whether they have a status, who reads them by being whom.

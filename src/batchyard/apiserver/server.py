@@ -47,11 +47,15 @@ class ApiServer:
         self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
-        self._documents: dict[str, Callable[[], Any]] = {}
+        self._documents: dict[str, Callable[[Request], Reply]] = {}
 
     def tell_at(self, path: str, document: Callable[[], Any]) -> None:
         """Tell something more of the server, to those who may get that path."""
-        self._documents[path] = document
+        self._documents[path] = lambda _: Response(200, document())
+
+    def answer_at(self, path: str, answer: Callable[[Request], Reply]) -> None:
+        """Answer whoever may get that path."""
+        self._documents[path] = answer
 
     def known(self, request: Request) -> Request:
         """The request with the user who makes it; Refused where nobody is known. So it is known before its body."""
@@ -90,7 +94,7 @@ class ApiServer:
             return self._reading.watch(request, path)
         return self._reading.get(request, path) if path.name else self._reading.list(request, path)
 
-    def _about_the_server(self, request: Request) -> Response:
+    def _about_the_server(self, request: Request) -> Reply:
         """What is served, and how it is."""
         if request.method not in {"GET", "HEAD"}:
             return NO_SUCH_PATH
@@ -98,7 +102,7 @@ class ApiServer:
         if first in HEALTH:
             return Response(200, _health(first) if "verbose" in request.query else "ok", content_type=TEXT)
         if request.path in self._documents:
-            return Response(200, self._documents[request.path]())
+            return self._documents[request.path](request)
         is_aggregated = not rest and AGGREGATED in request.headers.get("accept", "") and first in {"api", "apis"}
         if first == "openapi":
             if rest == "v2" and _OPENAPI_ASKED in request.headers.get("accept", ""):

@@ -34,7 +34,7 @@ from batchyard.api.meta import Key
 from batchyard.base.check import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant
 from batchyard.controllers.turns import Turns
-from batchyard.controllers.workqueue import Lane, WakeUp, WorkQueue
+from batchyard.controllers.workqueue import Lane, Load, LookMeter, WakeUp, WorkQueue
 from batchyard.ports.client import Client, EventType, WatchEvent, Writer, WriteResult
 from batchyard.ports.controller import Controller, EventRecord, Outcome
 from batchyard.ports.kernel import Kernel, Pace
@@ -77,6 +77,7 @@ class Runner:
         "_sink",
         "_stopped",
         "_turns",
+        "meter",
     )
 
     def __init__(
@@ -100,6 +101,7 @@ class Runner:
         self._flights = 0
         self._draining_soon = False
         self._stopped = False
+        self.meter: LookMeter | None = None
         client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
@@ -147,9 +149,9 @@ class Runner:
         """How often controllers were asked to reconcile."""
         return sum(lane.reconciles for lane in self._queue.lanes)
 
-    def loads(self) -> Sequence[tuple[str, int, int]]:
-        """Every controller: its name, how many keys wait for it, how often it was asked to reconcile."""
-        return [(lane.controller.name, lane.waiting, lane.reconciles) for lane in self._queue.lanes]
+    def loads(self) -> Sequence[Load]:
+        """What every controller had to do."""
+        return [lane.load() for lane in self._queue.lanes]
 
     def flush_delayed(self, controllers: Iterable[str]) -> None:
         """Let the keys of these controllers that only wait for their `requeue_at` be looked at now.
@@ -224,9 +226,10 @@ class Runner:
         if lane.due:
             now = lane.due.pop(key, now)
         try:
-            outcome = lane.controller.reconcile(key, self._client, now)
+            outcome = lane.look(key, self._client, now, self.meter)
         except Exception as error:  # noqa: BLE001 - whatever it is, others go on
             self._defects(_noted(error, lane, f'reconciled {key.kind} "{key}" at instant {now}'))
+            lane.errors += 1
             self._retry(lane, key, error)
             return
         if outcome.writes:
@@ -236,6 +239,7 @@ class Runner:
             self._flights += 1
             _Flight(self, lane, key, outcome).take_off(self._client)
             return
+        lane.conclude(is_delayed=outcome.requeue_at is not None)
         if outcome.requeue_at is not None or key in lane.wake_ups:
             self._wake_at(lane, key, outcome.requeue_at)
         if outcome.events or lane.failures:
@@ -250,10 +254,12 @@ class Runner:
         wanted = lane.land(key)
         events = flight.told()
         if error is None:
+            lane.conclude(is_delayed=flight.outcome.requeue_at is not None)
             if events or lane.failures:
                 self._succeed(lane, key, events)
         else:
             self._record(lane, events)
+        lane.errors += error is not None
         if error is not None and not _is_for_good(error):
             self._retry(lane, key, error)
         elif wanted:
@@ -275,6 +281,7 @@ class Runner:
 
         What it was wanted for meanwhile waits as well, so that its own half-done writes do not hasten it.
         """
+        lane.retries += 1
         failures = lane.failures[key] = lane.failures.get(key, 0) + 1
         if isinstance(error, Conflict | NotFound) and failures <= RETRIES_AT_ONCE_MAX:
             lane.add(key)

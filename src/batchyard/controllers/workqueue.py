@@ -10,12 +10,13 @@ A key has at most one wake-up, which the kernel knows by its ticket.
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from batchyard.api.meta import Key
 from batchyard.base.check import invariant
 from batchyard.base.instant import Instant
-from batchyard.ports.controller import Controller
+from batchyard.ports.client import Reader
+from batchyard.ports.controller import Controller, Outcome
 from batchyard.ports.kernel import Ticket
 
 
@@ -37,10 +38,35 @@ class WakeUp(NamedTuple):
     ticket: Ticket
 
 
+class LookMeter(Protocol):
+    """Measures how long controllers look at keys."""
+
+    def begin(self) -> float:
+        """A look begins; the mark from which it is measured."""
+
+    def end(self, controller: str, began: float) -> None:
+        """It is over."""
+
+
+class Load(NamedTuple):
+    """What a controller had to do: keys that wait now, and figures since the start."""
+
+    name: str
+    waiting: int
+    adds: int
+    succeeded: int
+    delayed: int
+    errors: int
+    retries: int
+
+
 class Lane:
     """The keys of one controller."""
 
-    __slots__ = ("controller", "due", "failures", "line", "reconciles", "states", "wake_ups")
+    __slots__ = (
+        "adds", "controller", "delayed", "due", "errors", "failures", "line", "reconciles", "retries", "states",
+        "succeeded", "wake_ups",
+    )  # fmt: skip
 
     def __init__(self, controller: Controller, line: "Line") -> None:
         self.controller = controller
@@ -50,20 +76,46 @@ class Lane:
         self.due: dict[Key, Instant] = {}  # keys taken before their time, with the instant to tell them
         self.failures: dict[Key, int] = {}  # how often in a row
         self.reconciles = 0
+        #: How often a key entered the line; how many looks succeeded, asked to be repeated later, and failed; and how
+        #: many keys were looked at again because of that.
+        self.adds = self.succeeded = self.delayed = self.errors = self.retries = 0
 
     @property
     def waiting(self) -> int:
         """How many keys wait in the line, or will when their writes have landed."""
         return sum(state is not _UNDER_WAY for state in self.states.values())
 
+    def load(self) -> Load:
+        """What its controller had to do."""
+        figures = self.adds, self.succeeded, self.delayed, self.errors, self.retries
+        return Load(self.controller.name, self.waiting, *figures)
+
+    def look(self, key: Key, reader: Reader, now: Instant, meter: LookMeter | None) -> Outcome:
+        """What its controller wants of a key; nobody measures where time is virtual."""
+        if meter is None:
+            return self.controller.reconcile(key, reader, now)
+        began = meter.begin()
+        try:
+            return self.controller.reconcile(key, reader, now)
+        finally:
+            meter.end(self.controller.name, began)
+
     def add(self, key: Key) -> None:
         """Ask for a look at a key: in the line, or after its writes have landed."""
         state = self.states.get(key)
         if state is None:
             self.states[key] = _WAITING
+            self.adds += 1
             self.line.append((self, key))
         elif state is _UNDER_WAY:
             self.states[key] = _WANTED
+
+    def conclude(self, *, is_delayed: bool) -> None:
+        """Count a look that succeeded."""
+        if is_delayed:
+            self.delayed += 1
+        else:
+            self.succeeded += 1
 
     def depart(self, key: Key) -> None:
         """Note that writes of a key taken from the line are under way."""

@@ -10,7 +10,7 @@ Source: Kueue's pkg/scheduler/scheduler.go.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -89,6 +89,10 @@ class Cycle:
     #: Labels by namespace; a namespace that is not there does not exist.
     namespaces: Mapping[str, Mapping[str, str]]
     number: int
+    #: The keys of those that were nominated anew because others had claimed their targets.
+    looked_again: dict[str, None] = field(default_factory=dict)
+    #: By ClusterQueue, how many had targets and had to stand back for others of this cycle.
+    skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
         """A decision for each head, in the order in which they were taken."""
@@ -188,6 +192,8 @@ class Cycle:
         return Admit(head, entry.queue, assignment)
 
     def _skip(self, entry: Entry, text: str) -> Decision:
+        if entry.assignment.mode is _M_PREEMPT:
+            self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
         why = Why(WAITING_FOR_QUOTA, text=text)
         return Wait(entry.head, why, RequeueReason.FAILED_AFTER_NOMINATION, self._tried(entry))
 
@@ -205,6 +211,7 @@ class Cycle:
 
         It may not change flavors. What then fits has to wait until they are gone.
         """
+        self.looked_again[entry.workload.key] = None
         nominated = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
             for victim in victims.claimed_near(entry).values():

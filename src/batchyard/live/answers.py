@@ -13,10 +13,13 @@ from batchyard.apiserver.streams import Conversation, Ongoing, Reply
 from batchyard.live.durability import GroupCommit
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.overload import Load
+from batchyard.metrics.families import Labels
+from batchyard.metrics.requests import RequestFigures
 from batchyard.store.mark import JournalError
 
 Answered: TypeAlias = Callable[[Reply], None]
 """Takes an answer; the body of a response is bytes by then."""
+_Measured: TypeAlias = tuple[Labels, float]
 
 _UNKEPT: Final = Refused(
     500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
@@ -28,11 +31,19 @@ _LOG: Final = logging.getLogger("batchyard")
 class Answers:
     """See the module."""
 
-    def __init__(self, server: ApiServer, kernel: LiveKernel, commit: GroupCommit, revision: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        kernel: LiveKernel,
+        commit: GroupCommit,
+        revision: Callable[[], int],
+        figures: RequestFigures,
+    ) -> None:
         self._server = server
         self._kernel = kernel
         self._commit = commit
         self._revision = revision
+        self._figures = figures
         self._load = Load()
         #: Whose each watch is.
         self._watching: dict[Ongoing | Conversation, str] = {}
@@ -50,7 +61,13 @@ class Answers:
         except Refused as refused:
             answered(encoded(refused.response()))
         else:
-            self._kernel.post(partial(self._work, request, partial(self._settle, user, answered)))
+            began = self._figures.begin()
+            self._kernel.post(partial(self._work, request, began, partial(self._settle, user, answered)))
+
+    @property
+    def watches(self) -> int:
+        """How many answers go on."""
+        return len(self._watching)
 
     def leave(self, ongoing: Ongoing | Conversation) -> None:
         """An answer has nobody any more who listens."""
@@ -61,12 +78,17 @@ class Answers:
         if user is not None:
             self._load.end_watch(user)
 
-    def _work(self, request: Request, settle: Callable[[Reply, JournalError | None], None]) -> None:
+    def _work(
+        self, request: Request, began: float, settle: Callable[[Reply, _Measured, JournalError | None], None]
+    ) -> None:
         answer = self._answer(request)
-        self._commit.when_durable(self._revision(), partial(settle, answer))
+        self._commit.when_durable(self._revision(), partial(settle, answer, (self._figures.latest, began)))
 
-    def _settle(self, user: str, answered: Answered, answer: Reply, failure: JournalError | None) -> None:
+    def _settle(
+        self, user: str, answered: Answered, answer: Reply, measured: _Measured, failure: JournalError | None
+    ) -> None:
         self._load.leave(user)
+        self._figures.settle(*measured)
         if not isinstance(answer, Response):
             self._watching[answer] = user
             self._load.begin_watch(user)

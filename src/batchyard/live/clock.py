@@ -8,3 +8,8 @@ from batchyard.base.instant import Instant
 def wall_clock() -> Instant:
     """The present instant, as the machine has it."""
     return time.time_ns() // 1000
+
+
+def ticks() -> float:
+    """Seconds since whenever: for how long something took."""
+    return time.perf_counter()

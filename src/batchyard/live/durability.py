@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
+from batchyard.live.clock import ticks
 from batchyard.live.writer import Writer
 from batchyard.ports.client import WatchEvent
 from batchyard.store.journal import Journal
@@ -54,6 +55,8 @@ class GroupCommit:
         #: How many bytes of objects each transaction wrote, of those that history holds; and all of them.
         self._sizes: deque[tuple[int, int]] = deque()
         self._bytes = 0
+        #: Is told how many seconds each transaction took.
+        self.on_commit: Callable[[float], None] = _nobody
         #: Why nothing is kept any more; None as long as all is.
         self.failure: JournalError | None = None
         #: The last revision that is durable.
@@ -117,7 +120,9 @@ class GroupCommit:
 
     async def _write_gathered(self) -> None:
         changes, self._gathered = self._gathered, []
+        began = ticks()
         size = await self._writer.do(partial(self._journal.append, changes))
+        self.on_commit(ticks() - began)
         self.durable = changes[-1].revision
         self._weigh(size)
         for watch in list(self._watches):
@@ -153,3 +158,7 @@ class GroupCommit:
         while self._waiting:
             self._waiting.popleft()[1](error)
         self._on_failure()
+
+
+def _nobody(_seconds: float) -> None:
+    pass

@@ -3,10 +3,15 @@
 The names are those of controller-runtime and client-go where these have such figures.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Self
 
 from aiohttp import web
+
+from batchyard.metrics.exposition import CHOICE, CONTENT_TYPE, Exposition
+from batchyard.metrics.families import text_of
+from batchyard.metrics.names import metric
 
 if TYPE_CHECKING:
     from batchyard.live.operator import Operator
@@ -19,6 +24,7 @@ class Health:
 
     def __init__(self, operator: "Operator", address: str, port: int, tell: Callable[[str], None]) -> None:
         self._operator = operator
+        self._exposition = Exposition([("program", lambda: _texts(operator)), *operator.figures.sources()])
         self._place = address, port
         self._tell = tell
         self._runner: web.AppRunner | None = None
@@ -55,34 +61,33 @@ class Health:
             return web.Response(status=503, text=f"waiting for {', '.join(waits_for)}")
         return web.Response(text="ok")
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(text="".join(_lines(self._operator)), content_type="text/plain", charset="utf-8")
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        """All figures, part by part; between two of them the controllers go on."""
+        try:
+            parts = self._exposition.parts(request.query.getall(CHOICE, []))
+        except ValueError as error:
+            return web.Response(status=400, text=str(error))
+        answer = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        await answer.prepare(request)
+        for part in parts:
+            await (answer.write(part.encode()) if part else _others_go_on())
+        await answer.write_eof()
+        return answer
 
 
-def _lines(operator: "Operator") -> Iterator[str]:
-    """The figures in the text format of Prometheus."""
-    yield from _metric("leader_election_master_status", "gauge", [({"name": "batchyard"}, int(operator.leads))])
-    loads = () if operator.platform is None else operator.platform.runner.loads()
-    yield from _metric("workqueue_depth", "gauge", [({"name": name}, waiting) for name, waiting, _ in loads])
-    yield from _metric(
-        "controller_runtime_reconcile_total", "counter", [({"controller": name}, done) for name, _, done in loads]
-    )
+async def _others_go_on() -> None:
+    """Let whatever waits have its turn."""
+    turn = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(turn.set_result, None)
+    await turn
+
+
+def _texts(operator: "Operator") -> Iterator[str]:
+    """What an operator tells besides its controllers."""
+    yield text_of(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
     answers = operator.client.outbox.answers
-    yield from _metric(
-        "rest_client_requests_total",
-        "counter",
-        [({"method": method, "code": str(code)}, answers[method, code]) for method, code in sorted(answers)],
-    )
+    rows = (((str(code), method), answers[method, code]) for method, code in sorted(answers))
+    yield text_of(metric("rest_client_requests_total"), rows)
     informers = operator.client.informers.items()
-    yield from _metric("batchyard_lists_total", "counter", [({"kind": kind}, each.lists) for kind, each in informers])
-    yield from _metric(
-        "batchyard_watches_total", "counter", [({"kind": kind}, each.watches) for kind, each in informers]
-    )
-
-
-def _metric(name: str, kind: str, values: list[tuple[Mapping[str, str], int]]) -> Iterator[str]:
-    if values:
-        yield f"# TYPE {name} {kind}\n"
-    for labels, value in values:
-        told = ",".join(f'{label}="{text}"' for label, text in labels.items())
-        yield f"{name}{{{told}}} {value}\n"
+    yield text_of(metric("batchyard_lists_total"), (((kind,), each.lists) for kind, each in informers))
+    yield text_of(metric("batchyard_watches_total"), (((kind,), each.watches) for kind, each in informers))

@@ -25,6 +25,7 @@ from batchyard.controllers.groups import kinds_seen
 from batchyard.live.access import Source
 from batchyard.live.decision_log import DecisionLog, keep_nothing
 from batchyard.live.definitions import install
+from batchyard.live.figures import LEADER, STANDALONE, Figures, Observed
 from batchyard.live.health import Health
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.kubeconfig import read_access
@@ -91,6 +92,7 @@ class Operator:
         self.client = RestClient(wiring, kinds_seen(wanted.settings.controllers))
         self.client.on_news = self._heard
         self.platform: Platform | None = None
+        self.figures = Figures(STANDALONE if wanted.terms is None else LEADER)
         self.leads = False
         self._speed = 1.0
         #: What was told to be wrong, and may be so still.
@@ -157,12 +159,14 @@ class Operator:
 
     def _begun(self) -> Platform:
         pace = Pace(self.kernel.clock, self._speed)
-        decisions = DecisionLog(EventRecorder(self.client), keep_nothing)
-        ports = Ports(self.kernel, self.client, (), (), decisions, _ignore, pace)
-        platform = build_platform(ports, self._wanted.settings)
+        decisions, cycles = DecisionLog(EventRecorder(self.client), keep_nothing), self.figures.cycles
+        ports = Ports(self.kernel, self.client, (), (), decisions, cycles.loop, pace, cycles=cycles)
+        platform, found = build_platform(ports, self._wanted.settings), self.client.everything()
         if self.spans is not None:
             self.client.subscribe(LifeSpans(self.kernel.now, self.spans.emit).observe)
-        platform.runner.observe(self.client.everything())
+        platform.runner.observe(found)
+        fair_sharing = self._wanted.settings.policy.fair_sharing
+        self.figures.begin(Observed(platform, self.client, self.kernel.now, fair_sharing=fair_sharing), found)
         return platform
 
     async def _set_clock(self) -> None:
@@ -242,7 +246,3 @@ def _with_remedy(informer: Informer) -> str:
         return informer.trouble
     remedy = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
     return f"{informer.trouble}: there are none for it, and it looks again from time to time; {remedy}"
-
-
-def _ignore(_loop: object) -> None:
-    pass

@@ -1,7 +1,6 @@
 """The embedded platform: a durable store, the controllers of every world, and an API server, in one process."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -12,7 +11,7 @@ from batchyard.api.meta import Obj, key_of, with_path
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
 from batchyard.apiserver.api_services import ApiServices
-from batchyard.apiserver.audit import Auditor, no_audit
+from batchyard.apiserver.audit import Audited, Auditor, no_audit
 from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
@@ -38,6 +37,8 @@ from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, SigningKey
 from batchyard.live.decision_log import DecisionLog
 from batchyard.live.durability import HISTORY, GroupCommit
+from batchyard.live.embedded_figures import EmbeddedFigures
+from batchyard.live.figures import Observed
 from batchyard.live.folder import JOURNAL, LEDGER
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.ledger import LiveLedger
@@ -62,9 +63,6 @@ from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
-_LOG: Final = logging.getLogger("batchyard")
-
-
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
 
@@ -80,6 +78,8 @@ class Embedded:
         self.on_failure: Callable[[], None] = _nobody
         self._commit = GroupCommit(self._store, self._journal, loop, self._failed)
         report = Report(self._store, place.folder / JOURNAL, wall_clock(), speed, place.sync)
+        self._figures = EmbeddedFigures(report, self._kernel, speed)
+        self._commit.on_commit = self._figures.committed
         known = self._store.list(CLUSTER)
         nodes = bool(known) or cluster is not None
         described = cluster or (known[0] if known else None)
@@ -111,7 +111,8 @@ class Embedded:
         resources.serve_always(decisions(self._ledger, security.rbac, self._kernel.now))
         resources.serve_always(ApiServices(self._client, resources.all).resource(self._kernel.now))
         self._store.listen(CustomResources(self._client, resources).observe)
-        self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, audit)
+        noted = _both(self._figures.requests.note, audit)
+        self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, noted)
         self._server.tell_at(REPORT, lambda: self._told(report))
         self._begin(cluster)
 
@@ -121,7 +122,10 @@ class Embedded:
 
     def answers(self) -> Answers:
         """What answers requests."""
-        return Answers(self._server, self._kernel, self._commit, lambda: self._store.revision)
+        figures = self._figures
+        answers = Answers(self._server, self._kernel, self._commit, lambda: self._store.revision, figures.requests)
+        figures.watches = lambda: answers.watches
+        return answers
 
     @property
     def failure(self) -> JournalError | None:
@@ -157,9 +161,10 @@ class Embedded:
             runtime if local is None else (*runtime, *local.controllers),
             simulated_cloud(0) if nodes else (),
             self._decisions,
-            _ignore,
+            self._figures.figures.cycles.loop,
             Pace(self._kernel.clock, speed),
-            _logged,
+            self._figures.defect,
+            self._figures.figures.cycles,
         )
         return build_platform(ports, settings)
 
@@ -178,6 +183,8 @@ class Embedded:
         events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
         self._client.recall(events)
         self.platform.runner.observe(events)
+        watched = Observed(self.platform, self._client, self._kernel.now, fair_sharing=False)
+        self._figures.begin(watched, events, self._server)
         wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *bootstrap_roles()]
         if cluster is not None:
             wanted += initial_objects(cluster)
@@ -222,13 +229,14 @@ def _last_instant(store: Store) -> Instant:
     return max((parse_time(text) for text in (*born, *renewed) if text), default=0)
 
 
-def _ignore(_loop: object) -> None:
-    pass
+def _both(one: Auditor, other: Auditor) -> Auditor:
+    """Both take note."""
 
+    def note(audited: Audited) -> None:
+        one(audited)
+        other(audited)
 
-def _logged(error: Exception) -> None:
-    """Tell of a defect in a controller; it stops nobody else."""
-    _LOG.error("defect %s", "; ".join(error.__notes__), exc_info=error)
+    return note
 
 
 def _nobody() -> None:

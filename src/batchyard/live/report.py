@@ -57,18 +57,27 @@ class Report:
             "speed": self._speed,
             "revision": objects.revision,
             "sync": str(self._sync),
-            "journalBytes": self._size(),
+            "journalBytes": self.journal_bytes(),
             "nodes": {"ready": sum(is_true(node, "Ready") for node in nodes), "all": len(nodes)},
             "workloads": {
                 "pending": _total(queues, "pendingWorkloads"),
                 "admitted": _total(queues, "admittedWorkloads"),
                 "all": objects.count(scheme.WORKLOAD),
             },
-            "objects": {kind: objects.count(kind) for kind in objects.kinds()},
+            "objects": dict(self.counts()),
             **({} if local is None else {"local": local}),
         }
 
-    def _size(self) -> int:
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+        return self._objects.revision
+
+    def counts(self) -> Sequence[tuple[str, int]]:
+        """How many objects there are, by kind."""
+        return [(kind, self._objects.count(kind)) for kind in self._objects.kinds()]
+
+    def journal_bytes(self) -> int:
         """How much the journal takes, its log included."""
         files = [self._journal, self._journal.with_name(f"{self._journal.name}-wal")]
         return sum(file.stat().st_size for file in files if file.exists())

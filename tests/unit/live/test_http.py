@@ -17,12 +17,14 @@ from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.server import ApiServer
 from batchyard.live import http
 from batchyard.live.answers import Answers
+from batchyard.live.clock import ticks
 from batchyard.live.connections import Connections
 from batchyard.live.deadline import Deadline
 from batchyard.live.durability import GroupCommit
 from batchyard.live.http import HttpConnection
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.requests import BODY_MAX, Requests
+from batchyard.metrics.requests import RequestFigures
 from batchyard.store.journal import Journal
 from batchyard.store.memory import Store
 from unit.apiserver.api import Api, config_map
@@ -46,7 +48,9 @@ async def connected(server: ApiServer, folder: Path, *, is_secure: bool = False)
     loop = asyncio.get_running_loop()
     store, journal = Store(), Journal(folder / "journal.db")
     kernel = LiveKernel(loop, 0)
-    answers = Answers(server, kernel, GroupCommit(store, journal, loop, kernel.stop), lambda: store.revision)
+    answers = Answers(
+        server, kernel, GroupCommit(store, journal, loop, kernel.stop), lambda: store.revision, RequestFigures(ticks)
+    )
     connections = Connections()
     listening = await loop.create_server(
         partial(HttpConnection, answers, connections, is_secure=is_secure), "127.0.0.1", 0

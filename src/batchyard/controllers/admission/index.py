@@ -89,6 +89,10 @@ class AdmissionIndex:
         self.line_up.wake_due()
         return self.line_up.heads()
 
+    def is_terminating(self, name: str) -> bool:
+        """Whether a ClusterQueue is to go."""
+        return name in self._terminating
+
     def readiness(self, name: str) -> Readiness:
         """Whether a ClusterQueue can admit, and why not."""
         return readiness_of(

@@ -116,6 +116,14 @@ class PendingQueue:
         """The Workload of that key, if it waits here."""
         return self._waiting.get(key)
 
+    def classes(self) -> list[tuple[ClassKey, PendingClass]]:
+        """Those that wait, class by class; some may be empty."""
+        return list(self._classes.items())
+
+    def held(self) -> list[WorkloadView]:
+        """Those that must wait for a time or a condition of their own."""
+        return [waiting.view for waiting in self._held.values()]
+
     def views(self) -> list[WorkloadView]:
         """All that wait, in the order of their turn."""
         return [w.view for w in sorted(self._waiting.values(), key=lambda w: (w.view.key != self._sticky, w.order))]

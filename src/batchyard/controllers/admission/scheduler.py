@@ -32,6 +32,7 @@ from batchyard.core.reasons import preemption_message
 from batchyard.core.scan import Attempt
 from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
+from batchyard.ports.cycles import CycleWatch, Unwatched
 
 CYCLE: Final = Key("Cycle", "", "cycle")
 #: Why Workloads wait is written this often at most.
@@ -60,10 +61,12 @@ class Scheduler:
         policy: Policy,
         on_loop: Callable[[PreemptionLoop], None] = ignore_loop,
         gate: PodsReadyGate | None = None,
+        watch: CycleWatch | None = None,
     ) -> None:
         self._index = index
         self._policy = policy
         self._on_loop = on_loop
+        self._watch = watch or Unwatched()
         #: None: nobody waits for the pods of others.
         self._gate = gate
         #: Whether somebody fits and waits at the gate.
@@ -91,9 +94,11 @@ class Scheduler:
         if not heads or self._is_held_back:
             return self._rest(reader, now)
         self._number += 1
+        self._watch.begin()
         cycle = Cycle(self._index.snapshot, self._policy, self._index.namespaces, self._number)
         outcome = Outcome(requeue_at=now, independent=True)
         decisions = self._up_to_gate(cycle.run(heads), reader, now, outcome)
+        self._watch.decide()
         preemptions = [d for d in decisions if isinstance(d, Preempt) and _is_new(d)]
         loops = self._loops.look(preemptions, self._index.snapshot, now)
         parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
@@ -101,6 +106,7 @@ class Scheduler:
         for loop in loops:
             self._index.line_up.freeze(loop.tree)
             self._on_loop(loop)
+        self._watch.end(cycle, decisions)
         return outcome
 
     def _up_to_gate(

@@ -1,0 +1,96 @@
+"""What an embedded platform tells at /metrics: all that every platform tells, its requests, its journal, its time."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
+
+from batchyard.apiserver.request import Request, Response, bad_request
+from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.streams import Reply
+from batchyard.base.instant import SECOND
+from batchyard.live.clock import ticks
+from batchyard.live.figures import Figures, Observed
+from batchyard.live.kernel import LiveKernel
+from batchyard.metrics.exposition import CONTENT_TYPE, PATH, Exposition, Scrape, groups_in
+from batchyard.metrics.families import Histograms, text_of
+from batchyard.metrics.names import metric
+from batchyard.metrics.requests import RequestFigures
+from batchyard.ports.client import WatchEvent
+
+_LOG: Final = logging.getLogger("batchyard")
+
+
+class Kept(Protocol):
+    """What is known of the objects that are kept, and of their journal."""
+
+    def counts(self) -> Iterable[tuple[str, int]]:
+        """How many objects there are, by kind."""
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+
+    def journal_bytes(self) -> int:
+        """How much the journal takes."""
+
+
+class EmbeddedFigures:
+    """See the module."""
+
+    def __init__(self, kept: Kept, kernel: LiveKernel, speed: float) -> None:
+        self._kept = kept
+        self._kernel = kernel
+        self._speed = speed
+        self.figures = Figures()
+        self.requests = RequestFigures(ticks)
+        self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
+        #: How many answers go on.
+        self.watches: Callable[[], int] = _none
+
+    def begin(self, observed: Observed, found: Iterable[WatchEvent], server: ApiServer) -> None:
+        """Watch the platform from now on, and tell of it at its server."""
+        self.figures.begin(observed, found)
+        sources = [
+            *self.figures.sources(),
+            ("program", self.requests.texts),
+            ("batchyard", self._own_texts),
+        ]
+        exposition, loop = Exposition(sources), asyncio.get_running_loop()
+
+        def answer(request: Request) -> Reply:
+            try:
+                parts = exposition.parts(groups_in(request.query, request.said))
+            except ValueError as error:
+                raise bad_request(str(error)) from error
+            if request.method == "HEAD":
+                return Response(200, "", content_type=CONTENT_TYPE)
+            return Scrape(parts, loop.call_soon)
+
+        server.answer_at(PATH, answer)
+
+    def committed(self, seconds: float) -> None:
+        """A transaction of the journal took that long."""
+        self._commits.observe((), seconds)
+
+    def defect(self, error: Exception) -> None:
+        """Tell of a defect in a controller; it stops nobody else."""
+        self.figures.defects += 1
+        _LOG.error("defect %s", "; ".join(error.__notes__), exc_info=error)
+
+    def _own_texts(self) -> Iterator[str]:
+        yield self._commits.text()
+        yield text_of(metric("batchyard_objects"), (((kind,), count) for kind, count in self._kept.counts()))
+        figures = {
+            "batchyard_revision": self._kept.revision,
+            "batchyard_journal_bytes": self._kept.journal_bytes(),
+            "batchyard_time_seconds": self._kernel.clock() / SECOND,
+            "batchyard_speed": self._speed,
+            "batchyard_watches": self.watches(),
+        }
+        for name, value in figures.items():
+            yield text_of(metric(name), [((), value)])
+
+
+def _none() -> int:
+    return 0

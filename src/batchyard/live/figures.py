@@ -1,0 +1,101 @@
+"""The figures of a platform that runs, whether embedded or an operator: who counts what, and the text of all of it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.base.instant import Instant
+from batchyard.controllers.runner import Runner
+from batchyard.live.clock import ticks
+from batchyard.live.process_figures import build_texts, process_texts
+from batchyard.metrics.controllers import ControllerFigures
+from batchyard.metrics.cycles import CycleFigures
+from batchyard.metrics.exposition import Texts
+from batchyard.metrics.families import text_of
+from batchyard.metrics.machines import MachineFigures
+from batchyard.metrics.names import metric
+from batchyard.metrics.objects import ObjectFigures
+from batchyard.metrics.queues import QueueFigures
+from batchyard.metrics.workloads import WorkloadFigures
+from batchyard.ports.client import Client, EventType, WatchEvent
+from batchyard.wiring import Platform
+
+#: The role of who is alone, and of who decides for others that wait to.
+STANDALONE: Final = "standalone"
+LEADER: Final = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A platform, its objects and its time."""
+
+    platform: Platform
+    client: Client
+    now: Callable[[], Instant]
+    fair_sharing: bool
+
+
+class Figures:
+    """See the module. Made before the platform, which it is to be shown with `begin`."""
+
+    def __init__(self, role: str = STANDALONE) -> None:
+        self._role = role
+        self.cycles = CycleFigures(ticks, role)
+        self._controllers = ControllerFigures(ticks)
+        self.objects = ObjectFigures()
+        self._machines = MachineFigures()
+        #: None as long as there is no platform.
+        self._workloads: WorkloadFigures | None = None
+        self._queues: QueueFigures | None = None
+        self._runner: Runner | None = None
+        self.defects = 0
+
+    def begin(self, observed: Observed, found: Iterable[WatchEvent]) -> None:
+        """Watch a platform from now on; what was there before is shown too."""
+        index, objects = observed.platform.index, observed.client
+        self._workloads = workloads = WorkloadFigures(index, objects, observed.now, self._role)
+        self._queues = QueueFigures(index, workloads, objects, self._role, fair_sharing=observed.fair_sharing)
+        self._runner = observed.platform.runner
+        for event in found:
+            workloads.recall(event)
+            self.objects.observe(event)
+            self._machines.recall(event)
+        observed.client.subscribe(self._observe)
+        self._runner.meter = self._controllers
+
+    def sources(self) -> Sequence[tuple[str, Texts]]:
+        """What is told, by group; of a platform nothing as long as there is none."""
+        return (
+            ("kueue", build_texts),
+            ("kueue", self.cycles.texts),
+            ("kueue", self._of_queues),
+            ("program", self._of_controllers),
+            ("program", process_texts),
+            ("batchyard", self._own_texts),
+            ("objects", self.objects.texts),
+        )
+
+    def _of_queues(self) -> Iterator[str]:
+        if self._workloads is not None and self._queues is not None:
+            yield from self._workloads.texts()
+            yield from self._queues.texts()
+
+    def _of_controllers(self) -> Iterator[str]:
+        if self._runner is not None:
+            yield from self._controllers.texts(self._runner)
+
+    def _observe(self, events: Sequence[WatchEvent]) -> None:
+        workloads = self._workloads
+        assert workloads is not None, "a platform is watched"
+        for event in events:
+            workloads.observe(event)
+            self.objects.observe(event)
+            self._machines.observe(event)
+            if event.type is EventType.DELETED and event.key.kind == scheme.CLUSTER_QUEUE:
+                self.cycles.forget(event.key.name)
+
+    def _own_texts(self) -> Iterator[str]:
+        yield from self.cycles.own_texts()
+        yield from self._machines.texts()
+        yield text_of(metric("batchyard_defects_total"), [((), self.defects)])

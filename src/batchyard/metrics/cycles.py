@@ -1,0 +1,81 @@
+"""Scheduling cycles: how many, how long by the real clock, and what was decided. Source: Kueue's pkg/scheduler."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from batchyard.core.cycle import Cycle
+from batchyard.core.decisions import Admit, Decision, Preempt, Wait
+from batchyard.core.reasons import RequeueReason
+from batchyard.metrics.kept import Kept
+
+_NAMES: Final = (
+    *("kueue_admission_attempts_total", "kueue_admission_attempt_duration_seconds"),
+    *("kueue_admission_cycle_preemption_skips", "kueue_preemption_target_recomputations_total"),
+    "kueue_preempted_workloads_total",
+)
+
+
+class CycleFigures:
+    """See the module. `clock` tells seconds since whenever."""
+
+    def __init__(self, clock: Callable[[], float], role: str) -> None:
+        self._clock = clock
+        self._kept = Kept(_NAMES, role)
+        self._own = Kept(("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"))
+        self._began = self._decided = 0.0
+
+    def begin(self) -> None:
+        """There are heads, and a cycle begins."""
+        self._began = self._clock()
+
+    def decide(self) -> None:
+        """All is decided, and will be written."""
+        self._decided = self._clock()
+
+    def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
+        """It is over."""
+        ended = self._clock()
+        result = "success" if any(isinstance(d, Admit) for d in decisions) else "inadmissible"
+        self._kept.add("kueue_admission_attempts_total", (result,))
+        self._kept.observe("kueue_admission_attempt_duration_seconds", (result,), ended - self._began)
+        self._own.add("batchyard_cycle_phase_seconds_total", ("decide",), self._decided - self._began)
+        self._own.add("batchyard_cycle_phase_seconds_total", ("apply",), ended - self._decided)
+        for queue, count in cycle.skipped_preemptions.items():
+            self._kept.set("kueue_admission_cycle_preemption_skips", (queue,), count)
+        for decision in decisions:
+            if isinstance(decision, Preempt):
+                self._preempts(decision)
+            if decision.head.workload.key in cycle.looked_again:
+                labels = (decision.head.queue, _came_of_it(decision))
+                self._kept.add("kueue_preemption_target_recomputations_total", labels)
+
+    def loop(self, _loop: object) -> None:
+        """Workloads preempt each other in turn."""
+        self._own.add("batchyard_preemption_loops_total", ())
+
+    def forget(self, queue: str) -> None:
+        """A ClusterQueue is gone."""
+        self._kept.forget(cluster_queue=queue)
+        self._kept.forget(preempting_cluster_queue=queue)
+
+    def texts(self) -> Iterator[str]:
+        """Kueue's families."""
+        return self._kept.texts()
+
+    def own_texts(self) -> Iterator[str]:
+        """Ours."""
+        return self._own.texts()
+
+    def _preempts(self, decision: Preempt) -> None:
+        """Those are counted that nobody had evicted before."""
+        for target in decision.targets:
+            if not target.workload.evicted:
+                self._kept.add("kueue_preempted_workloads_total", (decision.queue.name, target.reason))
+
+
+def _came_of_it(decision: Decision) -> str:
+    """What came of looking for other targets."""
+    if isinstance(decision, Preempt):
+        return "new_targets"
+    is_deferred = isinstance(decision, Wait) and decision.requeue is RequeueReason.PENDING_PREEMPTION
+    return "deferred_fit" if is_deferred else "skipped"

@@ -1,0 +1,96 @@
+"""All figures as one text, written part by part, so that a scrape never stops the platform for long.
+
+`collect[]` in the query names the groups that are wanted; without it all are told.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from batchyard.metrics.names import GROUPS
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+#: The path under which they are served, and the parameter that chooses among them.
+PATH: Final = "/metrics"
+CHOICE: Final = "collect[]"
+#: Letters that are gathered before they are sent.
+_PART: Final = 128 * 1024
+
+Texts: TypeAlias = Callable[[], Iterator[str]]
+"""Yields texts of whole families; an empty one where the platform may go on."""
+
+
+class Exposition:
+    """See the module; what is told of each group, in order."""
+
+    def __init__(self, sources: Sequence[tuple[str, Texts]]) -> None:
+        self._sources = sources
+
+    def parts(self, groups: Sequence[str] = ()) -> Iterator[str]:
+        """The text; some parts are empty. ValueError where there is no such group."""
+        unknown = [group for group in groups if group not in GROUPS]
+        if unknown:
+            raise ValueError(f"{CHOICE} is one of {', '.join(GROUPS)}; there is no {unknown[0]}")
+        chosen = [texts for group, texts in self._sources if not groups or group in groups]
+        return _gathered(chosen)
+
+
+def _gathered(sources: Sequence[Texts]) -> Iterator[str]:
+    gathered: list[str] = []
+    size = 0
+    for source in sources:
+        for text in source():
+            if not text:
+                yield ""
+                continue
+            gathered.append(text)
+            size += len(text)
+            if size >= _PART:
+                yield "".join(gathered)
+                gathered, size = [], 0
+    yield "".join(gathered)
+
+
+class Scrape:
+    """An answer that goes on until all is told; `soon` comes back when others had their turn."""
+
+    content_type: Final = CONTENT_TYPE
+    times_out: Final = False
+
+    def __init__(self, parts: Iterator[str], soon: Callable[[Callable[[], None]], object]) -> None:
+        self.is_over = False
+        self.on_news: Callable[[], None] = _nobody
+        self._parts = parts
+        self._soon = soon
+        self._comes_back = False
+
+    def take(self) -> Sequence[Any]:
+        """The next part."""
+        if self._comes_back or self.is_over:
+            return ()
+        part = next(self._parts, None)
+        if part is None:
+            self.is_over = True
+            return ()
+        self._comes_back = True
+        self._soon(self._go_on)
+        return (part.encode(),) if part else ()
+
+    def mark(self) -> None:
+        """Nobody waits for a mark."""
+
+    def end(self) -> None:
+        """Nobody listens any more."""
+        self.is_over = True
+
+    def _go_on(self) -> None:
+        self._comes_back = False
+        self.on_news()
+
+
+def groups_in(query: Mapping[str, str], said: Sequence[tuple[str, str]]) -> list[str]:
+    """The groups that a query names."""
+    return [value for name, value in said if name == CHOICE] or ([query[CHOICE]] if CHOICE in query else [])
+
+
+def _nobody() -> None:
+    pass

@@ -1,0 +1,161 @@
+"""Families of figures: counters and histograms that are kept, gauges that are read, and the text that all become.
+
+The text is that of Prometheus, version 0.0.4. What did not change since the last scrape is not written out again.
+Source: prometheus.io/docs/instrumenting/exposition_formats.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+Labels: TypeAlias = tuple[str, ...]
+
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+HISTOGRAM: Final = "histogram"
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class Metric(NamedTuple):
+    """What a family is: its name, kind and meaning, its labels, and of a histogram the bounds of its buckets."""
+
+    name: str
+    kind: str
+    help: str
+    labels: Labels = ()
+    buckets: tuple[float, ...] = ()
+
+    def head(self) -> str:
+        """The lines before its samples."""
+        told = self.help.replace("\\", r"\\").replace("\n", r"\n")
+        return f"# HELP {self.name} {told}\n# TYPE {self.name} {self.kind}\n"
+
+    def sample(self, values: Iterable[str], value: float) -> str:
+        """A line of a gauge or counter; the values are those of the labels, in their order."""
+        return f"{self.name}{labelled(self.labels, values)} {number(value)}\n"
+
+
+def labelled(names: Iterable[str], values: Iterable[str]) -> str:
+    """Labels as a sample has them; an empty one is the same as none."""
+    told = [f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=False)]
+    return f"{{{','.join(told)}}}" if told else ""
+
+
+def number(value: float) -> str:
+    """A value as a sample has it."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        if math.isinf(value):
+            return "+Inf" if value > 0 else "-Inf"
+        if value.is_integer() and abs(value) < 1e15:
+            return str(int(value))
+    return repr(value)
+
+
+def text_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> str:
+    """A family of figures that were just read; nothing where there are none."""
+    lines = [metric.sample(labels, value) for labels, value in rows]
+    return metric.head() + "".join(lines) if lines else ""
+
+
+class _Count:
+    """One counter."""
+
+    __slots__ = ("text", "value")
+
+    def __init__(self) -> None:
+        self.value: float = 0
+        self.text = ""
+
+
+class Counters:
+    """Counters of one name, or gauges that somebody sets; `constant` are the values of its last labels."""
+
+    def __init__(self, metric: Metric, *constant: str) -> None:
+        self.metric = metric
+        self._constant = constant
+        self._series: dict[Labels, _Count] = {}
+
+    def add(self, labels: Labels, amount: float = 1) -> None:
+        """Count."""
+        count = self._series.get(labels)
+        if count is None:
+            count = self._series[labels] = _Count()
+        count.value += amount
+        count.text = ""
+
+    def set(self, labels: Labels, value: float) -> None:
+        """Let it be that much."""
+        self.add(labels, 0)
+        self._series[labels].value = value
+
+    def forget(self, **labels: str) -> None:
+        """Drop those with these values of labels."""
+        _forget(self._series, self.metric, labels)
+
+    def text(self) -> str:
+        """All of them; nothing where there are none."""
+        for labels, count in self._series.items():
+            if not count.text:
+                count.text = self.metric.sample((*labels, *self._constant), count.value)
+        return self.metric.head() + "".join([c.text for c in self._series.values()]) if self._series else ""
+
+
+class _Distribution:
+    """One histogram: how many fell into each bucket and beyond the last."""
+
+    __slots__ = ("counts", "sum", "text")
+
+    def __init__(self, buckets: int) -> None:
+        self.counts = [0] * (buckets + 1)
+        self.sum = 0.0
+        self.text = ""
+
+
+class Histograms:
+    """Histograms of one name."""
+
+    def __init__(self, metric: Metric, *constant: str) -> None:
+        self.metric = metric
+        self._constant = constant
+        self._bounds = [number(bound) for bound in metric.buckets] + ["+Inf"]
+        self._series: dict[Labels, _Distribution] = {}
+
+    def observe(self, labels: Labels, value: float) -> None:
+        """Count a value."""
+        found = self._series.get(labels)
+        if found is None:
+            found = self._series[labels] = _Distribution(len(self.metric.buckets))
+        found.counts[bisect_left(self.metric.buckets, value)] += 1
+        found.sum += value
+        found.text = ""
+
+    def forget(self, **labels: str) -> None:
+        """Drop those with these values of labels."""
+        _forget(self._series, self.metric, labels)
+
+    def text(self) -> str:
+        """All of them; nothing where there are none."""
+        for labels, found in self._series.items():
+            if not found.text:
+                found.text = self._written(labels, found)
+        return self.metric.head() + "".join([d.text for d in self._series.values()]) if self._series else ""
+
+    def _written(self, labels: Labels, found: _Distribution) -> str:
+        name = self.metric.name
+        own = labelled(self.metric.labels, (*labels, *self._constant))
+        within = f"{own[:-1]}," if own else "{"
+        lines, total = [], 0
+        for bound, count in zip(self._bounds, found.counts, strict=True):
+            total += count
+            lines.append(f'{name}_bucket{within}le="{bound}"}} {total}\n')
+        lines.append(f"{name}_sum{own} {number(found.sum)}\n{name}_count{own} {total}\n")
+        return "".join(lines)
+
+
+def _forget(series: dict[Labels, _Count] | dict[Labels, _Distribution], metric: Metric, gone: dict[str, str]) -> None:
+    wanted: Sequence[tuple[int, str]] = [(metric.labels.index(name), value) for name, value in gone.items()]
+    for labels in [labels for labels in series if all(labels[place] == value for place, value in wanted)]:
+        del series[labels]

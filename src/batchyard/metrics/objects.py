@@ -1,0 +1,239 @@
+"""Nodes, pods and Jobs as kube-state-metrics tells of them. Each object is written out once after each of its changes.
+
+Source: kube-state-metrics' docs/metrics (cluster/node, workload/pod, workload/job) and internal/store.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from batchyard.api import quantity, scheme
+from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.api.times import parse_time
+from batchyard.base.instant import SECOND
+from batchyard.metrics.families import Labels
+from batchyard.metrics.names import metric
+from batchyard.metrics.queues import units
+from batchyard.ports.client import EventType, WatchEvent
+
+Rows: TypeAlias = Iterable[tuple[Labels, float]]
+
+#: Objects that are written out before the platform may go on.
+_AT_ONCE: Final = 200
+_STATUSES: Final = ("true", "false", "unknown")
+_PHASES: Final = ("Pending", "Succeeded", "Failed", "Unknown", "Running")
+_WHY_JOBS_FAIL: Final = ("BackoffLimitExceeded", "DeadlineExceeded", "Evicted")
+_UNITS: Final = {"cpu": "core", "memory": "byte", "storage": "byte", "ephemeral-storage": "byte", "pods": "integer"}
+_NOTHING: Final[Obj] = {}
+
+
+class ObjectFigures:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, dict[Key, Obj]] = {kind: {} for kind in _FAMILIES}
+        #: What was written of which object: a text for each family.
+        self._texts: dict[Key, tuple[Obj, tuple[str, ...]]] = {}
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a change."""
+        objects = self._objects.get(event.key.kind)
+        if objects is None:
+            return
+        if event.type is EventType.DELETED:
+            objects.pop(event.key, None)
+            self._texts.pop(event.key, None)
+        else:
+            objects[event.key] = event.obj
+
+    def all(self, kind: str) -> list[Obj]:
+        """All objects of a kind, in no particular order."""
+        return list(self._objects[kind].values())
+
+    def texts(self) -> Iterator[str]:
+        """All families; between two texts the platform may go on."""
+        for kind, families in _FAMILIES.items():
+            written: list[tuple[str, ...]] = []
+            for number, (key, obj) in enumerate(list(self._objects[kind].items())):
+                known = self._texts.get(key)
+                if known is None or known[0] is not obj:
+                    known = (obj, tuple(_written(name, rows(obj)) for name, rows in families.items()))
+                    if key in self._objects[kind]:
+                        self._texts[key] = known
+                written.append(known[1])
+                if number % _AT_ONCE == 0:
+                    yield ""
+            for place, name in enumerate(families):
+                texts = [each[place] for each in written]
+                if any(texts):
+                    yield metric(name).head() + "".join(texts)
+
+
+def _written(name: str, rows: Rows) -> str:
+    found = metric(name)
+    return "".join([found.sample(labels, value) for labels, value in rows])
+
+
+def _one(value: Callable[[Obj], float | None], labels: Callable[[Obj], Labels]) -> Callable[[Obj], Rows]:
+    """The rows of a family that has one figure for an object, or none."""
+
+    def rows(obj: Obj) -> Rows:
+        found = value(obj)
+        return () if found is None else ((labels(obj), found),)
+
+    return rows
+
+
+# Nodes.
+
+
+def _node(obj: Obj) -> Labels:
+    return (obj["metadata"]["name"],)
+
+
+def _node_info(obj: Obj) -> Rows:
+    status, spec = obj.get("status") or _NOTHING, obj.get("spec") or _NOTHING
+    info = status.get("nodeInfo") or _NOTHING
+    fields = ("kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion", "kubeProxyVersion")
+    inside = [a["address"] for a in status.get("addresses") or () if a["type"] == "InternalIP"]
+    rest = spec.get("providerID", ""), spec.get("podCIDR", ""), info.get("systemUUID", ""), "".join(inside[:1])
+    yield (*_node(obj), *(info.get(field, "") for field in fields), *rest), 1
+
+
+def _taints(obj: Obj) -> Rows:
+    for taint in (obj.get("spec") or _NOTHING).get("taints") or ():
+        yield (*_node(obj), taint["key"], taint.get("value", ""), taint["effect"]), 1
+
+
+def _node_conditions(obj: Obj) -> Rows:
+    for condition in (obj.get("status") or _NOTHING).get("conditions") or ():
+        for status in _STATUSES:
+            yield (*_node(obj), condition["type"], status), float(condition["status"].lower() == status)
+
+
+def _node_has(field: str) -> Callable[[Obj], Rows]:
+    def rows(obj: Obj) -> Rows:
+        for labels, value in _resources((obj.get("status") or _NOTHING).get(field)):
+            yield (*_node(obj), *labels), value
+
+    return rows
+
+
+# Pods.
+
+
+def _pod(obj: Obj) -> Labels:
+    metadata = obj["metadata"]
+    return metadata["namespace"], metadata["name"], metadata.get("uid", "")
+
+
+def _pod_info(obj: Obj) -> Rows:
+    status, spec, owner = obj.get("status") or _NOTHING, obj["spec"], controller_of(obj) or _NOTHING
+    where = status.get("hostIP", ""), status.get("podIP", ""), spec.get("nodeName", "")
+    made_by = owner.get("kind", ""), owner.get("name", "")
+    network = "true" if spec.get("hostNetwork") else "false"
+    yield (*_pod(obj), *where, *made_by, spec.get("priorityClassName", ""), network), 1
+
+
+def _phases(obj: Obj) -> Rows:
+    phase = (obj.get("status") or _NOTHING).get("phase") or "Pending"
+    return (((*_pod(obj), each), float(each == phase)) for each in _PHASES)
+
+
+def _containers(field: str) -> Callable[[Obj], Rows]:
+    def rows(obj: Obj) -> Rows:
+        node = obj["spec"].get("nodeName", "")
+        for container in obj["spec"].get("containers") or ():
+            for labels, value in _resources((container.get("resources") or _NOTHING).get(field)):
+                yield (*_pod(obj), container["name"], node, *labels), value
+
+    return rows
+
+
+# Jobs.
+
+
+def _job(obj: Obj) -> Labels:
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]
+
+
+def _job_count(field: str) -> Callable[[Obj], Rows]:
+    return _one(lambda obj: (obj.get("status") or _NOTHING).get(field) or 0, _job)
+
+
+def _job_time(field: str) -> Callable[[Obj], Rows]:
+    return _one(lambda obj: _seconds((obj.get("status") or _NOTHING).get(field)), _job)
+
+
+def _job_failed(obj: Obj) -> Rows:
+    """How many pods failed; where it failed for a reason that is known, which of these it was."""
+    failed = (obj.get("status") or _NOTHING).get("failed") or 0
+    reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
+    if failed and reasons:
+        for reason in _WHY_JOBS_FAIL:
+            yield (*_job(obj), reason), float(reason in reasons)
+    if not failed or reasons.isdisjoint(_WHY_JOBS_FAIL):
+        yield (*_job(obj), ""), failed
+
+
+def _job_conditions(obj: Obj, type: str) -> list[Mapping[str, Any]]:  # noqa: A002 - the field's name
+    return [c for c in (obj.get("status") or _NOTHING).get("conditions") or () if c["type"] == type]
+
+
+def _job_condition(type: str) -> Callable[[Obj], Rows]:  # noqa: A002 - the field's name
+    def rows(obj: Obj) -> Rows:
+        for condition in _job_conditions(obj, type):
+            for status in _STATUSES:
+                yield (*_job(obj), status), float(condition["status"].lower() == status)
+
+    return rows
+
+
+def _is_suspended(obj: Obj) -> Rows:
+    return ((_job(obj), float(c["status"] == "True")) for c in _job_conditions(obj, "Suspended"))
+
+
+# What they share.
+
+
+def _resources(amounts: Mapping[str, Any] | None) -> Rows:
+    """Amounts with the labels resource and unit; names are written as labels are."""
+    for name, value in (amounts or {}).items():
+        unit = "byte" if name.startswith(("hugepages-", "attachable-volumes-")) else _UNITS.get(name, "integer")
+        plain = "".join(letter if letter.isalnum() else "_" for letter in name)
+        yield (plain, unit), units(name, quantity.amount(name, value))
+
+
+def _seconds(text: str | None) -> float | None:
+    return parse_time(text) // SECOND if text else None
+
+
+#: By kind and family, what is told of an object.
+_FAMILIES: Final[Mapping[str, Mapping[str, Callable[[Obj], Rows]]]] = {
+    scheme.NODE: {
+        "kube_node_info": _node_info,
+        "kube_node_created": _one(lambda obj: _seconds(obj["metadata"].get("creationTimestamp")), _node),
+        "kube_node_spec_unschedulable": _one(
+            lambda obj: float(bool((obj.get("spec") or _NOTHING).get("unschedulable"))), _node
+        ),
+        "kube_node_spec_taint": _taints,
+        "kube_node_status_condition": _node_conditions,
+        "kube_node_status_capacity": _node_has("capacity"),
+        "kube_node_status_allocatable": _node_has("allocatable"),
+    },
+    scheme.POD: {
+        "kube_pod_info": _pod_info,
+        "kube_pod_status_phase": _phases,
+        "kube_pod_container_resource_requests": _containers("requests"),
+        "kube_pod_container_resource_limits": _containers("limits"),
+    },
+    scheme.JOB: {
+        "kube_job_status_active": _job_count("active"),
+        "kube_job_status_succeeded": _job_count("succeeded"),
+        "kube_job_status_failed": _job_failed,
+        "kube_job_status_start_time": _job_time("startTime"),
+        "kube_job_status_completion_time": _job_time("completionTime"),
+        "kube_job_status_suspended": _is_suspended,
+        "kube_job_complete": _job_condition("Complete"),
+        "kube_job_failed": _job_condition("Failed"),
+    },
+}

@@ -1,0 +1,316 @@
+"""What queues and Cohorts hold, and who waits in them: gauges, read when somebody asks.
+
+Sources: Kueue's pkg/cache/queue/metrics.go, pkg/cache/scheduler (clusterqueue, localqueue, cohort_metrics),
+pkg/controller/core, for what each is.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.views.queues import LocalQueueView
+from batchyard.api.views.workload import Shape, WorkloadView
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.pending import PendingQueue
+from batchyard.core.fairshare import share_of
+from batchyard.core.queue import ClusterQueue
+from batchyard.core.quota import QuotaNode
+from batchyard.metrics.families import Labels, text_of
+from batchyard.metrics.names import metric
+from batchyard.metrics.workloads import WorkloadFigures
+from batchyard.ports.client import Reader
+
+Rows: TypeAlias = Iterator[tuple[Labels, float]]
+
+_STATUSES: Final = ("pending", "active", "terminating")
+_TRUTHS: Final = ("True", "False", "Unknown")
+_ACTIVE, _INADMISSIBLE = "active", "inadmissible"
+
+
+class _Waiting:
+    """Who waits in a ClusterQueue: how many, in line and not, by LocalQueue too; how many shapes; what they ask for."""
+
+    def __init__(self, queue: PendingQueue, *, is_active: bool, asked: "_Asked") -> None:
+        self.in_line = 0
+        self.all = len(queue)
+        self.by_local_queue = {name: (0, count) for name, count in queue.by_local_queue.items()}
+        shapes: tuple[dict[Shape, None], dict[Shape, None]] = ({}, {})
+        self.resources: dict[str, int] = {}
+        for (shape, _), members in queue.classes():
+            first = members.in_line.first() or members.parked.first()
+            if first is None:
+                continue
+            in_line = members.in_line.size if is_active else 0
+            size = members.in_line.size + members.parked.size
+            self.in_line += in_line
+            shapes[0 if in_line else 1][shape] = None
+            if in_line and members.parked.size:
+                shapes[1][shape] = None
+            for resource, amount in asked.of(first.view):
+                self.resources[resource] = self.resources.get(resource, 0) + amount * size
+            for waiting in members.in_line.members() if in_line else ():
+                active, count = self.by_local_queue[waiting.view.queue]
+                self.by_local_queue[waiting.view.queue] = active + 1, count
+        for view in queue.held():
+            shapes[1][view.shape] = None
+            for resource, amount in asked.of(view):
+                self.resources[resource] = self.resources.get(resource, 0) + amount
+        self.shapes = len(shapes[0]), len(shapes[1])
+
+
+class _Asked:
+    """What Workloads of a shape ask for; kept from one scrape to the next for those that still wait."""
+
+    def __init__(self) -> None:
+        self._known: dict[Shape, Sequence[tuple[str, int]]] = {}
+        self._used: dict[Shape, Sequence[tuple[str, int]]] = {}
+
+    def of(self, view: WorkloadView) -> Sequence[tuple[str, int]]:
+        """All that one asks for, by resource."""
+        found = self._used.get(view.shape) or self._known.get(view.shape)
+        if found is None:
+            total: dict[str, int] = {}
+            for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
+                for resource, amount in pod_set.template.requests:
+                    total[resource] = total.get(resource, 0) + amount * count
+            found = tuple(total.items())
+        self._used[view.shape] = found
+        return found
+
+    def forget_others(self) -> None:
+        """Forget what nobody asked for since the last time."""
+        self._known, self._used = self._used, {}
+
+
+class QueueFigures:
+    """See the module."""
+
+    def __init__(
+        self,
+        index: AdmissionIndex,
+        workloads: WorkloadFigures,
+        objects: Reader,
+        role: str,
+        *,
+        fair_sharing: bool,
+    ) -> None:
+        self._index = index
+        self._workloads = workloads
+        self._objects = objects
+        self._role = role
+        self._fair_sharing = fair_sharing
+        self._asked = _Asked()
+
+    def texts(self) -> Iterator[str]:
+        """All families; between two of them the platform may go on."""
+        self._index.snapshot.settle()
+        waiting = {}
+        for name in list(self._index.line_up.pending):
+            queue, known = self._index.line_up.pending.get(name), self._index.snapshot.queues.get(name)
+            if queue is not None and known is not None:
+                waiting[name] = _Waiting(queue, is_active=known.active, asked=self._asked)
+                yield ""
+        self._asked.forget_others()
+        yield from self._of_waiting(waiting)
+        yield from self._of_cluster_queues()
+        yield from self._of_usage()
+        yield from self._of_local_queues(waiting)
+        yield from self._of_cohorts()
+
+    def _text(self, name: str, rows: Rows) -> str:
+        return text_of(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in rows))
+
+    def _of_waiting(self, waiting: Mapping[str, _Waiting]) -> Iterator[str]:
+        counts = ((name, found.in_line, found.all - found.in_line) for name, found in waiting.items())
+        yield self._text("pending_workloads", _both(counts))
+        yield self._text("pending_scheduling_hashes", _both((name, *w.shapes) for name, w in waiting.items()))
+        yield self._text("cluster_queue_resource_pending", self._asked_for(waiting))
+        yield self._text("unadmitted_workloads", self._unadmitted())
+        yield self._text("finished_workloads", self._finished())
+
+    def _asked_for(self, waiting: Mapping[str, _Waiting]) -> Rows:
+        """Resources that a ClusterQueue has quota for are told even where nobody asks for them."""
+        names = self._index.snapshot.names
+        for name, found in waiting.items():
+            queue = self._index.snapshot.queues.get(name)
+            quotas = () if queue is None else queue.node.nominal
+            for resource, amount in {**{names[fr][1]: 0 for fr in quotas}, **found.resources}.items():
+                yield (name, resource), units(resource, amount)
+
+    def _unadmitted(self) -> Rows:
+        total: dict[Labels, int] = {}
+        for (local, reason, cause), count in self._workloads.unadmitted.items():
+            labels = self._cluster_queue_of(local), reason, cause
+            total[labels] = total.get(labels, 0) + count
+        yield from total.items()
+
+    def _finished(self) -> Rows:
+        total = dict.fromkeys(self._index.snapshot.queues, 0)
+        for local, count in self._workloads.finished.items():
+            name = self._cluster_queue_of(local)
+            if name in total:
+                total[name] += count
+        return (((name,), count) for name, count in total.items())
+
+    def _cluster_queue_of(self, local: str) -> str:
+        found = self._index.book.local_queues.get(local)
+        return "" if found is None else found.cluster_queue
+
+    def _of_cluster_queues(self) -> Iterator[str]:
+        queues, tally = list(self._index.snapshot.queues.values()), self._index.book.queue_tally
+        yield self._text("reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues))
+        yield self._text("admitted_active_workloads", (((q.name,), tally.get(q.name).admitted) for q in queues))
+        statuses = [(q.name, self._status(q)) for q in queues]
+        rows = (((name, each), float(each == status)) for name, status in statuses for each in _STATUSES)
+        yield self._text("cluster_queue_status", rows)
+        yield self._text("cluster_queue_info", (((q.name, *_place(q.node)), 1) for q in queues))
+        if self._fair_sharing:
+            shares = (((q.name, q.view.cohort), self._share(q.node)) for q in queues)
+            yield self._text("cluster_queue_weighted_share", shares)
+
+    def _status(self, queue: ClusterQueue) -> str:
+        if self._index.is_terminating(queue.name):
+            return "terminating"
+        return "active" if queue.active else "pending"
+
+    def _of_usage(self) -> Iterator[str]:
+        """Quota and usage of ClusterQueues, by flavor and resource."""
+        queues, tally = list(self._index.snapshot.queues.values()), self._index.book.queue_tally
+        used = {q.name: tally.get(q.name) for q in queues}
+        tables = (
+            ("cluster_queue_nominal_quota", [(q, q.node.nominal, 0.0) for q in queues]),
+            ("cluster_queue_borrowing_limit", [(q, q.node.borrowing_limit, math.inf) for q in queues]),
+            ("cluster_queue_lending_limit", [(q, q.node.lending_limit, math.inf) for q in queues]),
+            ("cluster_queue_resource_reservation", [(q, used[q.name].reserved_usage, 0.0) for q in queues]),
+            ("cluster_queue_resource_usage", [(q, used[q.name].admitted_usage, 0.0) for q in queues]),
+        )
+        names = self._index.snapshot.names
+        for name, table in tables:
+            rows = (
+                ((queue.view.cohort, queue.name, *names[fr]), units(names[fr][1], amounts.get(fr, default)))
+                for queue, amounts, default in table
+                for fr in queue.node.nominal
+            )
+            yield self._text(name, rows)
+
+    def _of_local_queues(self, waiting: Mapping[str, _Waiting]) -> Iterator[str]:
+        local_queues, tally = list(self._index.book.local_queues.values()), self._index.book.local_tally
+        known = [(_names(view.key), view) for view in local_queues]
+        yield self._text("local_queue_pending_workloads", _in_local_queues(known, waiting))
+        yield self._text("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
+        finished = self._workloads.finished
+        yield self._text("local_queue_finished_workloads", ((key, finished.get(v.key, 0)) for key, v in known))
+        counts = [(key, view, tally.get(view.key)) for key, view in known]
+        yield self._text("local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts))
+        yield self._text("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
+        yield self._text("local_queue_status", self._local_statuses())
+        yield self._text("local_queue_resource_reservation", self._used((k, v, c.reserved_usage) for k, v, c in counts))
+        yield self._text("local_queue_resource_usage", self._used((k, v, c.admitted_usage) for k, v, c in counts))
+
+    def _used(self, rows: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> Rows:
+        """What LocalQueues use of all that their ClusterQueues have quota for."""
+        names, queues = self._index.snapshot.names, self._index.snapshot.queues
+        for key, view, amounts in rows:
+            queue = queues.get(view.cluster_queue)
+            for fr in () if queue is None else queue.node.nominal:
+                yield (*key, *names[fr]), units(names[fr][1], amounts.get(fr, 0))
+
+    def _unadmitted_by_local_queue(self) -> Rows:
+        for (local, reason, cause), count in self._workloads.unadmitted.items():
+            yield (*_names(local), self._cluster_queue_of(local), reason, cause), count
+
+    def _local_statuses(self) -> Rows:
+        for obj in self._objects.list(scheme.LOCAL_QUEUE):
+            condition = find_condition(obj, "Active")
+            for each in _TRUTHS if condition is not None else ():
+                labels = obj["metadata"]["name"], obj["metadata"]["namespace"], each
+                yield labels, float(condition is not None and condition["status"] == each)
+
+    def _of_cohorts(self) -> Iterator[str]:
+        cohorts, sums = self._index.snapshot.cohorts, _Sums(self._index)
+        nodes, names = list(cohorts.values()), self._index.snapshot.names
+        yield self._text("cohort_info", (((node.name, *_place(node)), 1) for node in nodes))
+        yield self._text("cohort_subtree_quota", _amounts(nodes, names, {n: enumerate(n.subtree) for n in nodes}))
+        held = {node: sums.of(node)[1].items() for node in nodes}
+        yield self._text("cohort_subtree_resource_reservations", _amounts(nodes, names, held))
+        yield self._text(
+            "cohort_subtree_admitted_active_workloads", (((node.name,), sums.of(node)[0]) for node in nodes)
+        )
+        if self._fair_sharing:
+            yield self._text("cohort_weighted_share", (((node.name,), self._share(node)) for node in nodes))
+
+    def _share(self, node: QuotaNode) -> float:
+        share = share_of(node, self._index.snapshot.names).weighted
+        return math.nan if math.isinf(share) else share
+
+
+class _Sums:
+    """What all ClusterQueues below a node hold: admitted Workloads, and amounts by flavor and resource."""
+
+    def __init__(self, index: AdmissionIndex) -> None:
+        self._index = index
+        self._known: dict[QuotaNode, tuple[int, Mapping[int, int]]] = {}
+
+    def of(self, node: QuotaNode) -> tuple[int, Mapping[int, int]]:
+        """Those below a node, or in it."""
+        if node in self._known:
+            return self._known[node]
+        queue = self._index.snapshot.queue_of.get(node)
+        if queue is not None:
+            count = self._index.book.queue_tally.get(queue.name)
+            found: tuple[int, Mapping[int, int]] = (count.admitted, count.reserved_usage)
+        else:
+            admitted, held = 0, dict[int, int]()
+            for child in list(node.children.values()):
+                more, amounts = self.of(child)
+                admitted += more
+                for fr, amount in amounts.items():
+                    held[fr] = held.get(fr, 0) + amount
+            found = admitted, held
+        self._known[node] = found
+        return found
+
+
+def units(resource: str, amount: float) -> float:
+    """An amount as metrics have it: cpu in cores, all else as it is."""
+    return amount / 1000 if resource == "cpu" else amount
+
+
+def _both(rows: Iterator[tuple[str, int, int]]) -> Rows:
+    """How many are active and inadmissible, by ClusterQueue."""
+    for name, active, inadmissible in rows:
+        yield (name, _ACTIVE), active
+        yield (name, _INADMISSIBLE), inadmissible
+
+
+def _in_local_queues(known: Sequence[tuple[Labels, LocalQueueView]], waiting: Mapping[str, _Waiting]) -> Rows:
+    """How many are active and inadmissible, by LocalQueue."""
+    for key, view in known:
+        found = waiting.get(view.cluster_queue)
+        active, count = (0, 0) if found is None else found.by_local_queue.get(view.key, (0, 0))
+        yield (*key, _ACTIVE), active
+        yield (*key, _INADMISSIBLE), count - active
+
+
+def _amounts(nodes: Sequence[QuotaNode], names: Sequence[Labels], table: Mapping[QuotaNode, object]) -> Rows:
+    """Amounts of Cohorts; those of nothing are not told."""
+    for node in nodes:
+        for fr, amount in table[node]:  # type: ignore[attr-defined]
+            if amount > 0:
+                yield (node.name, *names[fr]), units(names[fr][1], amount)
+
+
+def _place(node: QuotaNode) -> Labels:
+    """The labels of its parent and of the root; a ClusterQueue without a Cohort has neither, a root is its own."""
+    parent = "" if node.parent is None else node.parent.name
+    if not parent:
+        return "", "" if node.tree.startswith("queue/") else node.name
+    return parent, node.path[0].name
+
+
+def _names(local: str) -> Labels:
+    """The labels of a LocalQueue: name, namespace."""
+    namespace, _, name = local.partition("/")
+    return name, namespace

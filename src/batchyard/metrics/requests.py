@@ -1,0 +1,67 @@
+"""Requests to the API server, by the names of k8s.io/apiserver's pkg/endpoints/metrics."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from batchyard.apiserver.audit import Audited
+from batchyard.apiserver.authorization import attributes_of
+from batchyard.apiserver.request import Response
+from batchyard.metrics.families import Labels
+from batchyard.metrics.kept import Kept
+
+_TOTAL: Final = "apiserver_request_total"
+_TIME: Final = "apiserver_request_duration_seconds"
+_APPLY: Final = "application/apply-patch+yaml"
+_VERBS: Final = {
+    **{verb: verb.upper() for verb in ("get", "list", "watch", "patch", "delete", "deletecollection", "head")},
+    "create": "POST",
+    "update": "PUT",
+    "post": "POST",
+    "put": "PUT",
+}
+
+
+class RequestFigures:
+    """See the module. `clock` tells seconds since whenever."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.begin = clock
+        self._clock = clock
+        self._kept = Kept((_TOTAL, _TIME))
+        #: The labels of the request that was answered last.
+        self._labels: Labels = ()
+
+    def note(self, audited: Audited) -> None:
+        """Count a request that was answered."""
+        code = audited.answer.code if isinstance(audited.answer, Response) else 200
+        self._labels = _labels_of(audited)
+        self._kept.add(_TOTAL, (*self._labels, str(code)))
+
+    @property
+    def latest(self) -> Labels:
+        """What the request is called whose answer was just made."""
+        return self._labels
+
+    def settle(self, labels: Labels, began: float) -> None:
+        """Its answer is durable."""
+        self._kept.observe(_TIME, labels, self._clock() - began)
+
+    def texts(self) -> Iterator[str]:
+        """All families."""
+        return self._kept.texts()
+
+
+def _labels_of(audited: Audited) -> Labels:
+    """Words of others count only where they are known: whoever asks for anything else makes no new labels."""
+    request, path = audited.acting, audited.path
+    verb = attributes_of(request, path).verb
+    told = _VERBS.get(verb, "OTHER")
+    if told == "PATCH" and request.headers.get("content-type") == _APPLY:
+        told = "APPLY"
+    dry_run = "All" if request.query.get("dryRun") == "All" else ""
+    if path is None or (
+        path.subresource and path.answer is None and path.subresource not in path.resource.subresources
+    ):
+        return told, dry_run, "", "", "", "", "", "apiserver"
+    scope = "resource" if path.name or verb == "create" else ("namespace" if path.namespace else "cluster")
+    return told, dry_run, path.info.group, path.version, path.info.plural, path.subresource, scope, "apiserver"

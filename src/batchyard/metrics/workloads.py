@@ -1,0 +1,231 @@
+"""What becomes of Workloads, told from watch events: counters and distributions of their lives.
+
+All begins at zero with the process. A ClusterQueue or LocalQueue that goes takes its figures along.
+Sources: Kueue's pkg/scheduler/scheduler.go, pkg/controller/core/workload_controller.go, pkg/workload/evict,
+pkg/controller/jobframework, for when each is reported; pkg/cache/queue/unadmitted_workloads.go.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.api.scheme import find_kind
+from batchyard.api.times import parse_time
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import SECOND, Instant
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.core.lifecycle import reasons as r
+from batchyard.metrics.families import Labels
+from batchyard.metrics.kept import Kept
+from batchyard.ports.client import EventType, Reader, WatchEvent
+
+_DELETED: Final = EventType.DELETED
+_Counted = TypeVar("_Counted")
+_CQ_NAMES: Final = (
+    *("quota_reserved_workloads_total", "admitted_workloads_total", "finished_workloads_total"),
+    *("quota_reserved_wait_time_seconds", "admission_wait_time_seconds", "admission_checks_wait_time_seconds"),
+    *("execution_time_seconds", "ready_wait_time_seconds", "admitted_until_ready_wait_time_seconds"),
+)
+_OTHERS: Final = (
+    *("evicted_workloads_total", "evicted_workloads_once_total", "local_queue_evicted_workloads_total"),
+    *("pods_ready_to_evicted_time_seconds", "workload_eviction_latency_seconds"),
+    *("workload_creation_latency_seconds", "cohort_subtree_admitted_workloads_total"),
+)
+_NAMES: Final = tuple(
+    f"kueue_{name}" for name in (*_CQ_NAMES, *(f"local_queue_{name}" for name in _CQ_NAMES), *_OTHERS)
+)
+
+
+class WorkloadFigures:
+    """See the module. `now` is the platform's time."""
+
+    def __init__(self, index: AdmissionIndex, objects: Reader, now: Callable[[], Instant], role: str) -> None:
+        self._index = index
+        self._objects = objects
+        self._now = now
+        self._kept = Kept(_NAMES, role)
+        #: Of each Workload that is not admitted: its LocalQueue, and why; and how many are so.
+        self._unadmitted: dict[Key, tuple[str, str, str]] = {}
+        self.unadmitted: dict[tuple[str, str, str], int] = {}
+        self._finished: dict[Key, str] = {}
+        #: How many finished Workloads there are, by LocalQueue.
+        self.finished: dict[str, int] = {}
+
+    def recall(self, event: WatchEvent) -> None:
+        """Take note of what was there before: it counts as it is, not as having come about."""
+        if event.key.kind == scheme.WORKLOAD:
+            self._sort_in(event.key, event.obj, workload_view(event.obj))
+
+    def observe(self, event: WatchEvent) -> None:
+        """Take note of a change."""
+        kind = event.key.kind
+        if kind == scheme.WORKLOAD:
+            self._on_workload(event)
+        elif event.type is _DELETED:
+            if kind == scheme.CLUSTER_QUEUE:
+                self._kept.forget(cluster_queue=event.key.name)
+            elif kind == scheme.LOCAL_QUEUE:
+                self._kept.forget(name=event.key.name, namespace=event.key.namespace)
+            elif kind == scheme.COHORT:
+                self._kept.forget(cohort=event.key.name)
+
+    def texts(self) -> Iterator[str]:
+        """All families."""
+        return self._kept.texts()
+
+    def _on_workload(self, event: WatchEvent) -> None:
+        obj, old, view = event.obj, event.old, workload_view(event.obj)
+        if event.type is _DELETED:
+            self._sort_out(event.key)
+            return
+        self._sort_in(event.key, obj, view)
+        if old is None:
+            self._created(obj, view)
+            return
+        before = workload_view(old)
+        if view.quota_reserved and not before.quota_reserved:
+            self._reserved(obj, view)
+        if view.admitted and not before.admitted:
+            self._admitted(obj, view, is_at_once=not before.quota_reserved)
+        if view.evicted:
+            self._evicted(obj, old, view, before)
+        if view.finished and not before.finished:
+            self._ended(obj, view)
+        if view.pods_ready and not before.pods_ready:
+            self._ready(obj, view)
+
+    # What is so at present.
+
+    def _sort_in(self, key: Key, obj: Obj, view: WorkloadView) -> None:
+        why = _why_not_admitted(obj, view)
+        known = self._unadmitted.get(key)
+        if why != known:
+            _move(self.unadmitted, known, why)
+            if why is None:
+                del self._unadmitted[key]
+            else:
+                self._unadmitted[key] = why
+        if view.finished and key not in self._finished:
+            self._finished[key] = view.queue
+            _move(self.finished, None, view.queue)
+
+    def _sort_out(self, key: Key) -> None:
+        _move(self.unadmitted, self._unadmitted.pop(key, None), None)
+        _move(self.finished, self._finished.pop(key, None), None)
+
+    # What came about.
+
+    def _created(self, obj: Obj, view: WorkloadView) -> None:
+        """Of the time from job to Workload only jobs count that nobody changed since."""
+        owner = controller_of(obj)
+        info = None if owner is None else find_kind(owner["apiVersion"], owner["kind"])
+        if owner is None or info is None:
+            return
+        job = self._objects.get(Key(info.constant, view.namespace, owner["name"]))
+        if job is not None and job["metadata"].get("generation", 1) == 1:
+            waited = view.created - parse_time(job["metadata"]["creationTimestamp"])
+            self._kept.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), waited / SECOND)
+
+    def _reserved(self, obj: Obj, view: WorkloadView) -> None:
+        self._count("quota_reserved_workloads_total", obj, view)
+        self._measure("quota_reserved_wait_time_seconds", obj, view, self._now() - view.waiting_since)
+
+    def _admitted(self, obj: Obj, view: WorkloadView, *, is_at_once: bool) -> None:
+        self._count("admitted_workloads_total", obj, view)
+        self._measure("admission_wait_time_seconds", obj, view, self._now() - view.waiting_since)
+        if not is_at_once:
+            since = self._now() - (view.reserved_at or self._now())
+            self._measure("admission_checks_wait_time_seconds", obj, view, since)
+        elif obj["status"].get("admissionChecks"):
+            self._measure("admission_checks_wait_time_seconds", obj, view, 0)
+        queue = self._index.snapshot.queues.get(view.cluster_queue)
+        for node in queue.node.path[:-1] if queue is not None else ():
+            self._kept.add("kueue_cohort_subtree_admitted_workloads_total", (node.name, _class_of(obj)))
+
+    def _ended(self, obj: Obj, view: WorkloadView) -> None:
+        self._count("finished_workloads_total", obj, view)
+        began, ended = find_condition(obj, r.ADMITTED), find_condition(obj, r.FINISHED)
+        if view.admitted and began is not None and ended is not None:
+            past = obj["status"].get("accumulatedPastExecutionTimeSeconds", 0) * SECOND
+            last = parse_time(ended["lastTransitionTime"]) - parse_time(began["lastTransitionTime"])
+            self._measure("execution_time_seconds", obj, view, past + last)
+
+    def _ready(self, obj: Obj, view: WorkloadView) -> None:
+        ready, admitted = find_condition(obj, r.PODS_READY), find_condition(obj, r.ADMITTED)
+        if ready is None or admitted is None or ready["reason"] != r.STARTED:
+            return
+        self._measure("ready_wait_time_seconds", obj, view, self._now() - view.waiting_since)
+        since = parse_time(ready["lastTransitionTime"]) - parse_time(admitted["lastTransitionTime"])
+        self._measure("admitted_until_ready_wait_time_seconds", obj, view, since)
+
+    def _evicted(self, obj: Obj, old: Obj, view: WorkloadView, before: WorkloadView) -> None:
+        condition, known = find_condition(obj, r.EVICTED), find_condition(old, r.EVICTED)
+        if condition is None:
+            return
+        is_new = known is None or known["status"] != "True" or known["reason"] != condition["reason"]
+        if is_new and before.cluster_queue:
+            self._count_eviction(obj, old, before, *_reason_and_cause(condition["reason"]))
+        if before.quota_reserved and not view.quota_reserved and before.cluster_queue:
+            since = max(0, self._now() - parse_time(condition["lastTransitionTime"]))
+            labels = (before.cluster_queue, condition["reason"])
+            self._kept.observe("kueue_workload_eviction_latency_seconds", labels, since / SECOND)
+
+    def _count_eviction(self, obj: Obj, old: Obj, before: WorkloadView, reason: str, cause: str) -> None:
+        why, queue = (reason, cause), before.cluster_queue
+        self._kept.add("kueue_evicted_workloads_total", (queue, *why, _class_of(obj)))
+        self._kept.add("kueue_local_queue_evicted_workloads_total", (*_local(before), *why, _class_of(obj)))
+        stats = obj["status"].get("schedulingStats") or {}
+        counts = [s["count"] for s in stats.get("evictions") or () if (s["reason"], s["underlyingCause"]) == why]
+        if counts == [1]:
+            self._kept.add("kueue_evicted_workloads_once_total", (queue, *why, _class_of(obj)))
+        ready = find_condition(old, r.PODS_READY)
+        if before.pods_ready and ready is not None:
+            evicted = find_condition(obj, r.EVICTED) or ready
+            ran = parse_time(evicted["lastTransitionTime"]) - parse_time(ready["lastTransitionTime"])
+            self._kept.observe("kueue_pods_ready_to_evicted_time_seconds", (queue, *why), ran / SECOND)
+
+    def _count(self, name: str, obj: Obj, view: WorkloadView) -> None:
+        self._kept.add(f"kueue_{name}", (view.cluster_queue, _class_of(obj)))
+        self._kept.add(f"kueue_local_queue_{name}", (*_local(view), _class_of(obj)))
+
+    def _measure(self, name: str, obj: Obj, view: WorkloadView, microseconds: int) -> None:
+        seconds = max(0, microseconds) / SECOND
+        self._kept.observe(f"kueue_{name}", (view.cluster_queue, _class_of(obj)), seconds)
+        self._kept.observe(f"kueue_local_queue_{name}", (*_local(view), _class_of(obj)), seconds)
+
+
+def _why_not_admitted(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:
+    """The LocalQueue of a Workload that is not admitted, and why; None for others."""
+    if view.admitted or view.finished or obj["metadata"].get("deletionTimestamp"):
+        return None
+    condition = find_condition(obj, r.ADMITTED)
+    reason = "NoReservation" if condition is None else condition["reason"]
+    return view.queue, reason, "" if view.quota_reserved else (view.waits_for or "PendingEvaluation")
+
+
+def _reason_and_cause(reason: str) -> tuple[str, str]:
+    """An eviction's reason, and what it names as the cause of a deactivation."""
+    name, _, cause = reason.partition("DueTo")
+    return (name, cause) if name == r.DEACTIVATED else (reason, "")
+
+
+def _class_of(obj: Obj) -> str:
+    return (obj["spec"].get("priorityClassRef") or {}).get("name") or ""
+
+
+def _local(view: WorkloadView) -> Labels:
+    """The labels of its LocalQueue: name, namespace."""
+    namespace, _, name = view.queue.partition("/")
+    return name, namespace
+
+
+def _move(counts: dict[_Counted, int], before: _Counted | None, after: _Counted | None) -> None:
+    """Count one there no more, and here."""
+    if before is not None:
+        counts[before] -= 1
+        if not counts[before]:
+            del counts[before]
+    if after is not None:
+        counts[after] = counts.get(after, 0) + 1
