@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
+from batchyard.api import scheme
 from batchyard.apiserver.request import Request, Response, bad_request
 from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.streams import Reply
@@ -14,6 +15,7 @@ from batchyard.live.figures import Figures, Observed
 from batchyard.live.kernel import LiveKernel
 from batchyard.metrics.exposition import CONTENT_TYPE, PATH, Exposition, Scrape, groups_in
 from batchyard.metrics.families import Histograms, text_of
+from batchyard.metrics.gpus import GpuState, SimulatedGpus, gpu_texts
 from batchyard.metrics.names import metric
 from batchyard.metrics.requests import RequestFigures
 from batchyard.ports.client import WatchEvent
@@ -47,6 +49,10 @@ class EmbeddedFigures:
         self._commits = Histograms(metric("batchyard_journal_commit_seconds"))
         #: How many answers go on.
         self.watches: Callable[[], int] = _none
+        self._simulated = SimulatedGpus()
+        #: The name of the machine if it is a node, and its GPUs; all others are simulated.
+        self.local = ""
+        self.local_gpus: Callable[[], Sequence[GpuState]] = tuple
 
     def begin(self, observed: Observed, found: Iterable[WatchEvent], server: ApiServer) -> None:
         """Watch the platform from now on, and tell of it at its server."""
@@ -55,6 +61,7 @@ class EmbeddedFigures:
             *self.figures.sources(),
             ("program", self.requests.texts),
             ("batchyard", self._own_texts),
+            ("gpus", self._of_gpus),
         ]
         exposition, loop = Exposition(sources), asyncio.get_running_loop()
 
@@ -77,6 +84,12 @@ class EmbeddedFigures:
         """Tell of a defect in a controller; it stops nobody else."""
         self.figures.defects += 1
         _LOG.error("defect %s", "; ".join(error.__notes__), exc_info=error)
+
+    def _of_gpus(self) -> Iterator[str]:
+        objects = self.figures.objects
+        nodes = [node for node in objects.all(scheme.NODE) if node["metadata"]["name"] != self.local]
+        yield ""
+        yield from gpu_texts([*self.local_gpus(), *self._simulated.states(nodes, objects.all(scheme.POD))])
 
     def _own_texts(self) -> Iterator[str]:
         yield self._commits.text()

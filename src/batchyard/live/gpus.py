@@ -21,9 +21,13 @@ class GpuUse(NamedTuple):
     """How busy a GPU is."""
 
     memory_bytes: int
+    free_bytes: int
     #: Of the last moment, in hundredths.
     busy_percent: int
+    memory_busy_percent: int
     celsius: int
+    #: None where it does not tell.
+    watts: float | None
 
 
 class Gpus:
@@ -44,10 +48,14 @@ class Gpus:
         """How busy a GPU is; None where it does not tell."""
         handle = self._handles[gpu.uuid]
         try:
+            memory, rates = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetUtilizationRates(handle)
             return GpuUse(
-                int(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
-                int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+                int(memory.used),
+                int(memory.free),
+                int(rates.gpu),
+                int(rates.memory),
                 int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+                _watts(handle),
             )
         except pynvml.NVMLError:
             return None
@@ -62,6 +70,13 @@ class Gpus:
         number = int(pynvml.nvmlDeviceGetMinorNumber(handle))
         paths = [f"/dev/nvidia{number}", *(path for path in _SHARED if Path(path).exists())]
         return Gpu(number, uuid, str(pynvml.nvmlDeviceGetName(handle)), memory, paths)
+
+
+def _watts(handle: Any) -> float | None:
+    try:
+        return int(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000
+    except pynvml.NVMLError:
+        return None
 
 
 def _is_cut(handle: Any) -> bool:

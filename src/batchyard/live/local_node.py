@@ -14,6 +14,7 @@ from batchyard.live.local_containers import LocalContainers
 from batchyard.live.local_machine import LocalMachine
 from batchyard.live.name_server import NameServer
 from batchyard.live.pods_network import PodsNetwork
+from batchyard.metrics.gpus import MEASURED, GpuState, Holder
 from batchyard.ports.client import Reader
 from batchyard.ports.controller import Controller
 from batchyard.runtime.local.devices import Gpu
@@ -68,18 +69,42 @@ class LocalNodeParts:
             "gpus": [self._told_of(gpu) for gpu in self._gpus.found],
         }
 
+    def gpu_states(self) -> list[GpuState]:
+        """How the GPUs are now, and whose."""
+        return [self._state_of(gpu) for gpu in self._gpus.found]
+
+    def _state_of(self, gpu: Gpu) -> GpuState:
+        use, holder = self._gpus.use(gpu), self._holder_of(gpu)
+        state = GpuState(gpu.number, gpu.uuid, gpu.model, self.name, holder, MEASURED)
+        if use is None:
+            return state
+        return state._replace(
+            busy_percent=use.busy_percent,
+            memory_busy_percent=use.memory_busy_percent,
+            used_mib=use.memory_bytes >> 20,
+            free_mib=use.free_bytes >> 20,
+            celsius=use.celsius,
+            watts=use.watts,
+        )
+
+    def _holder_of(self, gpu: Gpu) -> Holder:
+        of_pods = [run["spec"] for run in self.machine.runs() if "gpus" in run["spec"] and run_of(run).is_alive]
+        for spec in of_pods:
+            for container, given in spec["gpus"].items():
+                if gpu.number in given:
+                    return Holder(container, spec["pod"]["namespace"], spec["pod"]["name"])
+        return Holder()
+
     def _told_of(self, gpu: Gpu) -> Mapping[str, Any]:
         """A GPU: what it is, how busy, and whose."""
-        use = self._gpus.use(gpu)
-        of_pods = [run["spec"] for run in self.machine.runs() if "gpus" in run["spec"] and run_of(run).is_alive]
-        holders = [spec["pod"] for spec in of_pods if any(gpu.number in given for given in spec["gpus"].values())]
+        use, holder = self._gpus.use(gpu), self._holder_of(gpu)
         return {
             "uuid": gpu.uuid,
             "model": gpu.model,
             "memoryBytes": gpu.memory_bytes,
             **({} if use is None else {"usedBytes": use.memory_bytes, "busyPercent": use.busy_percent}),
             **({} if use is None else {"celsius": use.celsius}),
-            "pod": f"{holders[0]['namespace']}/{holders[0]['name']}" if holders else None,
+            "pod": f"{holder.namespace}/{holder.pod}" if holder.pod else None,
         }
 
     def close(self) -> None:

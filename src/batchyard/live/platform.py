@@ -183,6 +183,8 @@ class Embedded:
         events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
         self._client.recall(events)
         self.platform.runner.observe(events)
+        if self._local is not None:
+            self._figures.local, self._figures.local_gpus = self._local.name, self._local.gpu_states
         watched = Observed(self.platform, self._client, self._kernel.now, fair_sharing=False)
         self._figures.begin(watched, events, self._server)
         wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *bootstrap_roles()]
