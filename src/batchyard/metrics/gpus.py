@@ -1,0 +1,146 @@
+"""GPUs by the names of DCGM: real ones as their driver tells, simulated ones by who has them.
+
+Of a simulated GPU nothing is measured: it is busy, and all of its memory in use, while a pod that runs has it. So it
+has no temperature, no power and no memory traffic, and the label `source` says `simulated`. Where pods share GPUs by
+thousandths nothing is told of them. Source of names and labels: dcgm-exporter, etc/default-counters.csv and
+pkg/dcgmexporter.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api import quantity, well_known
+from batchyard.api.meta import Obj, label
+from batchyard.core.lifecycle.pod import RUNNING, is_terminal, node_of, phase
+from batchyard.metrics.families import Labels, text_of
+from batchyard.metrics.names import metric
+
+MEASURED: Final = "nvml"
+SIMULATED: Final = "simulated"
+#: The memory of a GPU in MiB, by the accelerator's type. Source: NVIDIA's data sheets.
+_MEMORY: Final = {
+    "nvidia-tesla-p4": 8192,
+    "nvidia-tesla-p100": 16384,
+    "nvidia-tesla-v100": 16384,
+    "nvidia-tesla-t4": 16384,
+    "nvidia-l4": 24576,
+    "nvidia-tesla-a100": 40960,
+    "nvidia-a100-80gb": 81920,
+    "nvidia-h100-80gb": 81920,
+    "nvidia-h100-mega-80gb": 81920,
+}
+
+
+class Holder(NamedTuple):
+    """Who has a GPU; all empty where nobody has."""
+
+    container: str = ""
+    namespace: str = ""
+    pod: str = ""
+
+
+class GpuState(NamedTuple):
+    """A GPU and how it is; None is what is not known."""
+
+    number: int
+    uuid: str
+    model: str
+    node: str
+    holder: Holder
+    source: str
+    busy_percent: float | None = None
+    memory_busy_percent: float | None = None
+    used_mib: float | None = None
+    free_mib: float | None = None
+    celsius: float | None = None
+    watts: float | None = None
+
+    def labels(self) -> Labels:
+        """As DCGM's exporter has them."""
+        name = str(self.number)
+        return name, self.uuid, f"nvidia{name}", self.model, self.node, *self.holder, self.source
+
+
+_FAMILIES: Final = {
+    "DCGM_FI_DEV_GPU_UTIL": "busy_percent",
+    "DCGM_FI_DEV_MEM_COPY_UTIL": "memory_busy_percent",
+    "DCGM_FI_DEV_FB_USED": "used_mib",
+    "DCGM_FI_DEV_FB_FREE": "free_mib",
+    "DCGM_FI_DEV_GPU_TEMP": "celsius",
+    "DCGM_FI_DEV_POWER_USAGE": "watts",
+}
+
+
+def gpu_texts(gpus: Sequence[GpuState]) -> Iterator[str]:
+    """All families."""
+    for name, field in _FAMILIES.items():
+        known = ((gpu.labels(), value) for gpu in gpus if (value := getattr(gpu, field)) is not None)
+        yield text_of(metric(name), known)
+
+
+class SimulatedGpus:
+    """The GPUs of simulated nodes: a pod has the same ones from one look to the next."""
+
+    def __init__(self) -> None:
+        #: By node, the uid of the pod that has each GPU.
+        self._held: dict[str, list[str]] = {}
+
+    def states(self, nodes: Iterable[Obj], pods: Iterable[Obj]) -> list[GpuState]:
+        """All of them, as nodes and pods are now."""
+        on: dict[str, dict[str, Obj]] = {}
+        for pod in pods:
+            if node_of(pod) and not is_terminal(pod) and _asked(pod):
+                on.setdefault(node_of(pod), {})[pod["metadata"]["uid"]] = pod
+        counts = {node["metadata"]["name"]: (node, _count(node)) for node in nodes}
+        self._held = {name: self._given(name, count, on.get(name, {})) for name, (_, count) in counts.items() if count}
+        return [
+            _state(counts[name][0], number, on.get(name, {}).get(uid))
+            for name, held in self._held.items()
+            for number, uid in enumerate(held)
+        ]
+
+    def _given(self, node: str, count: int, pods: dict[str, Obj]) -> list[str]:
+        """Who has which: those who had some keep them, others take the lowest that are free."""
+        held = [uid if uid in pods else "" for uid in [*self._held.get(node, []), *[""] * count][:count]]
+        for uid, pod in sorted(pods.items()):
+            missing = _asked(pod) - held.count(uid)
+            free = [place for place, other in enumerate(held) if not other]
+            for place in free[: max(0, missing)]:
+                held[place] = uid
+        return held
+
+
+def _count(node: Obj) -> int:
+    """The whole GPUs of a node; those that are shared are not told of."""
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    return int(quantity.amount(well_known.GPU, allocatable.get(well_known.GPU, "0")))
+
+
+def _asked(pod: Obj) -> int:
+    return sum(_asked_by(container) for container in pod["spec"].get("containers") or ())
+
+
+def _asked_by(container: Obj) -> int:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return int(quantity.amount(well_known.GPU, limits.get(well_known.GPU, "0")))
+
+
+def _state(node: Obj, number: int, pod: Obj | None) -> GpuState:
+    name, model = node["metadata"]["name"], label(node, well_known.ACCELERATOR) or ""
+    holder, is_busy, memory = Holder(), False, _MEMORY.get(model)
+    if pod is not None:
+        container = next((c["name"] for c in pod["spec"]["containers"] if _asked_by(c)), "")
+        holder = Holder(container, pod["metadata"]["namespace"], pod["metadata"]["name"])
+        is_busy = phase(pod) == RUNNING
+    used = None if memory is None else memory * is_busy
+    return GpuState(
+        number,
+        f"GPU-{SIMULATED}-{name}-{number}",
+        model,
+        name,
+        holder,
+        SIMULATED,
+        busy_percent=100 * is_busy,
+        used_mib=used,
+        free_mib=None if memory is None or used is None else memory - used,
+    )
