@@ -8,6 +8,7 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from batchyard.api.meta import Key
@@ -25,8 +26,12 @@ _WAITING_MAX: Final = 200_000
 class LiveLedger:
     """See the module."""
 
-    def __init__(self, file: LedgerFile, loop: asyncio.AbstractEventLoop) -> None:
-        self._file = file
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self._file = LedgerFile(path)
+        if self._file.was_damaged:
+            _LOG.error("%s was damaged; it is put aside, and a new one begun", path)
+        #: The number of the last entry when it was opened.
+        self.last = self._file.last
         self._loop = loop
         self._writer = Writer(loop)
         self._gathered: list[DecisionRecord] = []

@@ -58,7 +58,6 @@ from batchyard.runtime.kubelet import Kubelets
 from batchyard.runtime.node_agent import NodeAgents
 from batchyard.runtime.pace import pace_of
 from batchyard.store.journal import Journal
-from batchyard.store.ledger import LedgerFile
 from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform
@@ -93,11 +92,8 @@ class Embedded:
         self._store.listen(chain.observe)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
-        ledger = LedgerFile(place.folder / LEDGER)
-        if ledger.was_damaged:
-            _LOG.error("%s was damaged; it is put aside, and a new one begun", place.folder / LEDGER)
-        self._ledger = LiveLedger(ledger, loop)
-        self._decisions = DecisionLog(EventRecorder(self._client), self._ledger.keep, ledger.last)
+        self._ledger = LiveLedger(place.folder / LEDGER, loop)
+        self._decisions = DecisionLog(EventRecorder(self._client), self._ledger.keep, self._ledger.last)
         self._spans = SpanExport(place.traces_to, loop) if place.traces_to else None
         if self._spans is not None:
             self._client.subscribe(LifeSpans(self._kernel.now, self._spans.emit).observe)
