@@ -55,16 +55,18 @@ class Document(NamedTuple):
     text: str
     value: Any
     faults: Sequence[FieldError]
+    #: The line of the file that the text begins with, counted from 1.
+    line: int
 
 
 def read_documents(text: str) -> Iterator[Document]:
     """All documents of a text that are not empty."""
     number = 0
     for chunk, line in _chunks(text.removeprefix("\ufeff")):
-        for part, value, faults in _parts(chunk, line):
+        for part, first_line, value, faults in _parts(chunk, line):
             if value is not None or faults:
                 number += 1
-                yield Document(number, part, value, faults)
+                yield Document(number, part, value, faults, first_line)
 
 
 def _chunks(text: str) -> Iterator[tuple[str, int]]:
@@ -93,19 +95,19 @@ def _is_empty(chunk: str) -> bool:
     return all(not line or line.isspace() or line.lstrip()[0] in "#%" for line in chunk.splitlines())
 
 
-def _parts(chunk: str, first_line: int) -> Iterator[tuple[str, Any, Sequence[FieldError]]]:
-    """Text, value and faults of each document of a chunk: one, or one a line where every line is a JSON object."""
+def _parts(chunk: str, first_line: int) -> Iterator[tuple[str, int, Any, Sequence[FieldError]]]:
+    """Text, first line, value and faults of each document: the whole chunk, or its lines if all are JSON objects."""
     content = chunk.strip()
     is_json = content.startswith("{")
     value = _read_json(content) if is_json else None
     if value is not None:
-        yield chunk, value, ()
+        yield chunk, first_line, value, ()
     elif is_json and "\n{" in content and (lines := _json_lines(chunk, first_line)):
         for line, number in lines:
             value = _read_json(line)
-            yield line, *((value, ()) if value is not None else _read_yaml(line, number))
+            yield line, number, *((value, ()) if value is not None else _read_yaml(line, number))
     else:
-        yield chunk, *_read_yaml(chunk, first_line)
+        yield chunk, first_line, *_read_yaml(chunk, first_line)
 
 
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:

@@ -44,19 +44,39 @@ class Manifest:
     obj: dict[str, Any]
     source: str
     document: int
+    #: Its path in the document if it is an item of a list, else ''.
+    at: str = ""
 
     def fault(self, error: FieldError) -> Fault:
         """A fault of this object, found later."""
         return Fault(self.source, self.document, self.obj["kind"], _name_of(self.obj), error)
 
 
+class Broken(NamedTuple):
+    """What somebody wrote that is no sound object, and where."""
+
+    value: Any
+    source: str
+    document: int
+    at: str
+
+
 @dataclass(slots=True)
 class Manifests:
-    """All that was read: the sound objects in order, the faults of the others, and warnings as lines of text."""
+    """All that was read: the sound objects in order, the faults of the others, and what is odd about sound ones."""
 
     objects: list[Manifest] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    odd: list[Fault] = field(default_factory=list)
+    #: What has faults, as it was written.
+    broken: list[Broken] = field(default_factory=list)
+    #: How many documents there were.
+    documents: int = 0
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is odd, as lines of text."""
+        return list(map(str, self.odd))
 
 
 def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
@@ -74,6 +94,7 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
 def _read_document(source: str, document: Document, manifests: Manifests) -> None:
     """Add the objects of a document, or their faults."""
     number = document.number
+    manifests.documents += 1
     if document.faults:
         kind, name = _kind_and_name(document)
         manifests.faults += [Fault(source, number, kind, name, error) for error in document.faults]
@@ -82,7 +103,9 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
     for obj, place in _objects(document.value):
         decoded = decode(obj)
         if decoded.obj is not None and not document.faults:
-            manifests.objects.append(Manifest(decoded.obj, source, number))
+            manifests.objects.append(Manifest(decoded.obj, source, number, place))
+        else:
+            manifests.broken.append(Broken(obj, source, number, place))
         if decoded.obj is not None and not decoded.warnings:
             continue
         kind, name = _kind_of(obj), _name_of(obj)
@@ -90,7 +113,7 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
             placed = error._replace(path=f"{place}.{error.path}" if place and error.path else place or error.path)
             manifests.faults.append(Fault(source, number, kind, name, placed))
         for warning in decoded.warnings:
-            manifests.warnings.append(str(Fault(source, number, kind, name, FieldError("", warning))))
+            manifests.odd.append(Fault(source, number, kind, name, FieldError(place, warning)))
 
 
 def _objects(value: Any) -> Iterator[tuple[Any, str]]:

@@ -9,6 +9,7 @@ import typer
 
 from batchyard.base.instant import SECOND, Duration
 from batchyard.cli.commands.decisions import decisions
+from batchyard.cli.commands.lint import lint
 from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Step, Sync
 from batchyard.cli.submit import options as of
 
@@ -152,6 +153,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
         command.run(request)
     else:
         replay.run(trace, load or Fraction(1), request)
+
+
+app.command()(lint)
 
 
 @app.command()

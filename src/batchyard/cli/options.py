@@ -57,3 +57,11 @@ class Step(StrEnum):
     COMPACT_PLACEMENT = "compact-placement"
     JOBSET = "jobset"
     DWS = "dws"
+
+
+class Severities(StrEnum):
+    """How bad findings are."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"

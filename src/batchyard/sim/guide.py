@@ -295,7 +295,7 @@ class _Plan:
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))
         self._manifests.faults += read.faults
-        self._manifests.warnings += read.warnings
+        self._manifests.odd += read.odd
 
 
 @cache

@@ -1,0 +1,94 @@
+"""`batchyard lint`: tells what is wrong with manifests before they are applied."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from batchyard.api.schema.nearest import nearest
+from batchyard.cli import output
+from batchyard.cli.options import Output, Severities
+from batchyard.cli.tables import render_json, render_yaml
+from batchyard.core.lint.findings import Finding, Severity
+from batchyard.core.lint.registry import BY_NAME
+from batchyard.sim.lint import Report, lint
+
+_ORDER: Final = tuple(Severity)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of the command."""
+
+    paths: Sequence[str]
+    output: Output
+    severity: Severities
+    rules: Sequence[str]
+    strict: bool
+
+
+def run(request: Request) -> None:
+    """Do it; exits with 1 where something is wrong."""
+    for name in request.rules:
+        if name not in BY_NAME:
+            close = nearest(name, BY_NAME)
+            output.fail(
+                f"batchyard: there is no rule {name}; {f'did you mean {close}?' if close else 'see docs/lint.md'}"
+            )
+    report = lint(request.paths, request.rules)
+    shown = [f for f in report.findings if _ORDER.index(f.severity) <= _ORDER.index(Severity(request.severity))]
+    match request.output:
+        case Output.JSON:
+            output.write(render_json(_document(shown, report)))
+        case Output.YAML:
+            output.write(render_yaml(_document(shown, report)))
+        case Output.TABLE | Output.WIDE:
+            output.write("".join(f"{text}\n" for text in map(_told, shown)))
+    output.tell(summary(report))
+    wrong = report.count(Severity.ERROR) + (report.count(Severity.WARNING) if request.strict else 0)
+    if wrong:
+        raise SystemExit(1)
+
+
+def summary(report: Report) -> str:
+    """How much was read and found, in one line."""
+    read = _counted(report.documents, "document")
+    if not report.findings:
+        return f"batchyard: nothing found in {read}"
+    counts = ", ".join(_counted(report.count(severity), severity.value) for severity in Severity)
+    return f"batchyard: {counts} in {read}"
+
+
+def _told(finding: Finding) -> str:
+    """A finding as a line that says where, and lines that say what, each in its place."""
+    return "\n".join(_lines(finding))
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    place = f"{finding.source}:{finding.line}" if finding.line else finding.source
+    who = "/".join(part for part in (finding.kind, finding.namespace, finding.name) if part)
+    where = " ".join(part for part in (who, finding.path) if part)
+    yield f"{place}: {finding.severity.value} {finding.rule}{f': {where}' if where else ''}"
+    yield f"    {finding.problem}"
+    if finding.fix:
+        yield f"    fix: {finding.fix}"
+    yield f"    see: {finding.link}"
+
+
+def _document(findings: Sequence[Finding], report: Report) -> dict[str, Any]:
+    """All of it for programs."""
+    return {
+        "apiVersion": "batchyard.dev/v1alpha1",
+        "kind": "LintReport",
+        "documents": report.documents,
+        "counts": {severity.value: report.count(severity) for severity in Severity},
+        "findings": [_row(finding) for finding in findings],
+    }
+
+
+def _row(finding: Finding) -> Mapping[str, Any]:
+    row = {**asdict(finding), "severity": finding.severity.value, "patches": list(finding.patches)}
+    return {**{field: value for field, value in row.items() if value not in ("", 0, [])}, "link": finding.link}
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

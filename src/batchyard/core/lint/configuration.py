@@ -1,0 +1,167 @@
+"""All objects of a set of manifests, as rules look at them.
+
+An object that is written several times counts as it is written last where objects are seen together; on its own each
+version is looked at.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from batchyard.api import scheme
+from batchyard.api.manifests import Manifest
+from batchyard.api.meta import Key, group_kind, key_of
+from batchyard.api.views.flavor import Flavor, flavor_view
+from batchyard.api.views.queues import (
+    ClusterQueueView,
+    CohortView,
+    LocalQueueView,
+    ResourceGroup,
+    cluster_queue_view,
+    cohort_view,
+    local_queue_view,
+)
+from batchyard.core.lint.machines import Park
+from batchyard.core.lint.works import Work
+from batchyard.core.matching import find_obstacle
+from batchyard.core.queue import ClusterQueue
+from batchyard.core.snapshot import Snapshot
+
+
+class Configuration:
+    """See the module. Nothing of it is ever changed, so that whatever is worked out once may be kept."""
+
+    def __init__(self, manifests: Sequence[Manifest], works: Sequence[Work], *, fair_sharing: bool = False) -> None:
+        self.works = works
+        self.fair_sharing = fair_sharing
+        self._by_kind: dict[str, list[Manifest]] = {}
+        self._last: dict[Key, Manifest] = {}
+        self._makes_pools_for: dict[str, bool] = {}
+        for manifest in manifests:
+            self._by_kind.setdefault(group_kind(manifest.obj), []).append(manifest)
+            if manifest.obj["metadata"].get("name"):
+                self._last[key_of(manifest.obj)] = manifest
+
+    def all(self, kind: str) -> Sequence[Manifest]:
+        """Every version of every object of a kind, as they were written."""
+        return self._by_kind.get(kind, ())
+
+    def find(self, kind: str, name: str, namespace: str = "") -> Manifest | None:
+        """An object as it is written last."""
+        return self._last.get(Key(kind, namespace, name))
+
+    def knows(self, kind: str) -> bool:
+        """Whether there is any object of a kind: then all there are are taken to be written here."""
+        return kind in self._by_kind
+
+    def last(self, kind: str) -> list[Manifest]:
+        """The objects of a kind, each as it is written last."""
+        return [manifest for manifest in self.all(kind) if self._is_last(manifest)]
+
+    def _is_last(self, manifest: Manifest) -> bool:
+        return self._last.get(key_of(manifest.obj)) is manifest
+
+    # --- queues ---
+
+    @cached_property
+    def queue_versions(self) -> list[tuple[Manifest, ClusterQueueView]]:
+        """Every version of every ClusterQueue."""
+        return [(manifest, cluster_queue_view(manifest.obj)) for manifest in self.all(scheme.CLUSTER_QUEUE)]
+
+    @cached_property
+    def queues(self) -> dict[str, tuple[Manifest, ClusterQueueView]]:
+        """The ClusterQueues by name."""
+        return {view.name: (manifest, view) for manifest, view in self.queue_versions if self._is_last(manifest)}
+
+    @cached_property
+    def cohorts(self) -> dict[str, tuple[Manifest, CohortView]]:
+        """The Cohorts that have an object, by name."""
+        return {m.obj["metadata"]["name"]: (m, cohort_view(m.obj)) for m in self.last(scheme.COHORT)}
+
+    @cached_property
+    def quotas(self) -> list[tuple[Manifest, tuple[ResourceGroup, ...]]]:
+        """The quotas of all ClusterQueues, then of all Cohorts."""
+        queues = [(manifest, view.groups) for manifest, view in self.queues.values()]
+        return queues + [(manifest, view.groups) for manifest, view in self.cohorts.values()]
+
+    @cached_property
+    def local_queues(self) -> dict[str, tuple[Manifest, LocalQueueView]]:
+        """The LocalQueues by `namespace/name`."""
+        views = [(manifest, local_queue_view(manifest.obj)) for manifest in self.last(scheme.LOCAL_QUEUE)]
+        return {view.key: (manifest, view) for manifest, view in views}
+
+    @cached_property
+    def flavors(self) -> dict[str, tuple[Manifest, Flavor]]:
+        """The ResourceFlavors by name."""
+        return {m.obj["metadata"]["name"]: (m, flavor_view(m.obj)) for m in self.last(scheme.RESOURCE_FLAVOR)}
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """Queues, Cohorts and flavors as the scheduler sees them, nothing in use."""
+        snapshot = Snapshot()
+        for _, flavor in self.flavors.values():
+            snapshot.put_flavor(flavor)
+        for _, cohort in self.cohorts.values():
+            snapshot.put_cohort(cohort)
+        for _, queue in self.queues.values():
+            snapshot.put_queue(queue)
+        snapshot.settle()
+        return snapshot
+
+    def cluster_queue_of(self, work: Work) -> ClusterQueue | None:
+        """The ClusterQueue that work waits in, if all on the way there is written here."""
+        found = self.local_queues.get(work.view.queue)
+        return None if found is None else self.snapshot.queues.get(found[1].cluster_queue)
+
+    @cached_property
+    def works_by_queue(self) -> dict[str, list[Work]]:
+        """By ClusterQueue, the work that waits in it."""
+        found: dict[str, list[Work]] = {name: [] for name in self.queues}
+        for work in self.works:
+            queue = self.cluster_queue_of(work)
+            if queue is not None:
+                found[queue.name].append(work)
+        return found
+
+    def queues_with(self, flavor: str) -> list[ClusterQueueView]:
+        """The ClusterQueues that give a flavor."""
+        return [view for _, view in self.queues.values() if flavor in view.flavors]
+
+    # --- machines ---
+
+    @cached_property
+    def park(self) -> Park:
+        """The machines."""
+        return Park(self.all(scheme.CLUSTER), self.last(scheme.NODE_POOL), self.last(scheme.NODE))
+
+    def makes_pools_for(self, name: str) -> bool:
+        """Whether pools could be made with the labels of a flavor; where no work says how, that is not ruled out."""
+        known = self._makes_pools_for.get(name)
+        if known is None:
+            flavor = self.flavors[name][1]
+            pods = [work.pod(index, [flavor]) for work, index in self.users_of(name)] if self.park.makes_pools else []
+            known = any(map(self.park.could_make, pods)) if pods else self.park.makes_pools
+            self._makes_pools_for[name] = known
+        return known
+
+    def users_of(self, flavor: str) -> list[tuple[Work, int]]:
+        """The pod sets that may get a flavor, as far as taints and labels go, by work and index."""
+        view = self.flavors[flavor][1]
+        return [
+            (work, index)
+            for queue in self.queues_with(flavor)
+            for work in self.works_by_queue[queue.name]
+            for index, pod_set in enumerate(work.view.pod_sets)
+            if not find_obstacle(pod_set.template, flavor, view)
+        ]
+
+    # --- admission checks ---
+
+    def provisions(self, queue: ClusterQueueView, flavor: str) -> bool:
+        """Whether capacity for a flavor is asked for before a Workload is admitted."""
+        names = [rule.name for rule in queue.check_rules if flavor in rule.flavors]
+        checks = [self.find(scheme.ADMISSION_CHECK, name) for name in names]
+        return any(c and c.obj["spec"].get("controllerName") == PROVISIONING for c in checks)
+
+
+#: The controller of checks that ask for capacity.
+PROVISIONING = "kueue.x-k8s.io/provisioning-request"

@@ -1,0 +1,85 @@
+"""Work that asks for quota: Jobs, JobSets and bare Workloads, as what they ask for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchyard.api import well_known
+from batchyard.api.admission.pods import extended_resource_toleration
+from batchyard.api.defaults.pod import pod_defaults
+from batchyard.api.manifests import Manifest
+from batchyard.api.meta import Obj
+from batchyard.api.views.flavor import Flavor
+from batchyard.api.views.pod import Toleration
+from batchyard.api.views.pods import PodView
+from batchyard.api.views.workload import WorkloadView
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One of them. Its pod sets and its templates go together."""
+
+    manifest: Manifest
+    #: The Workload that is made for it.
+    workload: Obj
+    view: WorkloadView
+    #: For each pod set, where its pod template is written.
+    paths: Sequence[str]
+    #: The class its priority comes from: kind and name; empty where it has none.
+    class_kind: str = ""
+    class_name: str = ""
+
+    @property
+    def obj(self) -> Obj:
+        """What was written."""
+        return self.manifest.obj
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        return self.view.namespace
+
+    @property
+    def queue(self) -> str:
+        """The name of its LocalQueue; '' if it names none."""
+        name: str = self.workload["spec"].get("queueName") or ""
+        return name
+
+    @property
+    def templates(self) -> Sequence[Mapping[str, Any]]:
+        """The pod template of each pod set."""
+        return [pod_set["template"] for pod_set in self.workload["spec"]["podSets"]]
+
+    def pod(self, index: int, flavors: Sequence[Flavor] = ()) -> PodView:
+        """A pod of a pod set as it will be, once it has these flavors."""
+        template = self.templates[index]
+        metadata = template.get("metadata") or {}
+        obj = {
+            "metadata": {
+                "name": self.view.name,
+                "namespace": self.namespace,
+                "labels": metadata.get("labels") or {},
+                "annotations": metadata.get("annotations") or {},
+            },
+            "spec": template.get("spec") or {},
+        }
+        spec = extended_resource_toleration(pod_defaults(obj))["spec"]
+        labels: dict[str, str] = {}
+        tolerations = list(spec.get("tolerations") or ())
+        for flavor in flavors:
+            labels.update(flavor.labels)
+            tolerations += [_written(toleration) for toleration in flavor.tolerations]
+        selector = {**labels, **(spec.get("nodeSelector") or {})}
+        return PodView({**obj, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}})
+
+    def tolerates_spot_only(self) -> bool:
+        """Whether every pod of it asks for Spot machines itself."""
+        selectors = [(template.get("spec") or {}).get("nodeSelector") or {} for template in self.templates]
+        return bool(selectors) and all(
+            selector.get(well_known.SPOT) == "true" or selector.get(well_known.PROVISIONING) == "spot"
+            for selector in selectors
+        )
+
+
+def _written(toleration: Toleration) -> dict[str, str]:
+    return {field: value for field, value in toleration._asdict().items() if value}
