@@ -28,7 +28,7 @@ class Lines:
             self._root = None
 
     def of(self, path: str) -> int:
-        """The line, counted from 1, of a field such as `spec.groups[0].name`; where there is none, of what would hold it."""
+        """The line, from 1 on, of a field such as `spec.groups[0].name`; where there is none, of what would hold it."""
         found, depth = self._find(path)
         old = next((old for new, old in _OLD_NAMES.items() if path.startswith(new)), None)
         if old is not None:

@@ -20,7 +20,9 @@ from batchyard.api.views.queues import (
     cohort_view,
     local_queue_view,
 )
+from batchyard.core.lint.fits import Fits, fits_of
 from batchyard.core.lint.machines import Park
+from batchyard.core.lint.parts import Part, parts_of
 from batchyard.core.lint.works import Work
 from batchyard.core.matching import find_obstacle
 from batchyard.core.queue import ClusterQueue
@@ -31,6 +33,7 @@ class Configuration:
     """See the module. Nothing of it is ever changed, so that whatever is worked out once may be kept."""
 
     def __init__(self, manifests: Sequence[Manifest], works: Sequence[Work], *, fair_sharing: bool = False) -> None:
+        self.manifests = manifests
         self.works = works
         self.fair_sharing = fair_sharing
         self._by_kind: dict[str, list[Manifest]] = {}
@@ -89,6 +92,11 @@ class Configuration:
         views = [(manifest, local_queue_view(manifest.obj)) for manifest in self.last(scheme.LOCAL_QUEUE)]
         return {view.key: (manifest, view) for manifest, view in views}
 
+    def local_queues_in(self, namespace: str) -> list[str]:
+        """The names of the LocalQueues of a namespace."""
+        found = (key.partition("/") for key in self.local_queues)
+        return [name for where, _, name in found if where == namespace]
+
     @cached_property
     def flavors(self) -> dict[str, tuple[Manifest, Flavor]]:
         """The ResourceFlavors by name."""
@@ -121,6 +129,16 @@ class Configuration:
             if queue is not None:
                 found[queue.name].append(work)
         return found
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The pod sets of all work whose ClusterQueue is known."""
+        return list(parts_of(self.works, self.cluster_queue_of, self.snapshot))
+
+    @cached_property
+    def fits(self) -> list[tuple[Part, Fits]]:
+        """Whether their pods fit nodes."""
+        return fits_of(self.parts, self)
 
     def queues_with(self, flavor: str) -> list[ClusterQueueView]:
         """The ClusterQueues that give a flavor."""

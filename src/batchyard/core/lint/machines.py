@@ -62,6 +62,11 @@ class Park:
         """Whether manifests say anything of machines."""
         return self.cluster is not None or bool(self.machines)
 
+    @property
+    def pools(self) -> list[Machines]:
+        """The machines of pools."""
+        return [machines for machines in self.machines if machines.path]
+
     def of(self, flavor: Flavor) -> list[Machines]:
         """Those that the labels of a flavor select."""
         return [machines for machines in self.machines if machines.selected_by(flavor.labels)]

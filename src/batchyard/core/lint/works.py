@@ -35,6 +35,11 @@ class Work:
         return self.manifest.obj
 
     @property
+    def is_job(self) -> bool:
+        """Whether it says in labels how it is queued, as Jobs and JobSets do."""
+        return bool(self.manifest.obj["kind"] != "Workload")
+
+    @property
     def namespace(self) -> str:
         """Its namespace."""
         return self.view.namespace
@@ -50,8 +55,8 @@ class Work:
         """The pod template of each pod set."""
         return [pod_set["template"] for pod_set in self.workload["spec"]["podSets"]]
 
-    def pod(self, index: int, flavors: Sequence[Flavor] = ()) -> PodView:
-        """A pod of a pod set as it will be, once it has these flavors."""
+    def pod(self, index: int, flavors: Sequence[Flavor] = (), *, queued: bool = False) -> PodView:
+        """A pod of a pod set as it will be with these flavors, and on machines that were asked for if it is queued."""
         template = self.templates[index]
         metadata = template.get("metadata") or {}
         obj = {
@@ -66,19 +71,13 @@ class Work:
         spec = extended_resource_toleration(pod_defaults(obj))["spec"]
         labels: dict[str, str] = {}
         tolerations = list(spec.get("tolerations") or ())
+        if queued:
+            tolerations.append({"key": well_known.QUEUED, "operator": "Exists"})
         for flavor in flavors:
             labels.update(flavor.labels)
             tolerations += [_written(toleration) for toleration in flavor.tolerations]
         selector = {**labels, **(spec.get("nodeSelector") or {})}
         return PodView({**obj, "spec": {**spec, "nodeSelector": selector, "tolerations": tolerations}})
-
-    def tolerates_spot_only(self) -> bool:
-        """Whether every pod of it asks for Spot machines itself."""
-        selectors = [(template.get("spec") or {}).get("nodeSelector") or {} for template in self.templates]
-        return bool(selectors) and all(
-            selector.get(well_known.SPOT) == "true" or selector.get(well_known.PROVISIONING) == "spot"
-            for selector in selectors
-        )
 
 
 def _written(toleration: Toleration) -> dict[str, str]:
