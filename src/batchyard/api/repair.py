@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from batchyard.api.decode import decode
 from batchyard.api.errors import FieldError
+from batchyard.api.scheme import KINDS
 
 _STEP: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 #: Mending one fault may bring out the next; no document takes more rounds.
@@ -34,8 +35,11 @@ def repaired(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
 
 def _mended(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any]:
     steps = [key or name for key, name in _STEP.findall(fault.path)]
-    if not steps or steps in (["apiVersion"], ["kind"]):
+    if not steps or steps == ["kind"]:
         return obj
+    if steps == ["apiVersion"]:
+        served = [info.api_version for info in KINDS if info.kind == obj.get("kind")]
+        return {**obj, "apiVersion": served[0]} if served else obj
     if fault.problem.startswith("Required value") and steps[-1] == "coveredResources":
         changed: Mapping[str, Any] = _changed(obj, steps[:-1], _covering)
         return changed

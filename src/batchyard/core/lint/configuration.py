@@ -7,9 +7,9 @@ version is looked at.
 from collections.abc import Sequence
 from functools import cached_property
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.manifests import Manifest
-from batchyard.api.meta import Key, group_kind, key_of
+from batchyard.api.meta import Key, annotation, group_kind, key_of
 from batchyard.api.views.flavor import Flavor, flavor_view
 from batchyard.api.views.queues import (
     ClusterQueueView,
@@ -59,6 +59,11 @@ class Configuration:
     def last(self, kind: str) -> list[Manifest]:
         """The objects of a kind, each as it is written last."""
         return [manifest for manifest in self.all(kind) if self._is_last(manifest)]
+
+    def is_changed_later(self, manifest: Manifest) -> bool:
+        """Whether another version takes its place, on purpose and at another moment."""
+        last = self._last.get(key_of(manifest.obj), manifest)
+        return annotation(last.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
 
     def _is_last(self, manifest: Manifest) -> bool:
         return self._last.get(key_of(manifest.obj)) is manifest

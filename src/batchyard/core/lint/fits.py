@@ -10,7 +10,6 @@ from batchyard.api.views.flavor import Flavor
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pod import Taint
 from batchyard.api.views.pods import PodView
-from batchyard.api.views.queues import ClusterQueueView
 from batchyard.core.lint.machines import Machines, Park
 from batchyard.core.lint.parts import Part
 from batchyard.core.placement.rules import selects, tolerates
@@ -36,9 +35,6 @@ class Places(Protocol):
     @property
     def snapshot(self) -> Snapshot:
         """The queues."""
-
-    def provisions(self, queue: ClusterQueueView, flavor: str) -> bool:
-        """Whether capacity is asked for first."""
 
 
 class Fit(NamedTuple):
@@ -83,8 +79,7 @@ def _usable(part: Part, number: int, places: Places) -> list[str]:
 
 def _fit(part: Part, choice: Sequence[str], places: Places) -> Fit | None:
     flavors: list[Flavor] = [places.flavors[name][1] for name in choice]
-    asks_first = any(places.provisions(part.queue.view, name) for name in choice)
-    pod = part.work.pod(part.index, flavors, queued=asks_first)
+    pod = part.work.pod(part.index, flavors, queued=True)  # who asks for machines first is another rule
     matching = [each for each in places.park.machines if any(selects(pod.shape.rules, t) for t in each.templates)]
     open_to = [each for each in matching if _room(pod, each, only_taints=True)]
     if places.park.could_make(pod):

@@ -114,12 +114,9 @@ def undeclared_taint(config: Configuration) -> Iterator[Found]:
 
 
 def _is_declared(config: Configuration, name: str, flavor: Flavor, taint: Taint) -> bool:
-    if taint.key in _TOLERATED_ANYWAY or tolerates(flavor.tolerations, taint):
+    if taint.key in (*_TOLERATED_ANYWAY, well_known.QUEUED) or tolerates(flavor.tolerations, taint):
         return True
     if any((own.key, own.effect) == (taint.key, taint.effect) for own in flavor.taints):
-        return True
-    asks_first = [config.provisions(queue, name) for queue in config.queues_with(name)]
-    if taint.key == well_known.QUEUED and asks_first and all(asks_first):
         return True
     users = config.users_of(name)
     return bool(users) and all(

@@ -104,11 +104,10 @@ def job_without_queue(config: Configuration) -> Iterator[Found]:
     for work in config.works:
         if not work.is_job or work.queue or any(_elsewhere(work, well_known.QUEUE_NAME)):
             continue
-        if not config.knows(scheme.LOCAL_QUEUE) or f"{work.namespace}/default" in config.local_queues:
+        there = sorted(config.local_queues_in(work.namespace))
+        if not there or "default" in there:
             continue
-        fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels"
-        there = config.local_queues_in(work.namespace)
-        fix += f" to one of {', '.join(sorted(there))}" if there else f"; namespace {work.namespace} needs a LocalQueue"
+        fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels to one of {', '.join(there)}"
         is_stuck = work.obj["spec"].get("suspend") is True
         severity = Severity.ERROR if is_stuck else Severity.WARNING
         yield Found(work.manifest, "metadata.labels", f"it names no queue: {_unmanaged(work)}", fix, severity=severity)

@@ -115,7 +115,7 @@ def priority_without_preemption(config: Configuration) -> Iterator[Found]:
     """Queues in which the pods of some may preempt those of others, but quota lets only one of them in."""
     classes = {m.obj["metadata"]["name"]: m.obj for m in config.last(scheme.PRIORITY_CLASS)}
     for manifest, view in config.queue_versions:
-        if view.preemption.within_cluster_queue != "Never" or view.name not in config.snapshot.queues:
+        if view.preemption.within_cluster_queue != "Never" or config.is_changed_later(manifest):
             continue
         works = sorted(config.works_by_queue[view.name], key=lambda work: work.view.priority)
         if len(works) < 2 or not _may_preempt(works[-1], classes) or works[0].view.priority == works[-1].view.priority:
