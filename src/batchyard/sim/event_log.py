@@ -3,7 +3,7 @@
 Times are seconds from the start. Events of one instant are in the order in which they happened.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from batchyard.api import scheme
@@ -30,6 +30,12 @@ class EventLog:
         self._keys: dict[str, str] = {}
         #: When something was told last.
         self.last = start
+
+    def recall(self, workloads: Iterable[Obj]) -> None:
+        """Take note of Workloads that were there before, without a word."""
+        for obj in workloads:
+            view = workload_view(obj)
+            self._keys[view.uid] = view.key
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Take note of changes."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from batchyard.admission_chain import AdmissionChain
+from batchyard.api import scheme
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.errors import ApiError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of
@@ -21,7 +22,7 @@ from batchyard.controllers.admission.preemption_loops import PreemptionLoop
 from batchyard.core.cycle import Policy
 from batchyard.core.placement.profile import Profile
 from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, EventType, Update, WatchEvent, Write, WriteResult
+from batchyard.ports.client import Create, Delete, Update, Write, WriteResult
 from batchyard.ports.controller import EventRecord
 from batchyard.runtime.bare_workloads import BareWorkloads
 from batchyard.runtime.kubelet import Kubelets
@@ -33,6 +34,7 @@ from batchyard.sim.faulty_client import FaultyClient, Trouble
 from batchyard.sim.injection import Injection
 from batchyard.sim.merge import merged
 from batchyard.sim.scenario import Scenario, Step
+from batchyard.sim.state import State, as_added
 from batchyard.sim.waits import Waits
 from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform
@@ -64,12 +66,16 @@ class World:
         seed: int = 0,
         stop_on_loop: bool = False,
         trouble: Trouble | None = None,
+        state: State | None = None,
     ) -> None:
+        """With a state the world begins with it, at its instant; the steps of its scenario count from there."""
         self.scenario = scenario
-        self.kernel = VirtualKernel(EPOCH)
-        self.store = Store()
+        #: When the world begins.
+        self.start = EPOCH if state is None else state.at
+        self.kernel = VirtualKernel(self.start)
+        self.store = Store(recovered=None if state is None else state.recovered())
         self._seed = seed
-        self._settings = _settings_of(scenario)
+        self._settings = _settings_of(scenario, state)
         chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False)
         self.store.listen(chain.observe)
         self.client = LocalClient(self.store, self.kernel, seed, chain.rules())
@@ -80,8 +86,8 @@ class World:
         self.missed: list[ScheduledFault] = []
         self._stop_on_loop = stop_on_loop
         #: What users applied last, as the manifest says it.
-        self._applied: dict[Key, Obj] = {}
-        self.log = EventLog(EPOCH, self.kernel.now, sink)
+        self._applied: dict[Key, Obj] = {} if state is None else dict(state.applied)
+        self.log = EventLog(self.start, self.kernel.now, sink)
         self.waits = Waits(self.client)
         #: What comes between the platform and its objects, in a world that has such faults.
         self._trouble = trouble or _trouble_of(scenario)
@@ -89,24 +95,39 @@ class World:
         self.platform = self._start_platform()
         if sink is not ignore_record or self._settings.with_nodes:  # which knows when anything happened last
             self.client.subscribe(self.log.observe)
-        first = Step(0, [new_namespace(name) for name in _namespaces(scenario.steps)], ())
-        for step in (first, *scenario.steps):
-            self.kernel.call_at(EPOCH + step.at, _Apply(self, step))
+        if state is not None:
+            self._recall(state)
+        known = self.store.get
+        there = [name for name in _namespaces(scenario.steps) if known(Key(scheme.NAMESPACE, "", name)) is None]
+        for step in (Step(0, [*map(new_namespace, there)], ()), *scenario.steps):
+            self.kernel.call_at(self.start + step.at, _Apply(self, step))
         if scenario.faults:
-            calm = EPOCH + max((step.at for step in scenario.steps), default=0)
+            calm = self.start + max((step.at for step in scenario.steps), default=0)
             Injection(self, scenario.faults, self._trouble, calm)
+
+    def state(self) -> State:
+        """The state of this world now: all work of this instant is to be done."""
+        objects = {key_of(obj): obj for kind in self.store.kinds() for obj in self.store.list(kind)}
+        return State(self.kernel.now(), self.store.revision, objects, dict(self._applied))
+
+    def _recall(self, state: State) -> None:
+        """Show what is there from the start to all who build what they know from changes."""
+        shown = state.shown()
+        self.log.recall(state.of_kind(scheme.WORKLOAD))
+        self.client.recall(shown)
+        self.platform.runner.observe(shown)
 
     def now(self) -> Duration:
         """Time since the start."""
-        return self.kernel.now() - EPOCH
+        return self.kernel.now() - self.start
 
     def run_until(self, until: Duration | None) -> None:
         """Go on up to a moment, that included, and let the clock show it; None: until nothing is left to happen."""
         if until is None:
             self.kernel.run()
             return
-        self.kernel.call_at(EPOCH + until, let_time_pass)
-        self.kernel.run(EPOCH + until)
+        self.kernel.call_at(self.start + until, let_time_pass)
+        self.kernel.run(self.start + until)
 
     def settle(self) -> None:
         """Write what controllers have batched.
@@ -144,8 +165,7 @@ class World:
             return
         self.platform = self._start_platform()
         found = [obj for kind in self.store.kinds() for obj in self.store.list(kind)]
-        events = [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in found]
-        self.platform.runner.observe(events)
+        self.platform.runner.observe(as_added(found))
 
     def _start_platform(self) -> Platform:
         self._wire = None if self._trouble is None else FaultyClient(self.client, self._trouble)
@@ -224,14 +244,14 @@ def _namespaces(steps: Iterable[Step]) -> list[str]:
     return [*SYSTEM_NAMESPACES, *[name for name in used if name not in (*SYSTEM_NAMESPACES, *given)]]
 
 
-def _settings_of(scenario: Scenario) -> Settings:
-    """What the scenario asks of the platform. Nodes may also be given one by one."""
+def _settings_of(scenario: Scenario, state: State | None) -> Settings:
+    """What the scenario asks of the platform. Nodes may also be given one by one, or be there from the start."""
     cluster = scenario.cluster
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
     return Settings(
         Policy(fair_sharing=scenario.fair_sharing),
         scenario.pods_ready,
-        with_nodes=cluster is not None or "Node" in scenario.counts,
+        with_nodes=cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes),
         profile=Profile(autoscaling.get("profile", Profile.BALANCED.value)),
         hotswap=scenario.hotswap,
     )
