@@ -11,6 +11,8 @@ from batchyard.base.instant import SECOND, Duration
 from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.commands.lint import lint
 from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Step, Sync
+from batchyard.cli.commands.whatif import whatif
+from batchyard.cli.options import Form, OnLoop, Output, Step, Sync
 from batchyard.cli.submit import options as of
 
 #: Beyond this a second of the clock holds more than the platform can do in it.
@@ -452,3 +454,4 @@ def submit(  # noqa: PLR0913, PLR0917 - each parameter is an option of the comma
 
 
 app.command()(decisions)
+app.command()(whatif)

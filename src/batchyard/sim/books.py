@@ -1,12 +1,17 @@
 """The books of a world with machines: what they cost, and how long gangs took to recover."""
 
 from collections.abc import Sequence
+from typing import Final
 
+from batchyard.api import scheme
 from batchyard.client.local import LocalClient
 from batchyard.ports.client import WatchEvent
 from batchyard.ports.kernel import Kernel
 from batchyard.sim.accounts import Accounts
 from batchyard.sim.recovery import Recoveries
+
+#: The kinds that books are kept of, each after those on which it rests.
+_RECALLED: Final = (scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.INSTANCE, scheme.NODE, scheme.POD)
 
 
 class Books:
@@ -17,6 +22,11 @@ class Books:
         self.accounts = Accounts(client)
         self.recoveries = Recoveries()
         client.subscribe(self._keep)
+
+    def recall(self, shown: Sequence[WatchEvent]) -> None:
+        """Take note of what is there from before, told as additions: it counts from now on."""
+        for kind in _RECALLED:
+            self._keep([event for event in shown if event.key.kind == kind])
 
     def _keep(self, batch: Sequence[WatchEvent]) -> None:
         now = self._kernel.now()

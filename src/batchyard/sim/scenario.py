@@ -74,15 +74,18 @@ class InvalidScenario(Exception):  # noqa: N818 - named like the API's Invalid
         self.faults = faults
 
 
-def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Scenario:
-    """The scenario of a set of manifests; InvalidScenario with every fault at once, those of unread files included."""
+def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there: Obj | None = None) -> Scenario:
+    """The scenario of a set of manifests; InvalidScenario with every fault at once, those of unread files included.
+
+    `there` is the Cluster that is there when it begins: another of its name changes it.
+    """
     faults = list(manifests.faults)
     config: dict[str, Any] = {}
     settings: Manifest | None = None
     applied: dict[Duration, list[Obj]] = {}
     deleted: dict[Duration, list[Key]] = {}
     counts: dict[str, int] = {}
-    cluster: Obj | None = None
+    cluster = there
     later: list[Manifest] = []
     pools: list[Manifest] = []
     for manifest in manifests.objects:
@@ -95,8 +98,8 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
             continue
         if group_kind(obj) == scheme.CLUSTER:
             faults += map(manifest.fault, [*catalog_faults(obj), *_staying_faults(obj)])
-            at = _moment(manifest, well_known.SUBMIT_AT, faults)
-            if at:
+            at = _moment(manifest, well_known.SUBMIT_AT, faults) or 0
+            if at or there is not None:
                 later.append(manifest)
                 applied.setdefault(at, []).extend(initial_objects(obj))
                 continue
@@ -121,7 +124,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = ()) -> Sce
         faults += map(settings.fault, target_faults(config["faults"], Targets(clusters, "Node" in counts)))
     if faults or unread:
         raise InvalidScenario([*unread, *faults])
-    machines = [] if cluster is None else initial_objects(cluster)
+    machines = [] if cluster is None or there is not None else initial_objects(cluster)
     applied[0] = [*machines, *applied.get(0, [])]
     moments = sorted({**dict.fromkeys(applied), **dict.fromkeys(deleted)})
     steps = [Step(at, sorted(applied.get(at, ()), key=_is_content), deleted.get(at, ())) for at in moments]

@@ -28,8 +28,9 @@ from batchyard.sim.events import Event, event_of
 from batchyard.sim.files import Source, read_sources
 from batchyard.sim.result import Counts, Ending, Result, refusal_of
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, FileFault, Scenario, make_scenario, run_length
+from batchyard.sim.state import State
 from batchyard.sim.waits import Waits
-from batchyard.sim.world import EPOCH, StoppedByLoop, World, ignore_record, let_time_pass
+from batchyard.sim.world import StoppedByLoop, World, ignore_record, let_time_pass
 
 KINDS_SHOWN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),
@@ -55,6 +56,8 @@ class Options:
     on_loop: OnLoop = OnLoop.CONTINUE
     #: Called with each record of the event log as it happens.
     sink: Callable[[Record], None] = ignore_record
+    #: What is there when the run begins; times count from then. None: nothing.
+    state: State | None = None
 
 
 @rare_collections()
@@ -104,10 +107,11 @@ class Simulation:
     def __init__(self, scenario: Scenario, options: Options = Options()) -> None:
         self.scenario = scenario
         stop = options.on_loop is OnLoop.STOP
-        self.world = World(scenario, sink=options.sink, seed=options.seed, stop_on_loop=stop)
-        self._books = None if scenario.cluster is None else Books(self.world.client, self.world.kernel)
+        self.world = World(scenario, sink=options.sink, seed=options.seed, stop_on_loop=stop, state=options.state)
+        self._start = self.world.start
+        self._books = self._opened(options.state)
         self.horizon = scenario.horizon if options.until is None else options.until
-        self._end = EPOCH + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
+        self._end = self._start + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
         self._ending: Ending | None = None
         self._result: Result | None = None
         if self.horizon is not None:
@@ -135,6 +139,16 @@ class Simulation:
             self._result = self._settled(self._ending)
         return self._result
 
+    def _opened(self, state: State | None) -> Books | None:
+        """The books of a world with machines."""
+        there = () if state is None else state.of_kind(scheme.CLUSTER)
+        if self.scenario.cluster is None and not there:
+            return None
+        books = Books(self.world.client, self.world.kernel)
+        if state is not None:
+            books.recall(state.shown())
+        return books
+
     def _settled(self, ending: Ending) -> Result:
         world, books = self.world, self._books
         world.settle()
@@ -143,7 +157,7 @@ class Simulation:
         world.log.final(world.client, now)
         return Result(
             scenario=self.scenario.name,
-            duration=seconds(now - EPOCH),
+            duration=seconds(now - self._start),
             ending=ending,
             events=(),
             loops=tuple(world.loops),
@@ -170,8 +184,8 @@ class Simulation:
         """
         if self._ending in (Ending.HORIZON, Ending.LOOP):
             return self.world.kernel.now()
-        last = max((EPOCH + step.at for step in self.scenario.steps), default=EPOCH)
-        charged = EPOCH if self._books is None else self._books.accounts.last
+        last = max((self._start + step.at for step in self.scenario.steps), default=self._start)
+        charged = self._start if self._books is None else self._books.accounts.last
         changed = map(_last_change, (*workloads, *self.world.objects(scheme.JOB)))
         return max((last, self.world.log.last, charged, *changed))
 

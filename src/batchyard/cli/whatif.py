@@ -1,0 +1,140 @@
+"""`batchyard whatif`: two runs of the same state, one with a change; prints what is different."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Key
+from batchyard.api.scheme import KINDS
+from batchyard.api.tables import format_table
+from batchyard.base.instant import HOUR, Duration
+from batchyard.cli import output
+from batchyard.cli.options import Output
+from batchyard.cli.simulate import in_words, read, tell_warnings
+from batchyard.cli.states import Where, state_from
+from batchyard.cli.tables import render_json, render_yaml
+from batchyard.kernel import EndlessInstant
+from batchyard.sim.difference import Difference, QueueRow, WorkloadRow, difference_of, document_of
+from batchyard.sim.scenario import FileFault, InvalidScenario
+from batchyard.sim.whatif import Start, Story, compare, read_change, start_of
+from batchyard.sim.world import EPOCH
+
+#: How far the two runs of a state go where nobody says.
+UNTIL: Final = 24 * HOUR
+_NEVER: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of the command."""
+
+    paths: Sequence[str]
+    changes: Sequence[str]
+    deleted: Sequence[str]
+    at: Duration
+    until: Duration | None
+    state: str | None
+    where: Where
+    fair_sharing: bool
+    seed: int
+    form: Output
+
+
+def run(request: Request) -> None:
+    """Do it; exits with 1 where it fails."""
+    start = _start(request)
+    try:
+        deleted = [_key(text) for text in request.deleted]
+        change, warnings = read_change(request.changes, deleted, start)
+    except InvalidScenario as invalid:
+        faults = len(invalid.faults)
+        output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+    tell_warnings(warnings)
+    began = EPOCH + request.at if start.state is None else start.state.at
+    until = UNTIL if request.until is None and start.state is not None else request.until
+    try:
+        difference = difference_of(compare(start, change, until, request.seed), began)
+    except EndlessInstant as endless:
+        output.fail(f"batchyard: {endless}")
+    for refusal in difference.comparison.refused:
+        output.tell(f"refused: {refusal}")
+    output.write(shown(difference, request.form))
+    if difference.comparison.refused:
+        raise SystemExit(1)
+
+
+def shown(difference: Difference, form: Output) -> str:
+    """The difference in one of the forms."""
+    if form is Output.JSON:
+        return render_json(document_of(difference))
+    if form is Output.YAML:
+        return render_yaml(document_of(difference))
+    parts = [f"{difference.summary}\n"]
+    if difference.workloads:
+        header = ["WORKLOAD", "QUEUE", "EFFECT", "STARTS", "WITH IT", "ENDS", "WITH IT", "PREEMPTED BY"]
+        parts.append(format_table([header, *map(_workload, difference.workloads)]))
+    if difference.queues:
+        header = ["QUEUE", "MEAN WAIT", "WITH IT", "PENDING", "WITH IT"]
+        parts.append(format_table([header, *map(_queue, difference.queues)]))
+    parts += _machines(document_of(difference))
+    return "\n".join(parts)
+
+
+def _start(request: Request) -> Start:
+    if request.paths:
+        return Start(read(request.paths), at=request.at)
+    return start_of(state_from(request.state, request.where), fair_sharing=request.fair_sharing)
+
+
+def _key(text: str) -> Key:
+    """What to delete: KIND/NAME, or KIND/NAMESPACE/NAME; InvalidScenario where it names nothing."""
+    kind, *rest = text.split("/")
+    names = kind.lower()
+    for info in KINDS:
+        if names in {info.singular, info.plural, *info.short_names, info.kind.lower(), f"{info.plural}.{info.group}"}:
+            if len(rest) == 1 and rest[0]:
+                return Key(info.constant, "default" if info.namespaced else "", rest[0])
+            if len(rest) == 2 and info.namespaced:
+                return Key(info.constant, *rest)
+            break
+    else:
+        raise InvalidScenario([FileFault("--delete", FieldError("", f"{kind!r} is no kind", "name one, such as node"))])
+    remedy = f"write {kind}/NAMESPACE/NAME" if info.namespaced else f"write {kind}/NAME"
+    raise InvalidScenario([FileFault("--delete", FieldError("", f"{text!r} names no object", remedy))])
+
+
+def _workload(row: WorkloadRow) -> list[str]:
+    old, new = row.without, row.changed
+    effect = row.effect
+    if row.sooner and effect in {"sooner", "later"}:
+        effect = f"{in_words(abs(row.sooner))} {effect}"
+    by = "" if new is None or (old is not None and old.preemptions == new.preemptions) else new.by
+    return [row.name, row.queue, effect, _start_of(old), _start_of(new), _end_of(old), _end_of(new), by]
+
+
+def _start_of(story: Story | None) -> str:
+    if story is None or story.starts is None:
+        return _NEVER
+    return in_words(story.starts) if story.starts > 0 else "running" if not story.since else "at once"
+
+
+def _end_of(story: Story | None) -> str:
+    return _NEVER if story is None or story.ends is None else in_words(story.ends)
+
+
+def _queue(row: QueueRow) -> list[str]:
+    waits = (row.waited_without, row.waited_changed)
+    return [row.name, *(in_words(round(wait)) for wait in waits), str(row.pending_without), str(row.pending_changed)]
+
+
+def _machines(told: dict[str, Any]) -> list[str]:
+    """Nodes and costs, where they differ."""
+    nodes, costs = told["nodes"], told["costs"]
+    if nodes["without"] == nodes["changed"] and costs["without"] == costs["changed"]:
+        return []
+    rows = [["", "WITHOUT", "WITH IT"]]
+    rows.append(["nodes at the end", *(str(nodes[side]["atEnd"]) for side in ("without", "changed"))])
+    rows.append(["machine hours", *(f"{nodes[side]['machineHours']:,.2f}" for side in ("without", "changed"))])
+    rows.append(["cost", *(f"${costs[side]}" for side in ("without", "changed"))])
+    return [format_table(rows)]

@@ -1,0 +1,206 @@
+"""The difference between two runs that began alike: in words, as rows, and as a document for programs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.times import format_time
+from batchyard.base.instant import Instant, seconds
+from batchyard.sim.result import Result
+from batchyard.sim.whatif import Comparison, Story
+
+API_VERSION: Final = "batchyard.dev/v1alpha1"
+#: Of seconds in a document: as fine as instants are.
+_DIGITS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """A Workload to which something else happens; None on the side of a run in which it never was."""
+
+    name: str
+    queue: str
+    without: Story | None
+    changed: Story | None
+
+    @property
+    def sooner(self) -> float | None:
+        """By how many seconds it starts sooner with the change; None where it does not start in both runs."""
+        before = None if self.without is None else self.without.starts
+        after = None if self.changed is None else self.changed.starts
+        return None if before is None or after is None else before - after
+
+    @property
+    def effect(self) -> str:
+        """What the change makes of it, in a word or two."""
+        old, new = self.without, self.changed
+        if old is None:
+            return "new"
+        if new is None or (old.is_there and not new.is_there):
+            return "gone"
+        if old.starts is None and new.starts is not None:
+            return "starts"
+        if old.starts is not None and new.starts is None:
+            return "does not start"
+        if new.preemptions != old.preemptions:
+            return "preempted" if new.preemptions > old.preemptions else "not preempted"
+        if self.sooner:
+            return "sooner" if self.sooner > 0 else "later"
+        return "other end"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """How long the Workloads of a LocalQueue wait from the fork on, on average, in seconds; how many still do."""
+
+    name: str
+    waited_without: float
+    waited_changed: float
+    pending_without: int
+    pending_changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """See the module."""
+
+    began: Instant
+    seconds: float
+    workloads: Sequence[WorkloadRow]
+    queues: Sequence[QueueRow]
+    comparison: Comparison
+
+    @property
+    def summary(self) -> str:
+        """The difference in a line."""
+        effects: dict[str, int] = {}
+        for row in self.workloads:
+            effects[row.effect] = effects.get(row.effect, 0) + 1
+        preemptions = _preempted(self.workloads)
+        parts = [f"{effects[effect]} {words}" for effect, words in _WORDS if effect in effects]
+        parts += [f"{abs(preemptions)} {'more' if preemptions > 0 else 'fewer'} preemptions"] if preemptions else []
+        cents = [_cents(course.result) for course in (self.comparison.changed, self.comparison.without)]
+        if cents[0] != cents[1]:
+            parts.append(f"{_dollars(cents[0] - cents[1])} for machines")
+        return ", ".join(parts) or "nothing changes for any Workload"
+
+
+_WORDS: Final = (
+    ("new", "new"),
+    ("gone", "gone"),
+    ("starts", "start that would not"),
+    ("does not start", "do not start that would"),
+    ("preempted", "preempted that would not be"),
+    ("not preempted", "not preempted that would be"),
+    ("sooner", "start sooner"),
+    ("later", "start later"),
+    ("other end", "end at another time"),
+)
+
+
+def difference_of(comparison: Comparison, began: Instant) -> Difference:
+    """What is different; `began` is the instant at which both runs began."""
+    old, new = comparison.without, comparison.changed
+    rows = []
+    for name in sorted({**old.stories, **new.stories}):
+        stories = old.stories.get(name), new.stories.get(name)
+        if stories[0] != stories[1]:
+            queue = next((story.queue for story in stories if story is not None and story.queue), "")
+            rows.append(WorkloadRow(name, queue, *stories))
+    lasts = max(seconds(course.result.now - began) for course in (old, new))
+    return Difference(began, lasts, rows, _queue_rows(comparison, lasts), comparison)
+
+
+def document_of(difference: Difference) -> dict[str, Any]:
+    """The difference for programs."""
+    old, new = difference.comparison.without.result, difference.comparison.changed.result
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Comparison",
+        "time": format_time(difference.began),
+        "seconds": round(difference.seconds, _DIGITS),
+        "summary": difference.summary,
+        "workloads": [_workload(row) for row in difference.workloads],
+        "queues": [_queue(row) for row in difference.queues],
+        "nodes": {"without": _nodes(old), "changed": _nodes(new)},
+        "costs": {"currency": "USD", "without": _amount(_cents(old)), "changed": _amount(_cents(new))},
+        "refused": list(map(str, difference.comparison.refused)),
+    }
+
+
+def machine_hours(result: Result) -> float:
+    """For how long machines were paid."""
+    return 0.0 if result.costs is None else sum(line.machine_hours for line in result.costs.by_pool)
+
+
+def _cents(result: Result) -> int:
+    return 0 if result.costs is None else result.costs.cents
+
+
+def _amount(cents: int) -> str:
+    return f"{cents // 100}.{cents % 100:02}"
+
+
+def _dollars(cents: int) -> str:
+    return f"{'+' if cents > 0 else '-'}${_amount(abs(cents))}"
+
+
+def _preempted(rows: Sequence[WorkloadRow]) -> int:
+    """How many more preemptions there are with the change."""
+    return sum(_preemptions(row.changed) - _preemptions(row.without) for row in rows)
+
+
+def _preemptions(story: Story | None) -> int:
+    return 0 if story is None else story.preemptions
+
+
+def _queue_rows(comparison: Comparison, lasts: float) -> list[QueueRow]:
+    """The queues in which anybody waits, in either run."""
+    old, new = (dict(_waits(course.stories, lasts)) for course in (comparison.without, comparison.changed))
+    nobody = (0.0, 0)
+    rows = []
+    for name in sorted({**old, **new}):
+        before, after = old.get(name, nobody), new.get(name, nobody)
+        if before != after:
+            rows.append(QueueRow(name, before[0], after[0], before[1], after[1]))
+    return rows
+
+
+def _waits(stories: Mapping[str, Story], lasts: float) -> Iterator[tuple[str, tuple[float, int]]]:
+    """By queue, how long its Workloads waited on average, and how many had not started."""
+    by_queue: dict[str, list[Story]] = {}
+    for story in stories.values():
+        if story.queue and story.is_there:
+            by_queue.setdefault(story.queue, []).append(story)
+    for queue, found in by_queue.items():
+        waited = [(lasts if each.starts is None else each.starts) - each.since for each in found]
+        late = [each for each in waited if each > 0]
+        yield queue, (sum(late) / len(found), sum(each.starts is None for each in found))
+
+
+def _workload(row: WorkloadRow) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": row.name, "queue": row.queue, "effect": row.effect}
+    for side, story in (("without", row.without), ("changed", row.changed)):
+        if story is not None:
+            told[side] = _story(story)
+    return told if row.sooner is None else {**told, "startsSooner": round(row.sooner, _DIGITS)}
+
+
+def _story(story: Story) -> dict[str, Any]:
+    times = {"startsAfter": story.starts, "endsAfter": story.ends}
+    told: dict[str, Any] = {name: round(time, _DIGITS) for name, time in times.items() if time is not None}
+    by = {"preemptedBy": story.by} if story.by else {}
+    return {**told, "preemptions": story.preemptions, **by}
+
+
+def _queue(row: QueueRow) -> dict[str, Any]:
+    return {
+        "queue": row.name,
+        "without": {"waitSeconds": round(row.waited_without, _DIGITS), "pending": row.pending_without},
+        "changed": {"waitSeconds": round(row.waited_changed, _DIGITS), "pending": row.pending_changed},
+    }
+
+
+def _nodes(result: Result) -> dict[str, Any]:
+    return {"atEnd": len(result.objects[scheme.NODE]), "machineHours": round(machine_hours(result), _DIGITS)}

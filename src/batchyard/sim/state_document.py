@@ -1,0 +1,129 @@
+"""States as lists of objects, as `kubectl get -o yaml` writes them and API servers answer with.
+
+A state that was written by batchyard says when it was taken, in an annotation of the list. Of others it is the latest
+instant that any of its objects tells. What lacks a uid, a revision or a birth gets one, so that manifests do too.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.decode import decode
+from batchyard.api.documents import read_documents
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Key, Obj, annotation, key_of
+from batchyard.api.scheme import find_kind
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.ids import uid_for
+from batchyard.base.instant import Instant
+from batchyard.client.places import received
+from batchyard.sim.files import Source, read_sources
+from batchyard.sim.scenario import FileFault, InvalidScenario
+from batchyard.sim.state import LEFT_OUT, State
+
+#: On a list: when its objects were so.
+TAKEN_AT: Final = "batchyard.dev/taken-at"
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def read_state(source: Source) -> State:
+    """The state of a file; InvalidScenario with everything that is wrong with it."""
+    faults: list[FileFault] = []
+    objects: list[Obj] = []
+    at: Instant | None = None
+    for name, text in read_sources([source], faults):
+        for document in read_documents(text):
+            faults += [FileFault(f"{name}:{document.number}", fault) for fault in document.faults]
+            found, taken = _objects_of(document.value)
+            at = taken if at is None else at
+            for obj in found:
+                objects += _known(obj, f"{name}:{document.number}", faults)
+    if not objects and not faults:
+        remedy = "give what `kubectl get --output yaml` writes, or a list of manifests"
+        faults.append(FileFault(str(source), FieldError("", "no objects are in it", remedy)))
+    if faults:
+        raise InvalidScenario(faults)
+    return state_of(objects, at)
+
+
+def state_of(objects: Iterable[Obj], at: Instant | None = None) -> State:
+    """The state of objects in their storage version; at the latest instant that they tell if no later one is given."""
+    kept = {key_of(obj): obj for obj in objects if key_of(obj).kind not in LEFT_OUT}
+    latest = max((instant for obj in kept.values() for instant in _instants(obj)), default=0)
+    taken = max(latest, at or 0)
+    revisions = {key: _revision(obj) for key, obj in kept.items()}
+    if len(set(revisions.values())) < len(kept) or 0 in revisions.values():
+        order = sorted(kept, key=lambda key: (revisions[key] or len(kept), key))
+        revisions = {key: number for number, key in enumerate(order, 1)}
+    whole = {key: _completed(key, kept[key], revisions[key], taken) for key in kept}
+    return State(taken, max(revisions.values(), default=0), whole, _applied(whole))
+
+
+def document_of(state: State) -> dict[str, Any]:
+    """The state as a list."""
+    metadata = {"resourceVersion": str(state.revision), "annotations": {TAKEN_AT: format_time(state.at)}}
+    items = [state.objects[key] for key in sorted(state.objects) if key.kind not in LEFT_OUT]
+    return {"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}
+
+
+def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:
+    """The objects of a document, and when it was taken, if it says so."""
+    if not isinstance(value, Mapping):
+        return (), None
+    items = value.get("items")
+    if not isinstance(items, list):
+        return (value,), None
+    taken = annotation({"metadata": value.get("metadata") or {}}, TAKEN_AT)
+    return [item for item in items if isinstance(item, Mapping)], None if taken is None else parse_time(taken)
+
+
+def _known(obj: Obj, place: str, faults: list[FileFault]) -> Sequence[Obj]:
+    """An object of a kind that is known, in its storage version; one that never was stored is checked as a manifest."""
+    info = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
+    if info is None:
+        return ()  # clusters hold much that nobody here looks at
+    metadata = obj.get("metadata")
+    if isinstance(metadata, Mapping) and metadata.get("name") and metadata.get("resourceVersion"):
+        return (received(info, _version(obj), obj),)
+    decoded = decode(obj)
+    faults += [FileFault(place, fault) for fault in decoded.faults]
+    return () if decoded.obj is None else (decoded.obj,)
+
+
+def _version(obj: Obj) -> str:
+    return str(obj["apiVersion"]).rpartition("/")[2]
+
+
+def _revision(obj: Obj) -> int:
+    text = str(obj["metadata"].get("resourceVersion") or "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _completed(key: Key, obj: Obj, revision: int, at: Instant) -> Obj:
+    metadata = obj["metadata"]
+    told = {"uid": uid_for(0, *key), "creationTimestamp": format_time(at), **metadata, "resourceVersion": str(revision)}
+    return {**obj, "metadata": told}
+
+
+def _applied(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
+    """What kubectl says was applied last, where it is still a manifest that can be read."""
+    found: dict[Key, Obj] = {}
+    for key, obj in objects.items():
+        text = annotation(obj, LAST_APPLIED)
+        documents = [] if text is None else list(read_documents(text))
+        decoded = decode(documents[0].value) if len(documents) == 1 else None
+        if decoded is not None and decoded.obj is not None and key_of(decoded.obj) == key:
+            found[key] = decoded.obj
+    return found
+
+
+def _instants(obj: Obj) -> Iterator[Instant]:
+    """The instants at which something happened to an object."""
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    texts = [metadata.get("creationTimestamp"), status.get("startTime"), status.get("completionTime")]
+    texts += [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
+    for container in status.get("containerStatuses") or ():
+        state = container.get("state") or {}
+        texts += [(state.get("running") or {}).get("startedAt"), (state.get("terminated") or {}).get("finishedAt")]
+    for text in texts:
+        if text:
+            yield parse_time(text)

@@ -1,0 +1,218 @@
+"""What a change would make of a platform: the same state goes on twice, once with the change, and both are compared.
+
+The change comes when the rest of its instant is done. Both runs have one seed, so whatever differs comes of the change.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from batchyard.api import scheme
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import SECOND, Duration, seconds
+from batchyard.core.lifecycle.workload import is_finished
+from batchyard.sim.event_log import Record
+from batchyard.sim.files import Source, read_sources
+from batchyard.sim.result import Refusal, Result
+from batchyard.sim.scenario import FileFault, Scenario, Step, make_scenario
+from batchyard.sim.simulate import Options, Simulation
+from batchyard.sim.state import State
+from batchyard.sim.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where both runs begin: with a state, or `at` so long after the start of a scenario."""
+
+    scenario: Scenario
+    state: State | None = None
+    at: Duration = 0
+
+    @property
+    def cluster(self) -> Obj | None:
+        """What describes the nodes then."""
+        return self.scenario.cluster
+
+
+def start_of(state: State, *, fair_sharing: bool = False) -> Start:
+    """A state with which both runs begin."""
+    clusters = state.of_kind(scheme.CLUSTER)
+    return Start(Scenario((), fair_sharing=fair_sharing, cluster=clusters[0] if clusters else None), state)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is done, counted from the moment at which both runs begin."""
+
+    steps: Sequence[Step]
+    #: Whether queues share fairly from then on; None: as before.
+    fair_sharing: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What became of a Workload in a run; times are seconds from where both began."""
+
+    queue: str
+    #: When it came; 0 if it was there before.
+    since: float = 0.0
+    #: When it was admitted first; None: it was not. 0 or less: it was before.
+    starts: float | None = None
+    ends: float | None = None
+    preemptions: int = 0
+    #: The Workload that preempted it first.
+    by: str = ""
+    is_there: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One of the two runs."""
+
+    result: Result
+    #: The event log from where both began, its times counted from there.
+    log: Sequence[Record]
+    stories: Mapping[str, Story] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both runs: without the change, and with it."""
+
+    without: Course
+    changed: Course
+
+    @property
+    def refused(self) -> Sequence[Refusal]:
+        """What of the change the API refused."""
+        known = list(map(str, self.without.result.refused))
+        return [refusal for refusal in self.changed.result.refused if str(refusal) not in known]
+
+
+def read_change(sources: Iterable[Source], deleted: Sequence[Key], start: Start) -> tuple[Change, Sequence[str]]:
+    """The change that manifests describe, and objects to delete at once; what is to be said about it.
+
+    InvalidScenario with everything that is wrong.
+    """
+    unread: list[FileFault] = []
+    manifests = read_manifests(read_sources(sources, unread))
+    scenario = make_scenario(manifests, unread, start.cluster)
+    says_policy = any(each.obj["kind"] == "Scenario" for each in manifests.objects)
+    steps = [*([Step(0, (), deleted)] if deleted else ()), *scenario.steps]
+    return Change(_together(steps), scenario.fair_sharing if says_policy else None), manifests.warnings
+
+
+def compare(start: Start, change: Change, until: Duration | None = None, seed: int = 0) -> Comparison:
+    """Run both, for so long after the change."""
+    if change.fair_sharing is not None and change.fair_sharing != start.scenario.fair_sharing and start.state is None:
+        start = _stopped(start, seed)
+    return Comparison(course(start, None, until, seed), course(start, change, until, seed))
+
+
+def course(start: Start, change: Change | None, until: Duration | None = None, seed: int = 0) -> Course:
+    """What becomes of a start, with a change or without."""
+    scenario = start.scenario
+    if change is not None:
+        later = [step._replace(at=start.at + step.at) for step in change.steps]
+        policy = scenario.fair_sharing if change.fair_sharing is None else change.fair_sharing
+        scenario = replace(scenario, steps=_together([*scenario.steps, *later]), fair_sharing=policy)
+    log: list[Record] = []
+    horizon = None if until is None else start.at + until
+    simulation = Simulation(scenario, Options(horizon, seed, sink=log.append, state=start.state))
+    simulation.advance()
+    result = simulation.result()
+    later_log = [told for each in log if (told := _since(start.at, each))["time"] >= 0]
+    return Course(result, later_log, _stories(start, result, log))
+
+
+def _since(began: Duration, record: Record) -> Record:
+    """A record of a run with its time counted from later on."""
+    return {**record, "time": seconds(round(record["time"] * SECOND) - began)}
+
+
+def _together(steps: Iterable[Step]) -> list[Step]:
+    """The steps in order of time, those of one moment as one."""
+    by_moment: dict[Duration, Step] = {}
+    for step in steps:
+        known = by_moment.get(step.at, Step(step.at, (), ()))
+        by_moment[step.at] = Step(step.at, (*known.apply, *step.apply), (*known.delete, *step.delete))
+    return [by_moment[at] for at in sorted(by_moment)]
+
+
+def _stopped(start: Start, seed: int) -> Start:
+    """The state of a scenario at its moment, with what it still does after that."""
+    scenario = start.scenario
+    world = World(scenario, seed=seed)
+    world.run_until(start.at)
+    rest = [step._replace(at=step.at - start.at) for step in scenario.steps if step.at > start.at]
+    return Start(replace(scenario, steps=rest, faults=()), world.state())
+
+
+# --- what became of whom ---
+
+
+def _stories(start: Start, result: Result, log: Sequence[Record]) -> dict[str, Story]:
+    """What became of each Workload that was there at any time after both began, by namespace and name."""
+    told: dict[str, _Telling] = {}
+    if start.state is not None:
+        for obj in start.state.of_kind(scheme.WORKLOAD):
+            if not is_finished(obj):
+                told[_name(obj)] = _Telling(_queue(obj), starts=0.0 if workload_view(obj).admitted else None)
+    queues = {_name(row.obj): f"{row.namespace}/{row.queue}" for row in result.workloads}
+    for record in log:
+        name = record.get("workload")
+        if name is None:
+            continue
+        if record["event"] == "Deleted":
+            told.setdefault(name, _Telling("")).is_there = False
+            continue
+        story = told.setdefault(name, _Telling(""))
+        story.note(record, _since(start.at, record)["time"])
+    return {
+        name: Story(each.queue or queues.get(name, ""), *each.times, each.preemptions, each.by, each.is_there)
+        for name, each in told.items()
+        if each.ends is None or each.ends > 0
+    }
+
+
+@dataclass(slots=True)
+class _Telling:
+    """A story that is not over."""
+
+    queue: str
+    since: float = 0.0
+    starts: float | None = None
+    ends: float | None = None
+    preemptions: int = 0
+    by: str = ""
+    is_there: bool = True
+
+    @property
+    def times(self) -> tuple[float, float | None, float | None]:
+        """When it came, was admitted, and ended."""
+        return self.since, self.starts, self.ends
+
+    def note(self, record: Record, at: float) -> None:
+        """Something happened to the Workload."""
+        match record["event"]:
+            case "Created":
+                self.since, self.starts, self.ends, self.is_there = max(0.0, at), None, None, True
+            case "Admitted":
+                if self.starts is None:
+                    self.starts = at
+            case "Finished":
+                self.ends = at
+            case "Preempted" | "Evicted" if at < 0:
+                self.starts = None
+            case "Preempted":
+                self.preemptions += 1
+                self.by = self.by or record["by"]
+
+
+def _name(obj: Obj) -> str:
+    return str(key_of(obj))
+
+
+def _queue(obj: Obj) -> str:
+    return workload_view(obj).queue
