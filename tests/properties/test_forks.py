@@ -4,7 +4,7 @@ Records of one instant may come in another order: that of what nobody decides is
 tell only their last change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,7 @@ def forked(scenario: Scenario, at: Duration) -> list[dict[str, Any]]:
     return whole_log(replace(scenario, steps=rest), world.state(), at)
 
 
-def in_order(log: Sequence[dict[str, Any]], after: Duration) -> list[tuple[float, str]]:
+def in_order(log: Iterable[Mapping[str, Any]], after: Duration) -> list[tuple[float, str]]:
     """The records after a moment, those of one instant in one order."""
     return sorted((record["time"], repr(record)) for record in log if record["time"] > seconds(after))
 

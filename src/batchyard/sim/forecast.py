@@ -1,0 +1,269 @@
+"""When Workloads start: the same state goes on many times, each time with other run times and arrivals drawn.
+
+A fork ends when all who are asked about have been admitted, or at its horizon. The times of the start, sorted, give the
+interval. As many forks are made as a bounded number of steps allows, so that an answer takes a bounded time and is the
+same each time. Who stands further back than forks reach is told when the line, going on as fast as in its later half,
+comes to him.
+
+What nobody knows the run time of runs on in every fork. Where somebody does not start because of that, no time is told
+for that share of the forks, but whom it depends on.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Obj
+from batchyard.api.quantity import format_amount
+from batchyard.api.times import format_time
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import HOUR, SECOND, Duration, Instant
+from batchyard.sim.arrivals import NAME as ARRIVAL
+from batchyard.sim.arrivals import Arrivals
+from batchyard.sim.event_log import Record
+from batchyard.sim.lean import LINE_MAX, Lean, alone, in_line, lean, queues_of, stated
+from batchyard.sim.runtimes import Basis, Estimate, Runtimes, age_of, chance
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.state import State
+from batchyard.sim.world import World
+
+FORKS: Final = 40
+#: No answer is worth less.
+FORKS_MIN: Final = 3
+#: Pieces of work in all forks of an answer together: some seconds.
+STEPS_MAX: Final = 100_000
+HORIZON: Final = 14 * 24 * HOUR
+#: Of a line that is too long for forks, so many are let go by.
+_SAMPLE: Final = 400
+#: So many are kept behind those asked about: some may be admitted before them.
+_BEHIND: Final = 150
+_SLICE: Final = 200
+_TOLD_MAX: Final = 5
+QUANTILES: Final = (("p10", 0.1), ("p50", 0.5), ("p90", 0.9))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a forecast is made."""
+
+    seed: int = 0
+    forks: int = FORKS
+    fair_sharing: bool = False
+    horizon: Duration = HORIZON
+    steps_max: int = STEPS_MAX
+    expects_arrivals: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When a Workload starts."""
+
+    workload: str
+    at: Instant
+    basis: Basis
+    #: From now on, by fork, sorted; who did not start in a fork is missing.
+    waits: Sequence[Duration]
+    forks: int
+    seed: int
+    depends_on: Sequence[str] = ()
+    #: Whether it runs already.
+    has_started: bool = False
+
+    @property
+    def within(self) -> float:
+        """The share of the forks in which it started."""
+        return 1.0 if self.has_started else len(self.waits) / self.forks if self.forks else 0.0
+
+    def quantile(self, share: float) -> Duration | None:
+        """By when it starts in this share of the forks; None if it does not start in so many."""
+        if self.has_started:
+            return 0
+        place = min(max(share * (self.forks + 1) - 1, 0), self.forks - 1)
+        low = int(place)
+        high = low + (place > low)
+        if high >= len(self.waits):
+            return None
+        return round(self.waits[low] + (self.waits[high] - self.waits[low]) * (place - low))
+
+    def document(self, subject: Mapping[str, str]) -> dict[str, Any]:
+        """The forecast for programs."""
+        found = {name: self.quantile(share) for name, share in QUANTILES}
+        known = {name: wait for name, wait in found.items() if wait is not None}
+        return {
+            "apiVersion": "batchyard.dev/v1alpha1",
+            "kind": "Forecast",
+            "subject": dict(subject),
+            "time": format_time(self.at),
+            "startsAt": {n: format_time((self.at + wait) // SECOND * SECOND) for n, wait in known.items()},
+            "waitSeconds": {name: round(wait / SECOND, 1) for name, wait in known.items()},
+            "within": round(self.within, 3),
+            "basis": str(self.basis),
+            "dependsOn": list(self.depends_on),
+            "forks": self.forks,
+            "seed": self.seed,
+        }
+
+
+def forecasts(state: State, names: Collection[str], asked: Asked = Asked()) -> dict[str, Forecast]:
+    """When Workloads of a state start, by namespace and name; those that have ended are left out."""
+    return Forecaster(state, asked).told(names)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What was drawn of one fork, and what came of it."""
+
+    #: By Workload, when it was admitted, from the start of the fork.
+    starts: dict[str, Duration] = field(default_factory=dict)
+    #: What was admitted in which ClusterQueue, in order.
+    admissions: list[tuple[str, str, Duration]] = field(default_factory=list)
+    steps: int = 0
+
+
+class Forecaster:
+    """Forks of one state."""
+
+    def __init__(self, state: State, asked: Asked) -> None:
+        self._state = state
+        self._asked = asked
+        self._queues = queues_of(state)
+        self._runtimes = Runtimes(state)
+        self._estimates: dict[str, Estimate] = {}
+        self._views = {view.key: view for view in map(workload_view, state.of_kind("Workload.kueue.x-k8s.io"))}
+
+    def told(self, names: Collection[str]) -> dict[str, Forecast]:
+        """When these start."""
+        waiting = [n for n in names if n in self._views and not self._views[n].finished and not self._views[n].admitted]
+        told = {n: self._started(n) for n in names if n in self._views and self._views[n].admitted}
+        if not waiting:
+            return {name: each for name, each in told.items() if not self._views[name].finished}
+        kept = lean(self._state, self._queues, waiting, self._line_max(waiting))
+        arrivals = self._arrivals(waiting)
+        runs = self._forked(kept, waiting, arrivals)
+        told |= {name: self._forecast(name, kept, runs) for name in waiting}
+        return {name: told[name] for name in names if name in told and not self._views[name].finished}
+
+    def _started(self, name: str) -> Forecast:
+        return Forecast(name, self._state.at, Basis.MANIFEST, (), 0, self._asked.seed, has_started=True)
+
+    def _line_max(self, names: Sequence[str]) -> int:
+        """How many to keep of each line: all up to those asked about, and some behind; a sample if those are many."""
+        last = max((self._place(name) for name in names), default=0) + _BEHIND
+        return last if last <= LINE_MAX else _SAMPLE
+
+    def _place(self, name: str) -> int:
+        view = self._views[name]
+        queue, order = self._queues.cluster_queues.get(view.queue, ""), in_line(view)
+        return sum(
+            each.admissible and self._queues.cluster_queues.get(each.queue, "") == queue and in_line(each) < order
+            for each in self._views.values()
+        )
+
+    def _arrivals(self, names: Sequence[str]) -> Arrivals | None:
+        trees = list(dict.fromkeys(self._queues.tree_of(self._views[name].queue) for name in names))
+        arrivals = Arrivals(self._state, self._queues, trees)
+        return arrivals if self._asked.expects_arrivals and arrivals.are_expected else None
+
+    def _forked(self, kept: Lean, names: Sequence[str], arrivals: Arrivals | None) -> list[_Run]:
+        """As many forks as are worth it: one if nothing is drawn."""
+        is_certain = arrivals is None and all(self._estimate(n, o).survival is None for n, o in kept.workloads.items())
+        forks = 1 if is_certain else self._asked.forks
+        runs: list[_Run] = []
+        steps = 0
+        while len(runs) < forks and (len(runs) < FORKS_MIN or steps < self._asked.steps_max):
+            runs.append(self._run(len(runs), kept, names, arrivals))
+            steps += runs[-1].steps
+        return runs
+
+    def _run(self, number: int, kept: Lean, names: Sequence[str], arrivals: Arrivals | None) -> _Run:
+        """One fork, until all are admitted or nothing more is to be learned."""
+        run, seed, asked = _Run(), self._asked.seed * 1000 + number, self._asked
+        steps = [] if arrivals is None else arrivals.steps(self._runtimes, asked.horizon, seed)
+        workloads = [self._drawn(name, obj, seed) for name, obj in kept.workloads.items()]
+        scenario = Scenario(steps, fair_sharing=asked.fair_sharing)
+        missing = {name: None for name in names if name not in kept.beyond}
+
+        def note(record: Record) -> None:
+            if record["event"] == "Admitted":
+                name, at = record["workload"], round(record["time"] * SECOND)
+                run.starts.setdefault(name, at)
+                run.admissions.append((record["clusterQueue"], name, at))
+                missing.pop(name, None)
+
+        world = World(scenario, sink=note, seed=seed, state=stated(self._state, kept.objects, workloads))
+        most = max(1, asked.steps_max // FORKS_MIN)
+        until = self._state.at + asked.horizon
+        while (missing or kept.beyond) and run.steps < most:
+            done = world.kernel.run(until, steps_max=_SLICE)
+            run.steps += done
+            if done < _SLICE:
+                break
+        return run
+
+    def _drawn(self, name: str, obj: Obj, seed: int) -> Obj:
+        age = age_of(obj, self._state.at) or 0
+        return alone(obj, self._estimate(name, obj).draw(chance(seed, "runtime", name), age))
+
+    def _estimate(self, name: str, obj: Obj) -> Estimate:
+        known = self._estimates.get(name)
+        if known is None:
+            known = self._estimates[name] = self._runtimes.estimate(obj)
+        return known
+
+    # --- what came of it ---
+
+    def _forecast(self, name: str, kept: Lean, runs: Sequence[_Run]) -> Forecast:
+        beyond = kept.beyond.get(name)
+        found = [run.starts.get(name) if beyond is None else _extrapolated(run, *beyond) for run in runs]
+        waits = sorted(wait for wait in found if wait is not None)
+        depends_on = self._depends_on(name, kept, is_certain=len(waits) == len(runs))
+        if beyond is not None:
+            depends_on.append(f"{beyond[1]} are before it in line; told from how fast the first {_SAMPLE} of it start")
+        return Forecast(name, self._state.at, self._basis(kept), waits, len(runs), self._asked.seed, depends_on)
+
+    def _basis(self, kept: Lean) -> Basis:
+        """The weakest of what is known of run times."""
+        found = {self._estimate(name, obj).basis for name, obj in kept.workloads.items()}
+        return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in found), Basis.MANIFEST)
+
+    def _depends_on(self, name: str, kept: Lean, *, is_certain: bool) -> list[str]:
+        """On what of which nobody knows it depends."""
+        unknown = [
+            self._views[other]
+            for other, obj in kept.workloads.items()
+            if self._estimate(other, obj).basis is Basis.UNKNOWN and other != name and self._views[other].quota_reserved
+        ]
+        told = [f"{view.key} holds {_held(view)} and nobody knows how long it runs" for view in unknown[:_TOLD_MAX]]
+        if len(unknown) > _TOLD_MAX:
+            told.append(f"{len(unknown) - _TOLD_MAX} more run, nobody knows how long")
+        why = self._why(name)
+        if not is_certain and why:
+            told.append(f"it waits because: {why}")
+        return told
+
+    def _why(self, name: str) -> str:
+        namespace, _, own = name.partition("/")
+        for key, obj in self._state.objects.items():
+            if key.name == own and key.namespace == namespace and key.kind.startswith("Workload."):
+                condition = find_condition(obj, "QuotaReserved")
+                return str(condition["message"]) if condition else ""
+        return ""
+
+
+def _extrapolated(run: _Run, queue: str, place: int) -> Duration | None:
+    """When a line comes to a place that is further back than it was let go on; None if it does not move."""
+    times = [at for each, name, at in run.admissions if each == queue and f"/{ARRIVAL}-" not in name]
+    half = len(times) // 2
+    if not half or times[-1] <= times[half - 1]:
+        return None
+    pace = (times[-1] - times[half - 1]) / (len(times) - half)
+    return round(times[-1] + (place + 1 - len(times)) * pace)
+
+
+def _held(view: WorkloadView) -> str:
+    amounts: dict[str, int] = {}
+    for holding in view.holdings:
+        for resource, amount in holding.usage:
+            amounts[resource] = amounts.get(resource, 0) + amount
+    return " and ".join(f"{format_amount(resource, amount)} {resource}" for resource, amount in sorted(amounts.items()))

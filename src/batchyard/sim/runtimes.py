@@ -1,0 +1,173 @@
+"""How long Workloads run: as their manifests say, or as those did that were like them, or nobody knows.
+
+Manifests say it by annotation, or by what their containers sleep for. Else those of the queue tell whose names differ
+in numbers alone, then all of its queue, then all. What bounds a run (`maximumExecutionTimeSeconds`,
+`activeDeadlineSeconds`) bounds every estimate. A run lasts from the admission to the end, so that history holds what it
+takes until pods run; what manifests say is lengthened by the median of what those took longer that have ended.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.api.times import parse_time
+from batchyard.api.views.workload import workload_view
+from batchyard.base.chance import draw
+from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.core.lifecycle.workload import is_finished
+from batchyard.runtime.durations import FOR_EVER, annotated_runtime, sleeping_time
+from batchyard.sim.state import State
+from batchyard.sim.survival import Survival
+
+#: So many must have ended before their history is one.
+ENDED_MIN: Final = 5
+_CHANCES: Final = 1 << 52
+_OWNERS: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
+_NUMBERS: Final = re.compile(r"\d+")
+#: What Kueue puts around the name of a job to name its Workload.
+_OF_JOB: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
+_Group: TypeAlias = tuple[str, ...]
+
+
+class Basis(StrEnum):
+    """From where it is known how long something runs."""
+
+    MANIFEST = "manifest"
+    HISTORY = "history"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How long a Workload runs, from its admission on."""
+
+    basis: Basis
+    told: Duration = 0
+    survival: Survival | None = None
+    bound: Duration | None = None
+
+    def draw(self, chance: float, age: Duration) -> Duration | None:
+        """A length of the whole run of one that has run so long; None: nobody knows."""
+        if self.basis is Basis.MANIFEST:
+            return max(self.told, age)
+        if self.survival is not None:
+            drawn = self.survival.draw(chance, age)
+            return drawn if self.bound is None else max(age, min(drawn, self.bound))
+        return None if self.bound is None else max(age, self.bound)
+
+
+class Runtimes:
+    """See the module."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._ended: dict[_Group, list[Duration]] = {}
+        self._ages: dict[_Group, list[Duration]] = {}
+        self._survivals: dict[_Group, Survival] = {}
+        self._longer: list[Duration] = []
+        for workload in state.of_kind(scheme.WORKLOAD):
+            self._note(workload)
+        self._lag = sorted(self._longer)[len(self._longer) // 2] if self._longer else 0
+
+    def estimate(self, workload: Obj) -> Estimate:
+        """How long a Workload runs."""
+        told = told_runtime(workload, self._state.objects)
+        if told is not None:
+            return Estimate(Basis.MANIFEST, told + self._lag)
+        bound = _bound(workload, self._state.objects)
+        for group in _groups(workload):
+            if len(self._ended.get(group, ())) >= ENDED_MIN:
+                return Estimate(Basis.HISTORY, 0, self._survival(group), bound)
+        return Estimate(Basis.UNKNOWN, 0, None, bound)
+
+    def _survival(self, group: _Group) -> Survival:
+        known = self._survivals.get(group)
+        if known is None:
+            known = self._survivals[group] = Survival(self._ended[group], self._ages.get(group, ()))
+        return known
+
+    def _note(self, workload: Obj) -> None:
+        age = age_of(workload, self._state.at)
+        if age is None:
+            return
+        found = self._ended if is_finished(workload) else self._ages
+        for group in _groups(workload):
+            found.setdefault(group, []).append(age)
+        if found is self._ended:
+            told = told_runtime(workload, self._state.objects)
+            if told is not None:
+                self._longer.append(max(0, age - told))
+
+
+def age_of(workload: Obj, now: Instant) -> Duration | None:
+    """For how long a Workload has run, or did; None if it is not admitted, or ended otherwise than well or badly."""
+    admitted = find_condition(workload, "Admitted")
+    if admitted is None or admitted["status"] != "True":
+        return None
+    finished = find_condition(workload, "Finished")
+    until = now if finished is None else parse_time(finished["lastTransitionTime"])
+    return max(0, until - parse_time(admitted["lastTransitionTime"]))
+
+
+def told_runtime(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
+    """What the manifests say of a Workload's run; None if they say nothing."""
+    told = annotated_runtime(workload)
+    owner = _owner(workload, objects)
+    if told is not None or owner is None:
+        return told
+    if owner["kind"] == "Job":
+        return _of_job(owner["spec"], annotated_runtime(owner))
+    rows = owner["spec"].get("replicatedJobs") or ()
+    found = [_of_job(row["template"]["spec"], annotated_runtime(owner)) for row in rows]
+    times = [each for each in found if each is not None]
+    return max(times) if times and len(times) == len(found) else None
+
+
+def chance(seed: int, *names: str) -> float:
+    """A number between 0 and 1, neither included."""
+    return (draw(seed, *names) + 0.5) / _CHANCES
+
+
+def _of_job(spec: Mapping[str, object], of_pod: Duration | None) -> Duration | None:
+    """How long a Job takes whose pods take so long, or as long as they sleep."""
+    template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
+    container = template["spec"]["containers"][0]
+    if of_pod is None:
+        line = (tuple(container.get(field) or ()) for field in ("command", "args"))
+        of_pod = sleeping_time(container.get("image") or "", *line)
+    if of_pod is None or of_pod >= FOR_EVER:
+        return None
+    parallelism, completions = spec.get("parallelism") or 1, spec.get("completions") or 1
+    assert isinstance(parallelism, int)
+    assert isinstance(completions, int)
+    return of_pod * max(1, -(-completions // parallelism))
+
+
+def _bound(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
+    """How long a Workload may run."""
+    owner = _owner(workload, objects)
+    limits = [workload["spec"].get("maximumExecutionTimeSeconds")]
+    limits += [] if owner is None else [owner["spec"].get("activeDeadlineSeconds")]
+    found = [limit for limit in limits if limit is not None]
+    return min(found) * SECOND if found else None
+
+
+def _owner(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
+    owner = controller_of(workload)
+    kind = None if owner is None else _OWNERS.get(owner["kind"])
+    if owner is None or kind is None:
+        return None
+    return objects.get(Key(kind, workload["metadata"].get("namespace") or "", owner["name"]))
+
+
+def _groups(workload: Obj) -> Sequence[_Group]:
+    """Those that a Workload is like, the closest first."""
+    view = workload_view(workload)
+    of_job = _OF_JOB.fullmatch(view.name)
+    stem = _NUMBERS.sub("#", of_job[1] if of_job else view.name)
+    return (view.queue, stem), (view.queue,), ()
