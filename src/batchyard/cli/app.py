@@ -11,6 +11,7 @@ from batchyard.base.instant import SECOND, Duration
 from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.commands.lint import lint
 from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Step, Sync
+from batchyard.cli.commands.eta import eta
 from batchyard.cli.commands.whatif import whatif
 from batchyard.cli.options import Form, OnLoop, Output, Step, Sync
 from batchyard.cli.submit import options as of
@@ -454,4 +455,5 @@ def submit(  # noqa: PLR0913, PLR0917 - each parameter is an option of the comma
 
 
 app.command()(decisions)
+app.command()(eta)
 app.command()(whatif)

@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Key, Obj
 from batchyard.api.quantity import format_amount
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
@@ -22,7 +23,7 @@ from batchyard.base.instant import HOUR, SECOND, Duration, Instant
 from batchyard.sim.arrivals import NAME as ARRIVAL
 from batchyard.sim.arrivals import Arrivals
 from batchyard.sim.event_log import Record
-from batchyard.sim.lean import LINE_MAX, Lean, alone, in_line, lean, queues_of, stated
+from batchyard.sim.lean import Lean, alone, lean, lines_of, queues_of, stated
 from batchyard.sim.runtimes import Basis, Estimate, Runtimes, age_of, chance
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
@@ -34,10 +35,6 @@ FORKS_MIN: Final = 3
 #: Pieces of work in all forks of an answer together: some seconds.
 STEPS_MAX: Final = 100_000
 HORIZON: Final = 14 * 24 * HOUR
-#: Of a line that is too long for forks, so many are let go by.
-_SAMPLE: Final = 400
-#: So many are kept behind those asked about: some may be admitted before them.
-_BEHIND: Final = 150
 _SLICE: Final = 200
 _TOLD_MAX: Final = 5
 QUANTILES: Final = (("p10", 0.1), ("p50", 0.5), ("p90", 0.9))
@@ -119,6 +116,8 @@ class _Run:
     #: What was admitted in which ClusterQueue, in order.
     admissions: list[tuple[str, str, Duration]] = field(default_factory=list)
     steps: int = 0
+    #: Whether it ended before all was seen.
+    was_cut: bool = False
 
 
 class Forecaster:
@@ -129,39 +128,30 @@ class Forecaster:
         self._asked = asked
         self._queues = queues_of(state)
         self._runtimes = Runtimes(state)
+        self._lines = lines_of(state, self._queues)
         self._estimates: dict[str, Estimate] = {}
-        self._views = {view.key: view for view in map(workload_view, state.of_kind("Workload.kueue.x-k8s.io"))}
 
     def told(self, names: Collection[str]) -> dict[str, Forecast]:
         """When these start."""
-        waiting = [n for n in names if n in self._views and not self._views[n].finished and not self._views[n].admitted]
-        told = {n: self._started(n) for n in names if n in self._views and self._views[n].admitted}
-        if not waiting:
-            return {name: each for name, each in told.items() if not self._views[name].finished}
-        kept = lean(self._state, self._queues, waiting, self._line_max(waiting))
-        arrivals = self._arrivals(waiting)
-        runs = self._forked(kept, waiting, arrivals)
-        told |= {name: self._forecast(name, kept, runs) for name in waiting}
-        return {name: told[name] for name in names if name in told and not self._views[name].finished}
+        views = {name: view for name in names if (view := self._view(name)) is not None and not view.finished}
+        waiting = [name for name, view in views.items() if not view.admitted]
+        told = {name: self._started(name) for name, view in views.items() if view.admitted}
+        if waiting:
+            kept = lean(self._state, self._queues, self._lines, waiting)
+            runs = self._forked(kept, waiting, self._arrivals(waiting))
+            told |= {name: self._forecast(name, kept, runs) for name in waiting}
+        return {name: told[name] for name in views}
+
+    def _view(self, name: str) -> WorkloadView | None:
+        obj = self._state.objects.get(_key(name))
+        return None if obj is None else workload_view(obj)
 
     def _started(self, name: str) -> Forecast:
         return Forecast(name, self._state.at, Basis.MANIFEST, (), 0, self._asked.seed, has_started=True)
 
-    def _line_max(self, names: Sequence[str]) -> int:
-        """How many to keep of each line: all up to those asked about, and some behind; a sample if those are many."""
-        last = max((self._place(name) for name in names), default=0) + _BEHIND
-        return last if last <= LINE_MAX else _SAMPLE
-
-    def _place(self, name: str) -> int:
-        view = self._views[name]
-        queue, order = self._queues.cluster_queues.get(view.queue, ""), in_line(view)
-        return sum(
-            each.admissible and self._queues.cluster_queues.get(each.queue, "") == queue and in_line(each) < order
-            for each in self._views.values()
-        )
-
     def _arrivals(self, names: Sequence[str]) -> Arrivals | None:
-        trees = list(dict.fromkeys(self._queues.tree_of(self._views[name].queue) for name in names))
+        queues = dict.fromkeys(self._lines.places.get(name, ("", 0))[0] for name in names)
+        trees = [self._queues.trees.get(queue) for queue in queues]
         arrivals = Arrivals(self._state, self._queues, trees)
         return arrivals if self._asked.expects_arrivals and arrivals.are_expected else None
 
@@ -182,7 +172,7 @@ class Forecaster:
         steps = [] if arrivals is None else arrivals.steps(self._runtimes, asked.horizon, seed)
         workloads = [self._drawn(name, obj, seed) for name, obj in kept.workloads.items()]
         scenario = Scenario(steps, fair_sharing=asked.fair_sharing)
-        missing = {name: None for name in names if name not in kept.beyond}
+        missing = dict.fromkeys(self._last_seen(name, kept) for name in names)
 
         def note(record: Record) -> None:
             if record["event"] == "Admitted":
@@ -194,12 +184,17 @@ class Forecaster:
         world = World(scenario, sink=note, seed=seed, state=stated(self._state, kept.objects, workloads))
         most = max(1, asked.steps_max // FORKS_MIN)
         until = self._state.at + asked.horizon
-        while (missing or kept.beyond) and run.steps < most:
+        while missing and not run.was_cut:
             done = world.kernel.run(until, steps_max=_SLICE)
             run.steps += done
             if done < _SLICE:
                 break
+            run.was_cut = run.steps >= most
         return run
+
+    def _last_seen(self, name: str, kept: Lean) -> str:
+        """Whose start ends a fork for the sake of a Workload: its own, or that of the last who is kept of its line."""
+        return name if name in kept.workloads else kept.last.get(self._lines.places.get(name, ("", 0))[0], name)
 
     def _drawn(self, name: str, obj: Obj, seed: int) -> Obj:
         age = age_of(obj, self._state.at) or 0
@@ -214,12 +209,17 @@ class Forecaster:
     # --- what came of it ---
 
     def _forecast(self, name: str, kept: Lean, runs: Sequence[_Run]) -> Forecast:
-        beyond = kept.beyond.get(name)
-        found = [run.starts.get(name) if beyond is None else _extrapolated(run, *beyond) for run in runs]
+        found = [run.starts.get(name) for run in runs]
+        queue, place = self._lines.places.get(name, ("", 0))
+        is_beyond = name not in kept.workloads
+        told_by_pace = [is_beyond or (start is None and run.was_cut) for start, run in zip(found, runs, strict=True)]
+        if any(told_by_pace):
+            paced = [_extrapolated(run, queue, place) for run in runs]
+            found = [pace if by else start for pace, by, start in zip(paced, told_by_pace, found, strict=True)]
         waits = sorted(wait for wait in found if wait is not None)
         depends_on = self._depends_on(name, kept, is_certain=len(waits) == len(runs))
-        if beyond is not None:
-            depends_on.append(f"{beyond[1]} are before it in line; told from how fast the first {_SAMPLE} of it start")
+        if any(told_by_pace):
+            depends_on.append(f"{place} are before it in line: told from the pace at which the first of them start")
         return Forecast(name, self._state.at, self._basis(kept), waits, len(runs), self._asked.seed, depends_on)
 
     def _basis(self, kept: Lean) -> Basis:
@@ -230,9 +230,9 @@ class Forecaster:
     def _depends_on(self, name: str, kept: Lean, *, is_certain: bool) -> list[str]:
         """On what of which nobody knows it depends."""
         unknown = [
-            self._views[other]
-            for other, obj in kept.workloads.items()
-            if self._estimate(other, obj).basis is Basis.UNKNOWN and other != name and self._views[other].quota_reserved
+            view
+            for view in self._lines.holding
+            if view.key in kept.workloads and self._estimate(view.key, kept.workloads[view.key]).basis is Basis.UNKNOWN
         ]
         told = [f"{view.key} holds {_held(view)} and nobody knows how long it runs" for view in unknown[:_TOLD_MAX]]
         if len(unknown) > _TOLD_MAX:
@@ -243,12 +243,13 @@ class Forecaster:
         return told
 
     def _why(self, name: str) -> str:
-        namespace, _, own = name.partition("/")
-        for key, obj in self._state.objects.items():
-            if key.name == own and key.namespace == namespace and key.kind.startswith("Workload."):
-                condition = find_condition(obj, "QuotaReserved")
-                return str(condition["message"]) if condition else ""
-        return ""
+        condition = find_condition(self._state.objects[_key(name)], "QuotaReserved")
+        return str(condition["message"]) if condition else ""
+
+
+def _key(name: str) -> Key:
+    """The key of a Workload by namespace and name."""
+    return Key(scheme.WORKLOAD, *name.split("/", 1))
 
 
 def _extrapolated(run: _Run, queue: str, place: int) -> Duration | None:

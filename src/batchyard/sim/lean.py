@@ -4,7 +4,7 @@ Jobs, pods and nodes are left out: Workloads take the time that is drawn for the
 asked about are kept, and of long lines the first in each. Admission checks are taken to be passed at once.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,15 +16,21 @@ from batchyard.base.instant import Duration, duration_text
 from batchyard.core.snapshot import Snapshot
 from batchyard.sim.state import State
 
-#: Of each line so many are kept.
+#: Of a line in which somebody is asked about so many are kept at most, and so many behind him: some may start before.
 LINE_MAX: Final = 1500
+_BEHIND: Final = 150
+#: Of one that is longer so many, from whose pace the rest is told.
+SAMPLE: Final = 400
+#: In all other lines so many together, but for a few of each.
+KEPT_MAX: Final = 1000
+_LEAST: Final = 5
 _KEPT: Final = frozenset(
     {
         *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.COHORT, scheme.LOCAL_QUEUE),
         *(scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
     }
 )
-_OF_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "labels")
+_OF_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +52,18 @@ class Lean:
     objects: Mapping[Key, Obj]
     #: The unfinished Workloads of it.
     workloads: Mapping[str, Obj]
-    #: Of those asked about who are not kept: their ClusterQueue, and how many are before them in its line.
-    beyond: Mapping[str, tuple[str, int]]
+    #: Of each line, who of those that are kept is last.
+    last: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Who waits, by ClusterQueue, in order; and who holds quota."""
+
+    waiting: Mapping[str, Sequence[WorkloadView]]
+    holding: Sequence[WorkloadView]
+    #: By Workload, its ClusterQueue, and how many are before it.
+    places: Mapping[str, tuple[str, int]]
 
 
 def queues_of(state: State) -> Queues:
@@ -66,18 +82,51 @@ def queues_of(state: State) -> Queues:
     return Queues(local, trees)
 
 
-def lean(state: State, queues: Queues, asked: Collection[str], line_max: int = LINE_MAX) -> Lean:
-    """What is left of a state for those who ask about Workloads, by namespace and name."""
-    found = {workload_view(obj).key: obj for obj in state.of_kind(scheme.WORKLOAD) if not workload_view(obj).finished}
-    trees = {queues.tree_of(workload_view(found[name]).queue) for name in asked if name in found}
-    of_trees = {name: obj for name, obj in found.items() if _tree(workload_view(obj), queues) in trees}
-    workloads, beyond = _first_in_line(of_trees, queues, asked, line_max)
+def lines_of(state: State, queues: Queues) -> Lines:
+    """Who waits and who runs."""
+    waiting: dict[str, list[WorkloadView]] = {}
+    holding: list[WorkloadView] = []
+    for view in map(workload_view, state.of_kind(scheme.WORKLOAD)):
+        if view.finished:
+            continue
+        if view.quota_reserved:
+            holding.append(view)
+        elif view.admissible:
+            waiting.setdefault(queues.cluster_queues.get(view.queue, ""), []).append(view)
+    for line in waiting.values():
+        line.sort(key=_in_line)
+    places = {view.key: (queue, place) for queue, line in waiting.items() for place, view in enumerate(line)}
+    return Lines(waiting, holding, places)
+
+
+def lean(state: State, queues: Queues, lines: Lines, asked: Collection[str]) -> Lean:
+    """What is left of a state for those who wait and are asked about, by namespace and name."""
+    own = {lines.places[name][0] for name in asked if name in lines.places}
+    trees = {queues.trees[queue] for queue in own if queue in queues.trees}
+    kept = [view for view in lines.holding if queues.trees.get(view.cluster_queue) in trees]
+    of_trees = [queue for queue in lines.waiting if queues.trees.get(queue) in trees]
+    last = {}
+    for queue in of_trees:
+        most = max(_LEAST, KEPT_MAX // len(of_trees))
+        if queue in own:
+            most = max(most, _needed(queue, lines, asked))
+        line = lines.waiting[queue][:most]
+        last[queue] = line[-1].key
+        kept += line
     objects = {key: obj for key, obj in state.objects.items() if key.kind in _KEPT}
-    for queue in state.of_kind(scheme.CLUSTER_QUEUE):
-        name = queue["metadata"]["name"]
+    for cluster_queue in state.of_kind(scheme.CLUSTER_QUEUE):
+        name = cluster_queue["metadata"]["name"]
         if queues.trees[name] in trees:
-            objects[Key(scheme.CLUSTER_QUEUE, "", name)] = _without_checks(queue)
-    return Lean(objects, workloads, beyond)
+            objects[Key(scheme.CLUSTER_QUEUE, "", name)] = _without_checks(cluster_queue)
+    found = {view.key: state.objects[Key(scheme.WORKLOAD, view.namespace, view.name)] for view in kept}
+    return Lean(objects, found, last)
+
+
+def _needed(queue: str, lines: Lines, asked: Collection[str]) -> int:
+    """How many to keep of a line: all up to those asked about, and some behind; a sample if those are many."""
+    places = [lines.places[name][1] for name in asked if lines.places.get(name, ("", 0))[0] == queue]
+    most = max(places) + _BEHIND
+    return most if most <= LINE_MAX else SAMPLE
 
 
 def alone(workload: Obj, runtime: Duration | None) -> Obj:
@@ -88,33 +137,7 @@ def alone(workload: Obj, runtime: Duration | None) -> Obj:
     return {**workload, "metadata": metadata}
 
 
-def _tree(view: WorkloadView, queues: Queues) -> str | None:
-    """Where a Workload holds quota, or would."""
-    return queues.trees.get(view.cluster_queue) if view.cluster_queue else queues.tree_of(view.queue)
-
-
-def _first_in_line(
-    workloads: Mapping[str, Obj], queues: Queues, asked: Collection[str], line_max: int
-) -> tuple[dict[str, Obj], dict[str, tuple[str, int]]]:
-    """Those that hold quota and the first of each line; of those asked about who are not among them, their places."""
-    kept: dict[str, Obj] = {}
-    lines: dict[str, list[WorkloadView]] = {}
-    for name, obj in workloads.items():
-        view = workload_view(obj)
-        if view.quota_reserved:
-            kept[name] = obj
-        elif view.admissible:
-            lines.setdefault(queues.cluster_queues.get(view.queue, ""), []).append(view)
-    beyond: dict[str, tuple[str, int]] = {}
-    for queue, line in lines.items():
-        line.sort(key=in_line)
-        kept |= {view.key: workloads[view.key] for view in line[:line_max]}
-        late = enumerate(line[line_max:], line_max)
-        beyond |= {view.key: (queue, place) for place, view in late if view.key in asked}
-    return kept, beyond
-
-
-def in_line(view: WorkloadView) -> tuple[int, int, str]:
+def _in_line(view: WorkloadView) -> tuple[int, int, str]:
     """The order of a line."""
     return -view.priority, view.queued, view.uid
 

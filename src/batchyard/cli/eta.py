@@ -1,0 +1,148 @@
+"""`batchyard eta`: when Workloads start, as the platform's own server tells it, or forks of a state made here."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.api.scheme import kind_info
+from batchyard.api.tables import format_table
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import MINUTE, SECOND, format_age
+from batchyard.cli import output
+from batchyard.cli.options import Output
+from batchyard.cli.states import REFUSALS, Where, access_to, state_from
+from batchyard.cli.tables import render_json, render_yaml
+from batchyard.client.places import path_of
+from batchyard.client.wire import HttpRequest
+from batchyard.client.writes import decoded, trouble_of
+from batchyard.live.rest_wire import HttpTransport
+from batchyard.sim.forecast import Asked, forecasts
+from batchyard.sim.state import State
+from batchyard.sim.subjects import KINDS, told_of, workload_of
+
+#: It is there, and cannot answer now.
+_BUSY: Final = (429, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of the command."""
+
+    #: KIND/NAME; '' for all that wait.
+    subject: str
+    #: '' for that of the kubeconfig, or all.
+    namespace: str
+    queue: str
+    state: str | None
+    where: Where
+    asked: Asked
+    form: Output
+
+
+def run(request: Request) -> None:
+    """Do it; exits with 1 where there is nothing to tell."""
+    if request.subject:
+        subject = _subject(request)
+        documents = [_of_server(request, subject) or _forked_one(request, subject)]
+    else:
+        documents = _forked_all(request)
+    output.write(shown(documents, request.form, is_one=bool(request.subject)))
+
+
+def shown(documents: Sequence[Mapping[str, Any]], form: Output, *, is_one: bool) -> str:
+    """Forecasts in one of the forms."""
+    if form in (Output.JSON, Output.YAML):
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+        value = documents[0] if is_one else listed
+        return render_json(value) if form is Output.JSON else render_yaml(value)
+    if not documents:
+        return "nobody waits\n"
+    header = ["SUBJECT", "LIKELY IN", "FROM", "TO", "STARTS WITHIN", "BASIS"]
+    told = format_table([header, *map(_row, documents)])
+    lines = dict.fromkeys(line for document in documents for line in document["dependsOn"])
+    return told + "".join(f"\n{line}" for line in lines) + ("\n" if lines else "")
+
+
+def _row(document: Mapping[str, Any]) -> list[str]:
+    subject, waits = document["subject"], document["waitSeconds"]
+    name = f"{subject['kind'].lower()}/{subject['name']}"
+    name = name if subject["namespace"] == "default" else f"{name} -n {subject['namespace']}"
+    if not document["forks"]:
+        return [name, "runs", "", "", "", ""]
+    told = [format_age(round(waits[each] * SECOND)) if each in waits else "?" for each in ("p50", "p10", "p90")]
+    return [name, *told, f"{document['within']:.0%} of forks", document["basis"]]
+
+
+def _subject(request: Request) -> Key:
+    """What is asked about; ends the command where that is nothing."""
+    kind, _, name = request.subject.partition("/")
+    for constant in KINDS:
+        info = kind_info(constant)
+        if kind.lower() in {info.singular, info.plural, *info.short_names, f"{info.plural}.{info.group}"} and name:
+            break
+    else:
+        output.fail(f"batchyard: {request.subject!r}: write workload/NAME, job/NAME or jobset/NAME")
+    return Key(constant, request.namespace or "default", name)
+
+
+def _forked_one(request: Request, subject: Key) -> Mapping[str, Any]:
+    state = state_from(request.state, request.where)
+    name = workload_of(state.objects, subject)
+    if name is None:
+        what = "" if subject.kind == scheme.WORKLOAD or subject not in state.objects else "Workload of "
+        output.fail(f"batchyard: there is no {what}{kind_info(subject.kind).singular} {subject}")
+    found = forecasts(state, [name], request.asked)
+    if name not in found:
+        output.fail(f"batchyard: {kind_info(subject.kind).singular} {subject} has ended")
+    return found[name].document(told_of(subject))
+
+
+def _forked_all(request: Request) -> list[Mapping[str, Any]]:
+    state = state_from(request.state, request.where)
+    names = _waiting(state, request)
+    told = forecasts(state, names, request.asked)
+    subjects = {name: Key(scheme.WORKLOAD, *name.split("/", 1)) for name in told}
+    return [told[name].document(told_of(subject)) for name, subject in subjects.items()]
+
+
+def _waiting(state: State, request: Request) -> list[str]:
+    """Who waits, in order of their coming."""
+    views = [workload_view(obj) for obj in state.of_kind(scheme.WORKLOAD)]
+    found = [
+        view
+        for view in views
+        if not view.finished
+        and not view.admitted
+        and (not request.namespace or view.namespace == request.namespace)
+        and (not request.queue or view.queue.partition("/")[2] == request.queue)
+    ]
+    return [view.key for view in sorted(found, key=lambda view: (view.created, view.key))]
+
+
+def _of_server(request: Request, subject: Key) -> Mapping[str, Any] | None:
+    """What the server tells; None where it does not forecast."""
+    if request.state is not None:
+        return None
+    try:
+        return asyncio.run(_asked(request, subject))
+    except REFUSALS as error:
+        output.fail(f"batchyard: {error}")
+
+
+async def _asked(request: Request, subject: Key) -> Mapping[str, Any] | None:
+    reading = access_to(request.where)
+    wire = HttpTransport(await reading(), reading)
+    info = kind_info(subject.kind)
+    path = path_of(info, info.storage_version, subject.namespace, subject.name, "eta")
+    try:
+        answer = await wire.ask(HttpRequest("GET", f"{path}?seed={request.asked.seed}", within=MINUTE))
+    finally:
+        await wire.close()
+    if answer.code == 200:
+        return decoded(answer.body)
+    if answer.code in _BUSY:
+        output.tell(f"batchyard: the server has no time ({trouble_of(answer)}): worked out here")
+    return None
