@@ -8,7 +8,7 @@ import yaml
 
 from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.resources import Resource
-from batchyard.apiserver.streams import Conversation
+from batchyard.apiserver.streams import Conversation, Later
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.runner import ignore_event
 from batchyard.runtime.bare_workloads import BareWorkloads
@@ -51,7 +51,7 @@ class FuzzedApi(Api):
         answer = self.server.handle(request)
         if isinstance(answer, Response):
             _encode(answer.body)
-        elif not isinstance(answer, Conversation):
+        elif not isinstance(answer, Conversation | Later):
             _encode(answer.take())
             answer.end()
         self.stored.kernel.run(until=self.stored.kernel.now())

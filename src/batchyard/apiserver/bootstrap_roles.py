@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from batchyard.api.meta import Obj
 from batchyard.apiserver.authentication import AUTHENTICATED, MASTERS, MONITORING, UNAUTHENTICATED
+from batchyard.apiserver.forecasts import ETA
 from batchyard.apiserver.rbac import GROUP
 from batchyard.apiserver.rules import Rule
 
@@ -127,6 +128,8 @@ _QUEUED: Final = (
     ("batch", "jobs", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
     ("jobset.x-k8s.io", "jobsets", True, ("batch-admin", "batch-user", "view", "admin", "edit")),
 )
+#: Of which it is told when they start: those who may read them may ask.
+_FORECAST: Final = ((_KUEUE, "workloads"), ("batch", "jobs"), ("jobset.x-k8s.io", "jobsets"))
 _SINGULAR: Final = {"topologies": "topology"}
 
 
@@ -157,6 +160,9 @@ def _kueue_roles() -> Iterator[Obj]:
         rule = Rule(_READ, (_VISIBILITY,), (f"{plural}/pendingworkloads",))
         labels = {"rbac.kueue.x-k8s.io/role": f"pending-workloads-{short}-viewer", **_aggregated(into)}
         yield _role(f"kueue-pending-workloads-{short}-viewer-role", (rule,), labels)
+    readers = ("batch-admin", "batch-user", "view", "admin", "edit")
+    forecasts = [Rule(("get",), (group,), (f"{plural}/{ETA}",)) for group, plural in _FORECAST]
+    yield _role("batchyard-eta-viewer", forecasts, _aggregated(readers))
 
 
 def _aggregated(into: Sequence[str]) -> dict[str, str]:
@@ -183,6 +189,6 @@ def _binding(role: str, groups: Sequence[str]) -> Obj:
 
 def _made(kind: str, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """An object of a name; Kubernetes's own say that they are from the first start."""
-    if not name.startswith("kueue-"):
+    if not name.startswith(("kueue-", "batchyard-")):
         labels = {"kubernetes.io/bootstrapping": "rbac-defaults", **labels}
     return {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": {"name": name, "labels": dict(labels)}}

@@ -65,5 +65,15 @@ class Forwarding:
     failure: Callable[[int, Ending], str]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Later:
+    """An answer that is worked out elsewhere, while others are answered."""
+
+    #: Calls back once with the answer, never from within.
+    then: Callable[[Callable[[Response], None]], None]
+
+
 Conversation: TypeAlias = Command | Forwarding
-Reply: TypeAlias = Response | Ongoing | Conversation
+Begun: TypeAlias = Response | Ongoing | Conversation
+"""What a client can be sent now."""
+Reply: TypeAlias = Begun | Later

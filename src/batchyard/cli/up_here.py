@@ -13,6 +13,7 @@ from batchyard.cli import output
 from batchyard.cli.up import Wanted
 from batchyard.live.place import Place
 from batchyard.live.serving import PortError, serve
+from batchyard.sim.answering import forecast_of
 from batchyard.store.mark import JournalError
 
 #: What `--cluster` means by this machine as the one node.
@@ -28,7 +29,7 @@ spec: {zones: [local], local: {}}
 def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
     """Run a platform until it is told to end; `ready` is told its address once it listens."""
     try:
-        uvloop.run(serve(place, cluster, speed, ready))
+        uvloop.run(serve(place, cluster, speed, ready, forecast_of))
     except (JournalError, PortError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:

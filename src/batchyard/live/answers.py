@@ -9,7 +9,7 @@ import msgspec
 
 from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.server import ApiServer
-from batchyard.apiserver.streams import Conversation, Ongoing, Reply
+from batchyard.apiserver.streams import Begun, Conversation, Later, Ongoing, Reply
 from batchyard.live.durability import GroupCommit
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.overload import Load
@@ -17,7 +17,7 @@ from batchyard.metrics.families import Labels
 from batchyard.metrics.requests import RequestFigures
 from batchyard.store.mark import JournalError
 
-Answered: TypeAlias = Callable[[Reply], None]
+Answered: TypeAlias = Callable[[Begun], None]
 """Takes an answer; the body of a response is bytes by then."""
 _Measured: TypeAlias = tuple[Labels, float]
 
@@ -87,6 +87,9 @@ class Answers:
     def _settle(
         self, user: str, answered: Answered, answer: Reply, measured: _Measured, failure: JournalError | None
     ) -> None:
+        if isinstance(answer, Later):
+            answer.then(lambda response: self._settle(user, answered, encoded(response), measured, failure))
+            return
         self._load.leave(user)
         self._figures.settle(*measured)
         if not isinstance(answer, Response):

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User, of_certificate
 from batchyard.apiserver.request import Refused, Request, Response
-from batchyard.apiserver.streams import Conversation, Ongoing, Reply
+from batchyard.apiserver.streams import Begun, Conversation, Ongoing
 from batchyard.live.answers import Answers, encoded
 from batchyard.live.connections import Connections
 from batchyard.live.conversations import converse, switched
@@ -197,7 +197,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._answered(encoded(whole.refused.response()))
 
-    def _answered(self, answer: Reply) -> None:
+    def _answered(self, answer: Begun) -> None:
         """Write an answer, or begin a stream."""
         if self._is_lost or self._transport.is_closing():
             if not isinstance(answer, Response):

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from batchyard.admission_chain import AdmissionChain
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
-from batchyard.api.meta import Obj, key_of, with_path
+from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
 from batchyard.apiserver.api_services import ApiServices
@@ -17,6 +17,7 @@ from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
 from batchyard.apiserver.decisions import decisions
+from batchyard.apiserver.forecasts import Question, may_see_workloads, with_forecasts
 from batchyard.apiserver.managed.in_process import InProcess
 from batchyard.apiserver.own_service import own_service
 from batchyard.apiserver.renamed_events import events_resource
@@ -40,6 +41,7 @@ from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.embedded_figures import EmbeddedFigures
 from batchyard.live.figures import Observed
 from batchyard.live.folder import JOURNAL, LEDGER
+from batchyard.live.forks import Forks
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.ledger import LiveLedger
 from batchyard.live.local_containers import BothContainers
@@ -62,17 +64,30 @@ from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
+Forecast: TypeAlias = Callable[
+    [Callable[[str], Iterable[Obj]], Instant, Key, int, Callable[[str], bool]], Mapping[str, Any]
+]
+"""Says when something starts: what lists objects, the time, what is asked about, a seed, whose names may be told."""
+
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
 
 class Embedded:
     """See the module. Made within the event loop that it is to run in."""
 
-    def __init__(self, place: Place, cluster: Obj | None, speed: float, audit: Auditor = no_audit) -> None:
+    def __init__(
+        self,
+        place: Place,
+        cluster: Obj | None,
+        speed: float,
+        audit: Auditor = no_audit,
+        forecast: Forecast | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._journal = Journal(place.folder / JOURNAL, place.sync, accept_loss=place.accept_loss)
         self._store = Store(window=2 * HISTORY, recovered=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
+        self._forks: Forks | None = None
         #: Called when nothing can be kept any more.
         self.on_failure: Callable[[], None] = _nobody
         self._commit = GroupCommit(self._store, self._journal, loop, self._failed)
@@ -101,7 +116,11 @@ class Embedded:
         self.platform = self._wired(settings, described, speed)
         containers = self._containers()
         served = with_subresources(built_in, self._client, containers, self.platform.index, self._kernel.now)
+        if forecast is not None:
+            self._forks = Forks(loop, partial(self._forecast, forecast), lambda: self._store.revision)
+            served = with_forecasts(served, self._client, self._forks)
         security = security_of(self._client, served, tokens)
+        self._rbac = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
         resources.serve_always(decisions(self._ledger, security.rbac, self._kernel.now))
@@ -111,6 +130,11 @@ class Embedded:
         self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, noted)
         self._server.tell_at(REPORT, lambda: self._told(report))
         self._begin(cluster)
+
+    def _forecast(self, forecast: Forecast, question: Question) -> Mapping[str, Any]:
+        """An answer, in a child of this process."""
+        may_see = partial(may_see_workloads, self._rbac, question.user)
+        return forecast(self._store.list, self._kernel.clock(), question.subject, question.seed, may_see)
 
     def _told(self, report: Report) -> Mapping[str, Any]:
         local = None if self._local is None else self._local.told()
@@ -135,6 +159,8 @@ class Embedded:
     async def close(self) -> None:
         """Write what is left, and let the file go."""
         self._kernel.stop()
+        if self._forks is not None:
+            self._forks.close()
         if self._local is not None:
             self._local.close()
         if self._spans is not None:

@@ -24,7 +24,7 @@ from batchyard.live.folder import KUBECONFIG, forget_state, write_private, write
 from batchyard.live.garbage import seldom_collected
 from batchyard.live.http import HEAD_WITHIN, HttpConnection
 from batchyard.live.place import LOOPBACK, Place
-from batchyard.live.platform import Embedded
+from batchyard.live.platform import Embedded, Forecast
 from batchyard.live.tls import server_context
 
 #: How long requests may take to end when the platform is told to.
@@ -42,14 +42,18 @@ class PortError(Exception):
     """The platform cannot listen where it is told to; says why and what to do."""
 
 
-async def serve(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
+async def serve(
+    place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None], forecast: Forecast | None = None
+) -> None:
     """Run the embedded platform until it is told to end; `ready` is told its address once it listens.
+
+    `forecast` says when something starts, given what lists objects; without it nobody is told.
 
     PortError if it cannot listen; JournalError if the journal cannot be used, or no longer.
     """
     audit_log = None if place.audit_log is None else AuditLog(place.audit_log)
     with _listener(place) as listener, nullcontext() if audit_log is None else closing(audit_log):
-        embedded = Embedded(place, cluster, speed, no_audit if audit_log is None else audit_log.note)
+        embedded = Embedded(place, cluster, speed, no_audit if audit_log is None else audit_log.note, forecast)
         try:
             with seldom_collected(asyncio.get_running_loop()):
                 await _serve_on(listener, place, embedded, ready)

@@ -9,7 +9,7 @@ What nobody knows the run time of runs on in every fork. Where somebody does not
 for that share of the forks, but whom it depends on.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -40,6 +40,10 @@ _TOLD_MAX: Final = 5
 QUANTILES: Final = (("p10", 0.1), ("p50", 0.5), ("p90", 0.9))
 
 
+def _everything(_namespace: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """How a forecast is made."""
@@ -50,6 +54,8 @@ class Asked:
     horizon: Duration = HORIZON
     steps_max: int = STEPS_MAX
     expects_arrivals: bool = True
+    #: Whether the names of a namespace's Workloads may be told.
+    may_see: Callable[[str], bool] = _everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +240,12 @@ class Forecaster:
             for view in self._lines.holding
             if view.key in kept.workloads and self._estimate(view.key, kept.workloads[view.key]).basis is Basis.UNKNOWN
         ]
-        told = [f"{view.key} holds {_held(view)} and nobody knows how long it runs" for view in unknown[:_TOLD_MAX]]
+        may_see = self._asked.may_see
+        names = [view.key if may_see(view.namespace) else "somebody" for view in unknown[:_TOLD_MAX]]
+        told = [
+            f"{name} holds {_held(view)} and nobody knows how long it runs"
+            for name, view in zip(names, unknown, strict=False)
+        ]
         if len(unknown) > _TOLD_MAX:
             told.append(f"{len(unknown) - _TOLD_MAX} more run, nobody knows how long")
         why = self._why(name)

@@ -21,7 +21,7 @@ from batchyard.apiserver.request import Request, Response
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.security import security_of
 from batchyard.apiserver.server import ApiServer
-from batchyard.apiserver.streams import Conversation, Ongoing, Reply
+from batchyard.apiserver.streams import Conversation, Later, Ongoing, Reply
 from batchyard.apiserver.subresources import with_subresources
 from batchyard.apiserver.tokens import Tokens
 from batchyard.apiserver.watching import WatchStream
@@ -150,7 +150,7 @@ class Api:
     def stream(self, path: str) -> Ongoing:
         """The answer that goes on at a path."""
         answer = self._answer("GET", path, None, {}, OWNER)
-        assert not isinstance(answer, Response | Conversation), answer
+        assert not isinstance(answer, Response | Conversation | Later), answer
         return answer
 
     def answer(self, method: str, path: str, body: Any = None) -> Reply:

@@ -1,0 +1,173 @@
+"""Questions that take seconds, answered by forks of this process.
+
+A child has all objects for nothing: it works out one answer, writes it as JSON to a pipe and ends at once, without any
+of what ends a process in order. It closes all files but its pipe, keeps away from threads, sockets and the journal, and
+looks for no garbage, for that would copy all pages. One works at a time; others wait in a line that has an end. Who
+takes too long is killed. An answer holds as long as nothing has changed.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn, TypeAlias
+
+import msgspec
+
+from batchyard.apiserver.forecasts import Question
+from batchyard.apiserver.request import Refused, Response
+from batchyard.apiserver.streams import Later
+from batchyard.live.overload import too_many
+
+#: Work of a child, in seconds; and how many may wait for it.
+WITHIN: Final = 30.0
+WAITING_MAX: Final = 16
+#: How much less than others a child is given of the processors.
+_NICE: Final = 10
+_READ: Final = 1 << 16
+_NO_ANSWER: Final = Refused(
+    504, "Timeout", f"no forecast was made within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
+)
+Told: TypeAlias = Callable[[Response], None]
+Work: TypeAlias = Callable[[Question], Mapping[str, Any]]
+"""Answers a question, in a child; Refused where there is no answer."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A question with all who wait for its answer."""
+
+    question: Question
+    revision: int
+    told: list[Told] = field(default_factory=list)
+    answer: bytearray = field(default_factory=bytearray)
+
+
+class Forks:
+    """See the module."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Work, revision: Callable[[], int]) -> None:
+        self._loop = loop
+        self._work = work
+        self._revision = revision
+        self._waiting: deque[_Asked] = deque()
+        self._child: tuple[int, _Asked] | None = None
+        #: The last answers, and at which revision they were given.
+        self._known: dict[Question, Response] = {}
+        self._known_at = -1
+
+    def ask(self, question: Question) -> Later:
+        """The answer to a question; Refused where too many wait."""
+        known = self._known.get(question) if self._known_at == self._revision() else None
+        if known is not None:
+            response = known
+            return Later(lambda told: _soon(self._loop, told, response))
+        asked = self._same(question)
+        if asked is None:
+            if len(self._waiting) >= WAITING_MAX:
+                raise too_many()
+            asked = _Asked(question, self._revision())
+            self._waiting.append(asked)
+            self._loop.call_soon(self._next)
+        return Later(asked.told.append)
+
+    def close(self) -> None:
+        """Let a child that works be ended."""
+        self._waiting.clear()
+        if self._child is not None:
+            _kill(self._child[0])
+
+    def _same(self, question: Question) -> _Asked | None:
+        """The same question, if it waits already."""
+        return next((asked for asked in self._waiting if asked.question == question), None)
+
+    def _next(self) -> None:
+        if self._child is not None or not self._waiting:
+            return
+        asked = self._waiting.popleft()
+        asked.revision = self._revision()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            _answer(self._work, asked.question, writing)
+        os.close(writing)
+        self._child = (pid, asked)
+        killing = self._loop.call_later(WITHIN, _kill, pid)
+        self._loop.add_reader(reading, self._read, reading, asked, killing)
+
+    def _read(self, reading: int, asked: _Asked, killing: asyncio.TimerHandle) -> None:
+        """Something came of the answer, or its end."""
+        part = os.read(reading, _READ)
+        if part:
+            asked.answer += part
+            return
+        self._loop.remove_reader(reading)
+        os.close(reading)
+        killing.cancel()
+        assert self._child is not None, "whoever answers is a child"
+        os.waitpid(self._child[0], 0)
+        self._child = None
+        response = _response(bytes(asked.answer))
+        self._keep(asked, response)
+        for told in asked.told:
+            told(response)
+        self._loop.call_soon(self._next)
+
+    def _keep(self, asked: _Asked, response: Response) -> None:
+        if response.code != 200:
+            return
+        if asked.revision != self._known_at:
+            self._known.clear()
+            self._known_at = asked.revision
+        self._known[asked.question] = response
+
+
+def _response(answer: bytes) -> Response:
+    """What a child wrote: a code of three digits, and the body; nothing where it was killed, or had a defect."""
+    if len(answer) < 3:
+        return _NO_ANSWER.response()
+    return Response(int(answer[:3]), answer[3:])
+
+
+def _answer(work: Work, question: Question, writing: int) -> NoReturn:
+    """All that a child does."""
+    code = 1
+    try:
+        gc.disable()
+        os.nice(_NICE)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        _close_all_but(writing)
+        written = _worked_out(work, question)
+        while written:
+            written = written[os.write(writing, written) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _worked_out(work: Work, question: Question) -> bytes:
+    try:
+        return b"200" + msgspec.json.encode(work(question))
+    except Refused as refused:
+        response = refused.response()
+        return b"%d" % response.code + msgspec.json.encode(response.body)
+
+
+def _close_all_but(kept: int) -> None:
+    """Close all files, so that nobody else waits for this process to let go of them."""
+    os.closerange(0, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, told: Told, response: Response) -> None:
+    loop.call_soon(told, response)

@@ -1,0 +1,46 @@
+"""A forecast for a server: of the objects as it has them, for somebody who may not see all of them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.apiserver.request import Refused
+from batchyard.base.instant import Instant
+from batchyard.sim.forecast import Asked, forecasts
+from batchyard.sim.state import State
+from batchyard.sim.subjects import told_of, workload_of
+
+#: The kinds that a forecast looks at.
+KINDS: Final = (
+    *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.COHORT, scheme.CLUSTER_QUEUE),
+    *(scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
+    *(scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET),
+)
+Listed = Callable[[str], Iterable[Obj]]
+
+
+def forecast_of(
+    listed: Listed, at: Instant, subject: Key, seed: int, may_see: Callable[[str], bool]
+) -> Mapping[str, Any]:
+    """When something starts, as a document; Refused where it has no Workload, or has ended.
+
+    `may_see` says whether names of a namespace's Workloads may be told.
+    """
+    objects = {key_of(obj): obj for kind in KINDS for obj in listed(kind)}
+    name = workload_of(objects, subject)
+    found = (
+        None
+        if name is None
+        else forecasts(State(at, _revision(objects), objects), [name], Asked(seed, may_see=may_see)).get(name)
+    )
+    if found is None:
+        told = "has no Workload" if name is None else "has ended"
+        raise Refused(
+            404, "NotFound", f'{subject.kind} "{subject.name}" {told}: it will not start', {"name": subject.name}
+        )
+    return found.document(told_of(subject))
+
+
+def _revision(objects: Mapping[Key, Obj]) -> int:
+    return max((int(obj["metadata"]["resourceVersion"]) for obj in objects.values()), default=0)
