@@ -8,7 +8,7 @@ from batchyard.api.meta import Obj, annotation
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, seconds
 from batchyard.core.checkpoints import resumed_work
-from batchyard.sim.accounts import DONE, LOST
+from batchyard.core.costs.accounts import DONE, LOST
 from batchyard.sim.books import Books
 from batchyard.sim.faulty_client import Trouble
 from batchyard.sim.scenario import make_scenario
@@ -159,5 +159,5 @@ def test_a_machine_that_is_lost_loses_only_what_was_not_saved(manifest: str) -> 
     books = Books(played.client, played.kernel)
     ended(played)
     assert [seconds(resumed_work(pod)) for pod in played.objects(scheme.POD)] == [30, 30]
-    hours = {line.use: line.machine_hours for line in books.accounts.statement(played.kernel.now()).by_team}
+    hours = {line.use: line.machine_hours for line in books.statement(played.kernel.now()).by_team}
     assert hours[DONE] / hours[LOST] == pytest.approx((30 + 31) / 5)

@@ -153,3 +153,8 @@ CHECKPOINT_EVERY: Final = "batchyard.dev/checkpoint-every"
 # On Jobs and JobSets: what their pods saved of it, by place. On such pods: kept until their work is saved.
 WORK_DONE: Final = "batchyard.dev/work-done"
 WORK_FINALIZER: Final = "batchyard.dev/work"
+
+# Of costs. On Nodes: dollars an hour. On LocalQueues: which Budget holds it, and what its stopPolicy was before.
+PRICE: Final = "cost.batchyard.dev/price"
+HELD_BY: Final = "cost.batchyard.dev/held-by"
+STOP_POLICY_BEFORE: Final = "cost.batchyard.dev/stop-policy-before"

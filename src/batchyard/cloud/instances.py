@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, label, without_finalizer
+from batchyard.api.meta import Key, Obj, annotation, label, with_metadata, with_path, without_finalizer
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.chance import triangular
 from batchyard.base.instant import Duration, Instant, parse_duration
@@ -97,7 +97,7 @@ class _Machine:
         due = since(self.instance) + self._drawn("provisioning")
         if due > now:
             return Outcome(requeue_at=_first(due, stop))
-        return Outcome([UpdateStatus(in_phase(self.instance, BOOTING, now))])
+        return Outcome([UpdateStatus(in_phase(self.instance, BOOTING, now, startedAt=format_time(now)))])
 
     def _register(self, now: Instant, stop: Instant | None) -> Outcome:
         """Its kubelet makes the Node."""
@@ -139,8 +139,10 @@ class _Machine:
         off = self._off_at()
         if off > now:
             return Outcome(requeue_at=off)
-        released = without_finalizer(self.instance, well_known.INSTANCE_FINALIZER)
-        return Outcome([*_removal(self.node), Update(released)])
+        # The last that is seen of it says until when it was paid.
+        off_since = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
+        released = with_metadata(without_finalizer(off_since, well_known.INSTANCE_FINALIZER), resourceVersion=None)
+        return Outcome([*_removal(self.node), UpdateStatus(off_since), Update(released)])
 
     def _off_at(self) -> Instant:
         """When one that was given up is off: at once, unless its system runs and must be shut down."""

@@ -8,16 +8,16 @@ image that does nothing but sleep.
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
-from batchyard.api import scheme, well_known
+from batchyard.api import well_known
 from batchyard.api.annotations import duration, whole_number
-from batchyard.api.meta import Key, Obj, annotation, controller_of
+from batchyard.api.meta import Obj, annotation
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, parse_duration
-from batchyard.core.checkpoints import checkpoint_interval
+from batchyard.core.checkpoints import checkpoint_interval, job_above, jobs_above
 from batchyard.ports.client import Reader
 
 #: How long those run of whom nothing is known.
@@ -25,7 +25,6 @@ UNTOLD: Final = MINUTE
 #: Longer than any world lasts: `sleep infinity`.
 FOR_EVER: Final = 1 << 62
 
-_OWNERS: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
 _SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 #: Words that make it uncertain what runs, and how often.
 _FLOW_WORDS: Final = frozenset({"for", "while", "until", "if", "case", "select", "function", "trap", "{", "}", "("})
@@ -48,7 +47,7 @@ class Plan(NamedTuple):
 
 def plan_of(pod: Obj, reader: Reader) -> Plan:
     """How long a pod runs, with which exit code it ends, and how often it saves its work."""
-    told = [pod, *jobs_above(pod, reader)]
+    told = [pod, *jobs_above(pod, reader.get)]
     runtime = next((time for obj in told if (time := annotated_runtime(obj)) is not None), None)
     if runtime is None:
         container = pod["spec"]["containers"][0]
@@ -57,29 +56,9 @@ def plan_of(pod: Obj, reader: Reader) -> Plan:
         )
     if runtime is None:
         # What its Job said is not known any more: the pod goes on until it is deleted too.
-        runtime = FOR_EVER if _job_above(told[-1]) else UNTOLD
+        runtime = FOR_EVER if job_above(told[-1]) else UNTOLD
     exit_code = next(chain.from_iterable(map(_exit_codes, told)), 0)
     return Plan(runtime, exit_code, checkpoint_interval(told))
-
-
-def jobs_above(pod: Obj, reader: Reader) -> Iterable[Obj]:
-    """The Job of a pod, and the JobSet of that Job."""
-    key = _job_above(pod)
-    while key is not None:
-        obj = reader.get(key)
-        if obj is None:
-            return
-        yield obj
-        key = _job_above(obj)
-
-
-def _job_above(obj: Obj) -> Key | None:
-    """The Job or JobSet that controls an object, be it there or gone."""
-    owner = controller_of(obj)
-    kind = None if owner is None else _OWNERS.get(owner["kind"])
-    if owner is None or kind is None:
-        return None
-    return Key(kind, obj["metadata"].get("namespace") or "", owner["name"])
 
 
 def annotated_runtime(obj: Obj) -> Duration | None:

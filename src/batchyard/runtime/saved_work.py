@@ -14,6 +14,7 @@ from batchyard.core.checkpoints import (
     Resumption,
     checkpoint_interval,
     is_interchangeable,
+    jobs_above,
     kept_work,
     most_saved,
     place_of,
@@ -26,12 +27,11 @@ from batchyard.core.checkpoints import (
 )
 from batchyard.core.lifecycle.pod import FAILED, SUCCEEDED, is_terminal, is_terminating, phase
 from batchyard.ports.client import Reader, Update, Write
-from batchyard.runtime.durations import jobs_above
 
 
 def held_until_saved(pod: Obj, reader: Reader) -> Obj:
     """A new pod, which stays until its work is saved if it saves any; itself if it does not."""
-    above = list(jobs_above(pod, reader))
+    above = list(jobs_above(pod, reader.get))
     if not above or checkpoint_interval([pod, *above]) is None:
         return pod
     return with_finalizer(pod, well_known.WORK_FINALIZER)
@@ -114,7 +114,7 @@ def _taken(pod: Obj, reader: Reader) -> dict[str, None]:
 
 def _keeper(pod: Obj, reader: Reader) -> Obj | None:
     """The Job or JobSet that keeps the work of a pod; None where no Job made it, or that is gone."""
-    above = list(jobs_above(pod, reader))
+    above = list(jobs_above(pod, reader.get))
     owner = controller_of(pod)
     if owner is None or not above or above[0]["metadata"]["uid"] != owner["uid"]:
         return None

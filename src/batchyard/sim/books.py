@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from batchyard.api import scheme
+from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
+from batchyard.controllers.costs.ledger import Ledger
+from batchyard.core.costs.statement import Statement, statement_of
 from batchyard.ports.client import WatchEvent
 from batchyard.ports.kernel import Kernel
-from batchyard.sim.accounts import Accounts
 from batchyard.sim.recovery import Recoveries
 
 #: The kinds that books are kept of, each after those on which it rests.
@@ -19,7 +21,7 @@ class Books:
 
     def __init__(self, client: LocalClient, kernel: Kernel) -> None:
         self._kernel = kernel
-        self.accounts = Accounts(client)
+        self.ledger = Ledger(client)
         self.recoveries = Recoveries()
         client.subscribe(self._keep)
 
@@ -28,7 +30,11 @@ class Books:
         for kind in _RECALLED:
             self._keep([event for event in shown if event.key.kind == kind])
 
+    def statement(self, now: Instant) -> Statement:
+        """What it came to until now. Pods that still run count as running."""
+        return statement_of(self.ledger.accounts(now))
+
     def _keep(self, batch: Sequence[WatchEvent]) -> None:
         now = self._kernel.now()
-        self.accounts.observe(batch, now)
+        self.ledger.observe(batch, now)
         self.recoveries.observe(batch, now)

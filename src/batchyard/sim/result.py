@@ -16,10 +16,10 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Duration, Instant, seconds
 from batchyard.controllers.admission.preemption_loops import PreemptionLoop
+from batchyard.core.costs.statement import Statement
 from batchyard.core.lifecycle.workload import Status
 from batchyard.core.lifecycle.workload import status as status_of
 from batchyard.ports.client import Delete, Write
-from batchyard.sim.accounts import Statement
 from batchyard.sim.events import Event
 from batchyard.sim.faults import ScheduledFault
 from batchyard.sim.recovery import Loss

@@ -168,7 +168,7 @@ class Simulation:
             objects={**{kind: world.objects(kind) for kind in KINDS_SHOWN}, scheme.POD: _pods_shown(world)},
             now=now,
             waits=world.waits,
-            costs=None if books is None else books.accounts.statement(now),
+            costs=None if books is None else books.statement(now),
             losses=() if books is None else tuple(books.recoveries.losses),
         )
 
@@ -185,7 +185,7 @@ class Simulation:
         if self._ending in (Ending.HORIZON, Ending.LOOP):
             return self.world.kernel.now()
         last = max((self._start + step.at for step in self.scenario.steps), default=self._start)
-        charged = self._start if self._books is None else self._books.accounts.last
+        charged = self._start if self._books is None else self._books.ledger.last
         changed = map(_last_change, (*workloads, *self.world.objects(scheme.JOB)))
         return max((last, self.world.log.last, charged, *changed))
 

@@ -9,11 +9,13 @@ import make
 from batchyard import simulate
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import format_time
-from batchyard.base.instant import HOUR, MINUTE
+from batchyard.base.instant import HOUR, MINUTE, SECOND
 from batchyard.client.local import LocalClient
+from batchyard.controllers.costs.ledger import Ledger
+from batchyard.core.costs.accounts import BOOT, DONE, IDLE, LOST, RUNS
+from batchyard.core.costs.statement import Statement, statement_of
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
-from batchyard.sim.accounts import BOOT, DONE, IDLE, LOST, RUNS, Accounts, Statement
 from batchyard.store.memory import Store
 
 CLOUD = "cloud.batchyard.dev/v1alpha1"
@@ -40,11 +42,14 @@ class Books:
         for obj in (cloud("Cluster", "c", zones=["z"], prices=prices), pool):
             client.submit([Create(obj)], ignore)
         kernel.run()
-        self.accounts = Accounts(client)
+        self.ledger = Ledger(client)
+
+    def statement(self, now: int) -> Statement:
+        return statement_of(self.ledger.accounts(now))
 
     def tell(self, obj: Mapping[str, Any], at: int, *, gone: bool = False) -> None:
         kind = EventType.DELETED if gone else EventType.MODIFIED
-        self.accounts.observe([WatchEvent(kind, key_of(obj), obj, None, 1)], make.NOW + at)
+        self.ledger.observe([WatchEvent(kind, key_of(obj), obj, None, 1)], make.NOW + at)
 
     def machine(self, phase: str, at: int, name: str = "n", *, gone: bool = False) -> None:
         obj = cloud("Instance", name, pool="p", zone="z", machineType="g2-standard-24")
@@ -53,7 +58,7 @@ class Books:
     def ready(self, at: int, name: str = "n") -> None:
         status = {
             "allocatable": {"cpu": "24", "memory": "90Gi", "nvidia.com/gpu": "2"},
-            "conditions": [make.condition("Ready")],
+            "conditions": [make.condition("Ready", since=at // SECOND)],
         }
         self.tell({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}, at)
 
@@ -83,7 +88,7 @@ def test_an_hour_is_booting_done_and_idle() -> None:
     books.pod("a", "Running", 31 * MINUTE)
     books.pod("a", "Succeeded", HOUR)
     books.machine("Running", HOUR, gone=True)
-    statement = books.accounts.statement(make.NOW + 2 * HOUR)
+    statement = books.statement(make.NOW + 2 * HOUR)
     assert costs(statement) == {("", BOOT): 0.5, ("", IDLE): 1.0, ("team", DONE): 0.5}
     assert statement.cost == PRICE
     hours = {line.use: (line.machine_hours, line.accelerator_hours) for line in statement.by_pool}
@@ -98,7 +103,7 @@ def test_work_that_does_not_succeed_is_lost() -> None:
     books.pod("crashed", "Running", 0, team="blue")
     books.pod("failed", "Failed", 30 * MINUTE, team="red")
     books.machine("Crashed", HOUR)
-    statement = books.accounts.statement(make.NOW + 2 * HOUR)
+    statement = books.statement(make.NOW + 2 * HOUR)
     assert costs(statement) == {("red", LOST): 0.5, ("blue", LOST): 1.0, ("", IDLE): 0.5}
 
 
@@ -114,7 +119,7 @@ def test_of_work_that_is_saved_only_the_rest_is_lost(crashes: bool) -> None:
     else:
         books.pod("a", "Failed", HOUR, gpus=2, every="20m")
         books.machine("Running", HOUR, gone=True)
-    statement = books.accounts.statement(make.NOW + 2 * HOUR)
+    statement = books.statement(make.NOW + 2 * HOUR)
     hours = {line.use: (line.machine_hours, line.accelerator_hours, line.cost) for line in statement.by_pool}
     assert hours == {DONE: pytest.approx((2 / 3, 4 / 3, 1.33)), LOST: pytest.approx((1 / 3, 2 / 3, 0.67))}
 
@@ -126,7 +131,7 @@ def test_work_is_saved_in_each_run_of_a_pod() -> None:
     for since in (0, 25 * MINUTE):
         books.pod("a", "Running", since, since=since, gpus=2, every="20m")
     books.pod("a", "Failed", HOUR, gpus=2, every="20m")
-    assert costs(books.accounts.statement(make.NOW + HOUR)) == {("team", DONE): 1.33, ("team", LOST): 0.67}
+    assert costs(books.statement(make.NOW + HOUR)) == {("team", DONE): 1.33, ("team", LOST): 0.67}
 
 
 def test_what_still_runs_is_neither_done_nor_lost() -> None:
@@ -134,8 +139,8 @@ def test_what_still_runs_is_neither_done_nor_lost() -> None:
     books.machine("Booting", 0)
     books.ready(0)
     books.pod("a", "Running", 0, gpus=2)
-    assert costs(books.accounts.statement(make.NOW + HOUR)) == {("team", RUNS): PRICE}
-    assert costs(books.accounts.statement(make.NOW + 2 * HOUR)) == {("team", RUNS): 2 * PRICE}
+    assert costs(books.statement(make.NOW + HOUR)) == {("team", RUNS): PRICE}
+    assert costs(books.statement(make.NOW + 2 * HOUR)) == {("team", RUNS): 2 * PRICE}
 
 
 @pytest.mark.parametrize("price", [0.01, 0.07, 1.0, 2.11])
@@ -147,7 +152,7 @@ def test_the_lines_add_up_to_the_cent(price: float) -> None:
     for number, team in enumerate(["red", "blue"]):
         books.pod("a", "Running", (11 + number) * MINUTE, team=team)
         books.pod("a", "Succeeded", (23 + 7 * number) * MINUTE, team=team)
-    statement = books.accounts.statement(make.NOW + 3 * HOUR + 17 * MINUTE)
+    statement = books.statement(make.NOW + 3 * HOUR + 17 * MINUTE)
     expected = round(price * 100 * (3 * 197 - 3) / 60) / 100
     assert statement.cost == pytest.approx(expected, abs=0.0051)
     for lines in (statement.by_pool, statement.by_team):

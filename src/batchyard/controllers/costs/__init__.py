@@ -1,0 +1,1 @@
+"""The ledger of what machines cost, the records it leaves, and budgets."""

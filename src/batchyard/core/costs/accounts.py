@@ -1,0 +1,78 @@
+"""Accounts: machine time, accelerator time and money, in whole numbers; and how whole sums are made of parts.
+
+A machine is counted in parts, so that whatever pods take of it adds up to the machine, and its costs to what it costs.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+#: A share of a machine is counted in so many parts.
+WHOLE: Final = 1 << 30
+
+BOOT, IDLE, DONE, LOST, RUNS = "booting", "idle", "done", "lost", "running"
+#: The uses: its node is not ready; nobody took it; pods that succeeded, or kept what they did; all else; not ended yet.
+USES: Final = (BOOT, IDLE, DONE, LOST, RUNS)
+
+_Row = TypeVar("_Row", bound=Hashable)
+
+
+class Place(NamedTuple):
+    """What an account is about. Of what nobody took all is empty but the pool, the way of provisioning and the use."""
+
+    pool: str
+    provisioning: str
+    #: The namespace of the pods.
+    team: str
+    use: str
+    #: The flavor of the accelerators, else of cpu, that the Workload was admitted to.
+    flavor: str = ""
+    cluster_queue: str = ""
+    local_queue: str = ""
+    #: The name of the Workload; '' for pods without, and for those that are counted together.
+    workload: str = ""
+
+
+@dataclass(slots=True)
+class Account:
+    """What was spent for one use."""
+
+    #: Microseconds times parts of a machine.
+    time: int = 0
+    #: Microseconds times parts of an accelerator.
+    accelerators: int = 0
+    #: Millionths of a dollar per hour, times microseconds, times parts of a machine.
+    cost: int = 0
+
+    def add(self, other: "Account") -> None:
+        """Add what another account holds."""
+        self.time += other.time
+        self.accelerators += other.accelerators
+        self.cost += other.cost
+
+    def take(self, other: "Account") -> None:
+        """Take away what another account holds."""
+        self.time -= other.time
+        self.accelerators -= other.accelerators
+        self.cost -= other.cost
+
+    def split(self, time: int) -> tuple["Account", "Account"]:
+        """So much of the machine time with what it cost, and the rest."""
+        accelerators = self.accelerators * time // self.time if time else 0
+        cost = self.cost * time // self.time if time else 0
+        return Account(time, accelerators, cost), Account(
+            self.time - time, self.accelerators - accelerators, self.cost - cost
+        )
+
+
+def rounded(amounts: Mapping[_Row, int], unit: int) -> dict[_Row, int]:
+    """Amounts in whole units that add up to the rounded sum: the largest remainders are rounded up.
+
+    Of equal remainders the first in order is.
+    """
+    whole = {row: amount // unit for row, amount in amounts.items()}
+    missing = (sum(amounts.values()) + unit // 2) // unit - sum(whole.values())
+    by_remainder = sorted(amounts, key=lambda row: (-(amounts[row] % unit), row))
+    for row in by_remainder[: max(0, missing)]:
+        whole[row] += 1
+    return whole
