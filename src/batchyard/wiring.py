@@ -19,6 +19,8 @@ from batchyard.controllers.autoscaler.controller import Autoscaler
 from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.controllers.cluster_roles import ClusterRoleAggregation
+from batchyard.controllers.costs.controller import Costs
+from batchyard.controllers.costs.resuming import History, nothing_remembered
 from batchyard.controllers.custom_resources import CustomResourceDefinitions
 from batchyard.controllers.disruption_budgets import DisruptionBudgets
 from batchyard.controllers.event_expiry import EventExpiry
@@ -70,6 +72,8 @@ class Ports:
     defects: Defects = stop_at_defect
     #: Is told of every scheduling cycle.
     cycles: CycleWatch = field(default_factory=Unwatched)
+    #: What the store remembers of its changes.
+    history: History = nothing_remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,10 @@ class Settings:
     with_api: bool = False
     #: What that API's certificate is signed by, as PEM, for containers to find; empty where it has none.
     root_certificate: str = ""
+    #: Whether what machines cost is recorded.
+    with_costs: bool = False
+    #: Whether time passes though nothing happens.
+    is_endless: bool = False
     #: Which controllers run, by group.
     controllers: Sequence[str] = groups.GROUPS
 
@@ -100,6 +108,8 @@ class Platform:
 
     runner: Runner
     index: AdmissionIndex
+    #: The ledger's keeper, where costs are recorded here.
+    costs: Costs | None = None
 
 
 def build_platform(ports: Ports, settings: Settings) -> Platform:
@@ -108,8 +118,9 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
     index = AdmissionIndex(view_by_creation if by_creation else workload_view)
     grouped = _grouped(index, ports, settings)
     controllers = [each for group, some in grouped if group in settings.controllers for each in some]
+    costs = next((each for each in controllers if isinstance(each, Costs)), None)
     runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
-    return Platform(runner, index)
+    return Platform(runner, index, costs)
 
 
 def _grouped(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[tuple[str, Sequence[Controller]]]:
@@ -128,8 +139,14 @@ def _grouped(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequenc
         (groups.RUNTIME, ports.runtime),
         (groups.CLOUD, ports.cloud),
         (groups.API, (EventExpiry(),) if settings.with_api else ()),
+        (groups.COSTS, _costs(ports, settings) if settings.with_costs else ()),
         (groups.ADMISSION, (InUse(index), QueueStatus(index, fair_sharing=settings.policy.fair_sharing))),
     )
+
+
+def _costs(ports: Ports, settings: Settings) -> Sequence[Controller]:
+    """What is kept of costs."""
+    return (Costs(ports.history, is_endless=settings.is_endless),)
 
 
 def _api(settings: Settings) -> Sequence[Controller]:

@@ -52,6 +52,8 @@ REPLICATION_CONTROLLER: Final = "ReplicationController"
 INGRESS: Final = "Ingress.networking.k8s.io"
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
+COST_RECORD: Final = "CostRecord.cost.batchyard.dev"
+BUDGET: Final = "Budget.cost.batchyard.dev"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
 
 
@@ -136,10 +138,10 @@ def _kueue(
     )
 
 
-def _cloud(constant: str, *, has_status: bool = False) -> ServedKind:
+def _own(constant: str, *, namespaced: bool = False, has_status: bool = False) -> ServedKind:
     kind, _, group = constant.partition(".")
-    singular = kind.lower()
-    return ServedKind(constant, kind, group, ("v1alpha1",), "v1alpha1", f"{singular}s", singular, has_status=has_status)
+    names = f"{kind.lower()}s", kind.lower(), ()
+    return ServedKind(constant, kind, group, ("v1alpha1",), "v1alpha1", *names, namespaced, has_status)
 
 
 #: The kinds that `kubectl get all` is about.
@@ -154,8 +156,8 @@ _OF_ALL: Final = (
 #: All kinds, in the order in which manifests that depend on each other are best applied.
 KINDS: Final[tuple[ServedKind, ...]] = (
     ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
-    _cloud(CLUSTER),
-    _cloud(NODE_POOL, has_status=True),
+    _own(CLUSTER),
+    _own(NODE_POOL, has_status=True),
     _built_in(NAMESPACE, "namespaces", "ns", namespaced=False, has_status=True),
     _built_in(PRIORITY_CLASS, "priorityclasses", "pc", namespaced=False),
     _built_in(CONFIG_MAP, "configmaps", "cm"),
@@ -176,8 +178,8 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _idle(NETWORK_POLICY, "networkpolicies", "netpol", has_status=False),
     _built_in(NODE, "nodes", "no", namespaced=False, has_status=True),
     _built_in(LEASE, "leases"),
-    _cloud(INSTANCE, has_status=True),
-    _cloud(RESIZE_REQUEST, has_status=True),
+    _own(INSTANCE, has_status=True),
+    _own(RESIZE_REQUEST, has_status=True),
     _kueue(TOPOLOGY, "topo"),
     _kueue(RESOURCE_FLAVOR, "flavor", "flavors", "rf"),
     _kueue(WORKLOAD_PRIORITY_CLASS, "wpc"),
@@ -203,6 +205,8 @@ KINDS: Final[tuple[ServedKind, ...]] = (
         deprecated_versions=("v1beta1",),
         deprecation="autoscaling.k8s.io/v1beta1 API is deprecated",
     ),
+    _own(BUDGET, namespaced=True, has_status=True),
+    _own(COST_RECORD, namespaced=True),
     _built_in(JOB, "jobs", has_status=True),
     ServedKind(
         JOB_SET,

@@ -130,6 +130,8 @@ _QUEUED: Final = (
 )
 #: Of which it is told when they start: those who may read them may ask.
 _FORECAST: Final = ((_KUEUE, "workloads"), ("batch", "jobs"), ("jobset.x-k8s.io", "jobsets"))
+#: Who reads what the work in his namespaces cost; its budgets are not for him to set.
+_COSTS: Final = ("cost.batchyard.dev", ("budgets", "costrecords"))
 _SINGULAR: Final = {"topologies": "topology"}
 
 
@@ -142,6 +144,10 @@ def bootstrap_roles() -> Iterator[Obj]:
     for name, groups in _BOUND.items():
         yield _binding(name, groups)
     yield from _kueue_roles()
+    group, plurals = _COSTS
+    readers = _aggregated(("batch-admin", "batch-user", "view", "admin", "edit"))
+    yield _role("batchyard-cost-viewer-role", (Rule(_READ, (group,), plurals),), readers)
+    yield _role("batchyard-budget-editor-role", (Rule(_EDIT, (group,), ("budgets",)),), _aggregated(("batch-admin",)))
 
 
 def _kueue_roles() -> Iterator[Obj]:

@@ -62,7 +62,7 @@ def _wanted(options: Options) -> Wanted:
     policy = Policy(fair_sharing=options.fair_sharing)
     return Wanted(
         Source(options.kubeconfig, options.context),
-        Settings(policy, with_nodes=True, controllers=options.controllers),
+        Settings(policy, with_nodes=True, controllers=options.controllers, with_costs=True, is_endless=True),
         None if options.lease is None else _terms(options.lease),
         Limits(options.qps, options.burst),
         options.installs,

@@ -19,11 +19,12 @@ DISRUPTION: Final = "disruption"
 API: Final = "api"
 RUNTIME: Final = "runtime"
 CLOUD: Final = "cloud"
+COSTS: Final = "costs"
 
 #: All of them; docs/operator.md says what each does.
 GROUPS: Final = (
     *(ADMISSION, PROVISIONING, JOBSET, HOTSWAP, JOBS, PLACEMENT, NODES, AUTOSCALER),
-    *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD),
+    *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD, COSTS),
 )
 #: What a Kubernetes cluster does not do by itself.
 ON_KUBERNETES: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
@@ -60,6 +61,10 @@ _SEEN: Final[Mapping[str, Sequence[str]]] = {
         *(scheme.CLUSTER, scheme.NODE_POOL, scheme.INSTANCE, scheme.RESIZE_REQUEST, scheme.NODE),
         *(scheme.POD, scheme.POD_DISRUPTION_BUDGET, scheme.NAMESPACE, scheme.CONFIG_MAP),
         *_CAPACITY,
+    ),
+    COSTS: (
+        *(scheme.NAMESPACE, scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.JOB_SET, scheme.JOB, scheme.POD, scheme.NODE),
+        *(scheme.CLUSTER, scheme.NODE_POOL, scheme.INSTANCE, scheme.COST_RECORD, scheme.BUDGET),
     ),
     NAMESPACES: tuple(info.constant for info in scheme.KINDS if info.namespaced or info.constant == scheme.NAMESPACE),
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -61,7 +62,7 @@ from batchyard.runtime.node_agent import NodeAgents
 from batchyard.runtime.pace import pace_of
 from batchyard.store.journal import Journal
 from batchyard.store.mark import JournalError
-from batchyard.store.memory import Store
+from batchyard.store.memory import Store, remembered
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
 Forecast: TypeAlias = Callable[
@@ -100,6 +101,7 @@ class Embedded:
         local = local_of(described)
         root = _root_certificate(place, is_mounted=local is not None)
         settings = Settings(with_nodes=nodes, with_api=True, root_certificate=root, controllers=place.controllers)
+        settings = replace(settings, with_costs=nodes, is_endless=True)
         built_in = [events_resource(), *built_in_resources(), definition_resource()]
         claimed = InProcess(built_in, self._kernel.now).claimed
         chain = AdmissionChain(with_nodes=nodes, with_api=True)
@@ -187,6 +189,7 @@ class Embedded:
             Pace(self._kernel.clock, speed),
             self._figures.defect,
             self._figures.figures.cycles,
+            remembered(self._store),
         )
         return build_platform(ports, settings)
 

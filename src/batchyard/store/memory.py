@@ -8,17 +8,29 @@ of an earlier one (journal.py).
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from batchyard.api.errors import Conflict, NotFound
 from batchyard.api.meta import Key, Obj
 from batchyard.base.check import InvariantError, invariant
 from batchyard.ports.client import EventType, WatchEvent
 from batchyard.store.listing import Listing
-from batchyard.store.log import WINDOW, Listener, Recovered, RevisionLog
+from batchyard.store.log import WINDOW, Expired, Listener, Recovered, RevisionLog
 from batchyard.store.watch import Watch
 
 _ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
+
+
+def remembered(store: "Store") -> Callable[[int], Sequence[WatchEvent] | None]:
+    """All changes of a store after a revision; None where it remembers them no more."""
+
+    def changes(revision: int) -> Sequence[WatchEvent] | None:
+        try:
+            return store.changes_since(revision)
+        except Expired:
+            return None
+
+    return changes
 
 
 class Store:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.tables import apps, cells, cloud, events, jobs, nodes, pods, rbac, services, volumes
+from batchyard.api.tables import apps, cells, cloud, costs, events, jobs, nodes, pods, rbac, services, volumes
 from batchyard.api.tables.cells import NONE, UNKNOWN, Cell, Column, at, chosen, value
 
 _NAME: Final = (Column("Name"), cells.name)
@@ -182,6 +182,23 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("State"), at("status", "state")),
         _AGE_OF_CUSTOM,
         (Column("Error", priority=1), chosen("status", "error", "code")),
+    ),
+    scheme.BUDGET: (
+        _NAME,
+        (Column("Period"), at("spec", "period", default="Month")),
+        (Column("Amount"), costs.amount),
+        (Column("Spent"), at("status", "spent")),
+        (Column("Remaining"), at("status", "remaining")),
+        (Column("Forecast"), at("status", "forecast")),
+        (Column("State"), costs.state),
+        _AGE_OF_CUSTOM,
+    ),
+    scheme.COST_RECORD: (
+        _NAME,
+        (Column("From"), at("spec", "from")),
+        (Column("Through"), at("spec", "through")),
+        (Column("Node-Hours"), costs.node_hours),
+        (Column("Dollars"), costs.dollars),
     ),
     scheme.POD_TEMPLATE: (
         _NAME,

@@ -14,6 +14,7 @@ from batchyard.api.meta import Obj, group_kind
 from batchyard.api.validation import (
     admission_check,
     apps,
+    budget,
     cluster,
     cluster_queue,
     cohort,
@@ -69,6 +70,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     scheme.STATEFUL_SET: apps.selecting_faults,
     scheme.DAEMON_SET: apps.selecting_faults,
     scheme.CRON_JOB: apps.cron_job_faults,
+    scheme.BUDGET: budget.budget_faults,
     scheme.JOB: job.job_faults,
     scheme.JOB_SET: jobset.jobset_faults,
     scheme.POD: pods.pod_faults,

@@ -31,6 +31,7 @@ from batchyard.core.costs.lives import (
     paid_until,
     ready_since,
 )
+from batchyard.core.costs.records import folded
 from batchyard.core.machines.prices import Rate, instance_rate, node_rate
 from batchyard.ports.client import EventType, Reader, WatchEvent
 
@@ -139,11 +140,10 @@ class Ledger:
         """What the open period came to until now. Pods that still run count as running."""
         for machine in self._machines.values():
             self._settle(machine, now)
-        spent = {place: Account(a.time, a.accelerators, a.cost) for place, a in self.spent.items()}
         for pod in self._pods.values():
             pod.charge(now)
-            spent.setdefault(pod.place(RUNS), Account()).add(pod.spent)
-        return spent
+        spent = {place: Account(a.time, a.accelerators, a.cost) for place, a in self.spent.items()}
+        return {**spent, **self.running()}
 
     def close(self, at: Instant) -> tuple[dict[Place, Account], dict[tuple[Instant, Place], Account]]:
         """End the open period and begin the next: what it came to, and what it settled of those before."""
@@ -152,6 +152,21 @@ class Ledger:
         for pod in self._pods.values():
             pod.spent = Account()
         return accounts, settled
+
+    def resume(self, spent: dict[Place, Account], settled: dict[tuple[Instant, Place], Account]) -> None:
+        """Go on with these accounts in place of what was worked out for the open period so far."""
+        self.spent, self.settled = spent, settled
+
+    def fold(self) -> None:
+        """Name no more Workloads than records do."""
+        self.spent = folded(self.spent)
+
+    def running(self) -> dict[Place, Account]:
+        """What those pods took in the open period, as far as they were charged, that are still there."""
+        running: dict[Place, Account] = {}
+        for pod in self._pods.values():
+            running.setdefault(pod.place(RUNS), Account()).add(pod.spent)
+        return running
 
     @property
     def is_busy(self) -> bool:

@@ -1,0 +1,166 @@
+"""Keeps the ledger, and leaves CostRecords of it: of the hour that is not over every minute, of others once.
+
+The platform's own record `open` has all that is needed to go on; it is written after the others. So whoever starts
+anew in between writes these again, and to the same.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
+from batchyard.controllers.costs.ledger import Ledger
+from batchyard.controllers.costs.resuming import KINDS, History, resumed
+from batchyard.controllers.costs.retention import shortened
+from batchyard.core.costs.accounts import Account, Place
+from batchyard.core.costs.records import (
+    OPEN,
+    PLATFORM,
+    Amount,
+    amounts_of,
+    checkpoint,
+    folded,
+    hour_name,
+    record,
+    specs_of,
+)
+from batchyard.ports.client import Create, Reader, Update, WatchEvent, Write
+from batchyard.ports.controller import Outcome
+
+BATCH: Final = Key("Batch", "", "costs")
+#: How often the hour that is not over is told.
+EVERY: Final = MINUTE
+_AGAIN: Final = 5 * SECOND
+_TIMES: Final = ("through", "revision")
+
+
+class Costs:
+    """See the module. `is_endless`: time passes though nothing happens, so that hours end by themselves."""
+
+    name = "costs"
+    rank = 0
+    kinds = (*KINDS, scheme.COST_RECORD)
+
+    def __init__(self, history: History, *, is_endless: bool) -> None:
+        self._history = history
+        self._is_endless = is_endless
+        self.ledger: Ledger | None = None
+        #: The last change that the ledger knows.
+        self._revision = 0
+        #: Records of hours that are over, yet to be written.
+        self._over: dict[Key, Obj] = {}
+        self._due: Instant = 0
+        self._is_awake = False
+        #: Whether records may be due to be put together.
+        self._is_untidy = True
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Show the ledger what changed; the batch, if nobody is to look at it yet."""
+        if event.key.kind != scheme.COST_RECORD and self.ledger is not None and event.revision > self._revision:
+            self._revision = event.revision
+            self._end_hours(now)
+            self.ledger.observe((event,), now)
+        elif event.key.kind == scheme.COST_RECORD and event.key not in self._over:
+            return ()
+        if self._is_awake and not self._over:
+            return ()
+        self._is_awake = True
+        return (BATCH,)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
+        """Write what is due."""
+        self._is_awake = False
+        ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
+        self._end_hours(now)
+        for name, obj in list(self._over.items()):
+            found = reader.get(name)
+            if (found is not None and found["spec"] == obj["spec"]) or not _has_room(reader, name.namespace):
+                del self._over[name]
+        if self._over:
+            writes = [_write(reader, name, obj) for name, obj in self._over.items()]
+            return Outcome(writes, independent=True, requeue_at=now + _AGAIN)
+        if now < self._due:
+            return self._wake_at(self._due)
+        self._due = now + EVERY
+        together = shortened(reader, now) if self._is_untidy else []
+        self._is_untidy = bool(together)
+        writes = [*self._open_hour(ledger, reader, now), *together]
+        return Outcome(writes, independent=True, requeue_at=self._wake_at(self._due).requeue_at)
+
+    def _wake_at(self, due: Instant) -> Outcome:
+        ledger = self.ledger
+        if ledger is None or not (ledger.is_busy or (self._is_endless and ledger.machines)):
+            return Outcome()
+        self._is_awake = True
+        return Outcome(requeue_at=min(due, ledger.begun + HOUR))
+
+    def _resume(self, reader: Reader, now: Instant) -> Ledger:
+        self.ledger, missed, revision = resumed(reader, self._history, now)
+        for change, then in missed:
+            self._end_hours(then)
+            self.ledger.observe((change,), then)
+        self._revision = max(self._revision, revision)
+        return self.ledger
+
+    def _end_hours(self, now: Instant) -> None:
+        """Close all hours that are over."""
+        ledger = self.ledger
+        while ledger is not None and now >= ledger.begun + HOUR:
+            begun = ledger.begun
+            accounts, settled = ledger.close(begun + HOUR)
+            unpriced = ledger.unpriced()
+            self._due, self._is_untidy = 0, True
+            if accounts or settled:
+                lines, parts = _told(accounts, settled)
+                for namespace, spec in specs_of(lines, parts, unpriced).items():
+                    name = Key(scheme.COST_RECORD, namespace, hour_name(begun))
+                    span = begun, begun + HOUR
+                    self._over[name] = record(namespace, name.name, span, span[1], spec)
+
+    def _open_hour(self, ledger: Ledger, reader: Reader, now: Instant) -> list[Write]:
+        """The records of the hour that is not over, as far as they have changed; that of the platform last."""
+        ledger.fold()
+        lines, settled = _told(ledger.accounts(now), ledger.settled)
+        span, unpriced = (ledger.begun, ledger.begun + HOUR), ledger.unpriced()
+        name = hour_name(ledger.begun)
+        writes = []
+        for namespace, spec in specs_of(lines, settled, unpriced).items():
+            key = Key(scheme.COST_RECORD, namespace, name)
+            obj = record(namespace, name, span, now, spec)
+            if _has_room(reader, namespace) and not _is_same(reader.get(key), obj):
+                writes.append(_write(reader, key, obj))
+        spec = {"revision": str(self._revision), **checkpoint(lines, settled, unpriced)}
+        return [*writes, _write(reader, OPEN, record(PLATFORM, OPEN.name, span, now, spec))]
+
+
+def _told(
+    accounts: Mapping[Place, Account], settled: Mapping[tuple[Instant, Place], Account]
+) -> tuple[dict[Place, Amount], dict[tuple[Instant, Place], Amount]]:
+    """Accounts as records tell them."""
+    by_hour: dict[Instant, dict[Place, Account]] = {}
+    for (hour, place), account in settled.items():
+        by_hour.setdefault(hour, {})[place] = account
+    parts = {
+        (hour, place): amount for hour, some in by_hour.items() for place, amount in amounts_of(folded(some)).items()
+    }
+    return amounts_of(folded(accounts)), parts
+
+
+def _has_room(reader: Reader, namespace: str) -> bool:
+    """Whether objects can be made in a Namespace."""
+    found = reader.get(Key(scheme.NAMESPACE, "", namespace))
+    return found is not None and "deletionTimestamp" not in found["metadata"]
+
+
+def _write(reader: Reader, key: Key, obj: Mapping[str, Any]) -> Write:
+    found = reader.get(key)
+    return Create(obj) if found is None else Update({**found, "spec": obj["spec"]})
+
+
+def _is_same(found: Obj | None, wanted: Obj) -> bool:
+    """Whether a record tells the same already, but for until when."""
+    if found is None:
+        return False
+    had, has = ({k: v for k, v in obj["spec"].items() if k not in _TIMES} for obj in (found, wanted))
+    return had == has
