@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from batchyard.base.instant import SECOND, Duration
+from batchyard.cli.commands.cost import cost
 from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.commands.eta import eta
 from batchyard.cli.commands.lint import lint
@@ -453,6 +454,7 @@ def submit(  # noqa: PLR0913, PLR0917 - each parameter is an option of the comma
     raise typer.Exit(command.submit(request))
 
 
+app.command()(cost)
 app.command()(decisions)
 app.command()(eta)
 app.command()(whatif)

@@ -5,6 +5,7 @@ to happen. What controllers write in batches is written before the end, so that 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -36,7 +37,7 @@ from batchyard.sim.merge import merged
 from batchyard.sim.scenario import Scenario, Step
 from batchyard.sim.state import State, as_added
 from batchyard.sim.waits import Waits
-from batchyard.store.memory import Store
+from batchyard.store.memory import Store, remembered
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
@@ -174,6 +175,7 @@ class World:
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if nodes else ()))
         cloud = simulated_cloud(self._seed) if nodes else ()
         ports = Ports(self.kernel, self._wire or self.client, runtime, cloud, self._record, self._on_loop)
+        ports = replace(ports, history=remembered(self.store))
         return build_platform(ports, self._settings)
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -254,6 +256,7 @@ def _settings_of(scenario: Scenario, state: State | None) -> Settings:
         with_nodes=cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes),
         profile=Profile(autoscaling.get("profile", Profile.BALANCED.value)),
         hotswap=scenario.hotswap,
+        with_costs="Budget" in scenario.counts,
     )
 
 

@@ -49,7 +49,7 @@ class Costs:
         #: The last change that the ledger knows.
         self._revision = 0
         #: Records of hours that are over, yet to be written.
-        self._over: dict[Key, Obj] = {}
+        self.unwritten: dict[Key, Obj] = {}
         self._due: Instant = 0
         self._is_awake = False
         #: Whether records may be due to be put together.
@@ -61,9 +61,9 @@ class Costs:
             self._revision = event.revision
             self._end_hours(now)
             self.ledger.observe((event,), now)
-        elif event.key.kind == scheme.COST_RECORD and event.key not in self._over:
+        elif event.key.kind == scheme.COST_RECORD and event.key not in self.unwritten:
             return ()
-        if self._is_awake and not self._over:
+        if self._is_awake and not self.unwritten:
             return ()
         self._is_awake = True
         return (BATCH,)
@@ -73,12 +73,12 @@ class Costs:
         self._is_awake = False
         ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
         self._end_hours(now)
-        for name, obj in list(self._over.items()):
+        for name, obj in list(self.unwritten.items()):
             found = reader.get(name)
             if (found is not None and found["spec"] == obj["spec"]) or not _has_room(reader, name.namespace):
-                del self._over[name]
-        if self._over:
-            writes = [_write(reader, name, obj) for name, obj in self._over.items()]
+                del self.unwritten[name]
+        if self.unwritten:
+            writes = [_write(reader, name, obj) for name, obj in self.unwritten.items()]
             return Outcome(writes, independent=True, requeue_at=now + _AGAIN)
         if now < self._due:
             return self._wake_at(self._due)
@@ -116,7 +116,7 @@ class Costs:
                 for namespace, spec in specs_of(lines, parts, unpriced).items():
                     name = Key(scheme.COST_RECORD, namespace, hour_name(begun))
                     span = begun, begun + HOUR
-                    self._over[name] = record(namespace, name.name, span, span[1], spec)
+                    self.unwritten[name] = record(namespace, name.name, span, span[1], spec)
 
     def _open_hour(self, ledger: Ledger, reader: Reader, now: Instant) -> list[Write]:
         """The records of the hour that is not over, as far as they have changed; that of the platform last."""

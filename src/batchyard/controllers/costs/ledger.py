@@ -286,11 +286,13 @@ class Ledger:
 
     def _take(self, pod: Obj, view: PodView, now: Instant) -> _Occupant:
         machine = self._machines[view.node_name]
-        at = max(machine.opened, self._when(bound_at(pod), now))
+        told = bound_at(pod)
+        at = max(machine.opened, self._when(told, now))
+        bound = at if told is None else min(at, told)
         self._settle(machine, at)
         share = min(WHOLE - machine.taken, _share(view, machine))
         interval = checkpoint_interval([pod, *jobs_above(pod, self._reader.get)])
-        occupant = _Occupant(self._owner(pod, machine), machine, share, at, at, interval)
+        occupant = _Occupant(self._owner(pod, machine), machine, share, bound, at, interval)
         machine.taken += share
         machine.pods[view.uid] = self._pods[view.uid] = occupant
         return occupant

@@ -7,6 +7,7 @@ from batchyard.ports.client import WatchEvent
 from batchyard.sim.checkers.admitted_has_assignment import AdmittedHasAssignment
 from batchyard.sim.checkers.assumed_equals_confirmed import AssumedEqualsConfirmed
 from batchyard.sim.checkers.cloud_is_never_oversold import CloudIsNeverOversold
+from batchyard.sim.checkers.costs_add_up import CostsAddUp
 from batchyard.sim.checkers.exclusive_domains import ExclusiveDomains
 from batchyard.sim.checkers.finished_holds_nothing import FinishedHoldsNothing
 from batchyard.sim.checkers.hotswap_respects_priority import HotswapRespectsPriority
@@ -53,6 +54,7 @@ LAWS: Final[tuple[type[Law], ...]] = (
     IdleNodesAreReleased,
     NothingIsOrphaned,
     NothingHangs,
+    CostsAddUp,
 )
 
 

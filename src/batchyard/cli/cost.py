@@ -1,0 +1,144 @@
+"""`batchyard cost`: what the CostRecords of a platform came to."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from batchyard.api.meta import Obj
+from batchyard.api.tables import format_table
+from batchyard.api.times import format_time, parse_time
+from batchyard.base.instant import HOUR, SECOND, Instant, parse_duration
+from batchyard.cli import output
+from batchyard.cli.commands.cost import By, Form
+from batchyard.cli.reaching import REFUSALS, Target, UnreachableError, answered
+from batchyard.cli.tables import render_json, render_yaml
+from batchyard.core.costs.accounts import BOOT, DONE, IDLE, LOST, RUNS
+from batchyard.core.costs.report import Report, Row, document, dollars, report, share
+from batchyard.live.clock import wall_clock
+from batchyard.live.report import PATH as REPORT
+
+_GROUP: Final = "/apis/cost.batchyard.dev/v1alpha1"
+_FORBIDDEN, _NOT_FOUND = 403, 404
+#: The order of the issue's own table: what came of work, then what came of none.
+_USES: Final = (DONE, LOST, RUNS, IDLE, BOOT)
+_DAYS: Final = re.compile(r"(\d{1,5})d", re.ASCII)
+_NOTHING: Final = "No costs are recorded of that time.\n"
+
+
+class Asked(NamedTuple):
+    """What the command line asks for."""
+
+    by: By
+    begin: str
+    end: str
+    namespace: str
+
+
+def cost(target: Target, asked: Asked, form: Form) -> None:
+    """Print it; exits with 1 where there is nobody to ask."""
+    try:
+        now = _now(target)
+        begin, end = _instant(asked.begin, now), _instant(asked.end, now) if asked.end else now + HOUR
+        records, told = _records(target, asked.namespace)
+    except UnreachableError as error:
+        why = f"{error}; it keeps no CostRecords" if error.code == _NOT_FOUND else str(error)
+        output.fail(f"batchyard: {why}")
+    except REFUSALS as error:
+        output.fail(f"batchyard: {error}")
+    found = report(records, asked.by.value, begin, end)
+    if form is Form.JSON:
+        output.write(render_json(document(found)))
+    elif form is Form.YAML:
+        output.write(render_yaml(document(found)))
+    elif form is Form.CSV:
+        output.write(_csv(found))
+    else:
+        output.write(_table(found))
+        for line in (told, *_remarks(found)):
+            if line:
+                output.tell(f"batchyard: {line}")
+
+
+def _records(target: Target, namespace: str) -> tuple[Sequence[Obj], str]:
+    """All CostRecords that one may see, and what is to be said about that."""
+    if namespace:
+        return _in(target, namespace), ""
+    try:
+        items: Sequence[Obj] = answered(target, lambda _: f"{_GROUP}/costrecords")["items"]
+    except UnreachableError as error:
+        if error.code != _FORBIDDEN:
+            raise
+        return _in(target, ""), "of your own namespace alone: you may not see what others cost"
+    return items, ""
+
+
+def _in(target: Target, namespace: str) -> Sequence[Obj]:
+    def path(own: str) -> str:
+        return f"{_GROUP}/namespaces/{quote(namespace or own)}/costrecords"
+
+    items: Sequence[Obj] = answered(target, path)["items"]
+    return items
+
+
+def _now(target: Target) -> Instant:
+    """The platform's own time, where it tells."""
+    try:
+        found: Instant = answered(target, lambda _: REPORT)["instant"]
+    except UnreachableError:
+        return wall_clock()
+    return found
+
+
+def _instant(text: str, now: Instant) -> Instant:
+    """A time as it is told, or how long ago that is."""
+    days = _DAYS.fullmatch(text)
+    if days is not None:
+        return now - int(days[1]) * 24 * HOUR
+    try:
+        return parse_time(text)
+    except ValueError:
+        pass
+    try:
+        return now - parse_duration(text)
+    except ValueError:
+        output.fail(f"batchyard: {text!r} is no time; write it as 2026-01-31T12:00:00Z, or as 24h for a day ago")
+
+
+def _remarks(found: Report) -> Sequence[str]:
+    """From when until when it is, and what is not priced."""
+    if found.begin is None or found.through is None:
+        return ()
+    through = format_time(found.through // SECOND * SECOND)
+    remarks = [f"from {format_time(found.begin)} until {through}; records tell whole hours, days and months"]
+    if found.unpriced:
+        names = ", ".join(found.unpriced)
+        remarks.append(f"no price is known of machines of {names}: they count as free")
+    return remarks
+
+
+def _table(found: Report) -> str:
+    if not found.rows:
+        return _NOTHING
+    header = [found.by.upper(), "NODE-HOURS", "ACCELERATOR-HOURS", *(use.upper() for use in _USES), "DOLLARS", "SHARE"]
+    whole = found.total.total
+    rows = [[*_cells(row), f"{share(row.total, whole):.1f}%"] for row in (*found.rows, found.total)]
+    return format_table([header, *rows])
+
+
+def _cells(row: Row) -> list[str]:
+    hours = f"{row.node_hours:,.2f}", f"{row.accelerator_hours:,.2f}"
+    uses = (row.cents.get(use, 0) for use in _USES)
+    return [row.name, *hours, *(dollars(cents) if cents else "" for cents in uses), dollars(row.total)]
+
+
+def _csv(found: Report) -> str:
+    text = io.StringIO()
+    told: dict[str, Any] = document(found)
+    fields = ["name", "nodeHours", "acceleratorHours", *_USES, "dollars", "sharePercent"]
+    writer = csv.DictWriter(text, fields, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*told["rows"], told["total"]])
+    return text.getvalue()
