@@ -23,6 +23,7 @@ from batchyard.core.machines.instances import (
     STOPPING,
     in_phase,
     is_leaving,
+    is_off,
     phase_of,
     since,
     stops_at,
@@ -139,10 +140,13 @@ class _Machine:
         off = self._off_at()
         if off > now:
             return Outcome(requeue_at=off)
+        released = Update(without_finalizer(self.instance, well_known.INSTANCE_FINALIZER))
+        if is_off(self.instance):
+            return Outcome([*_removal(self.node), released])
         # The last that is seen of it says until when it was paid.
-        off_since = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
-        released = with_metadata(without_finalizer(off_since, well_known.INSTANCE_FINALIZER), resourceVersion=None)
-        return Outcome([*_removal(self.node), UpdateStatus(off_since), Update(released)])
+        off = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
+        released = Update(with_metadata(released.obj, resourceVersion=None))
+        return Outcome([*_removal(self.node), UpdateStatus(off), released])
 
     def _off_at(self) -> Instant:
         """When one that was given up is off: at once, unless its system runs and must be shut down."""

@@ -8,7 +8,7 @@ from batchyard.api.meta import Obj, annotation, label
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Instant
-from batchyard.core.machines.instances import BOOTING, RUNNING, STOPPING, phase_of
+from batchyard.core.machines.instances import BOOTING, RUNNING, STOPPING, is_off, phase_of
 
 _PAID = (BOOTING, RUNNING, STOPPING)
 
@@ -25,7 +25,7 @@ class Owner(NamedTuple):
 
 def is_paid(instance: Obj) -> bool:
     """Whether a machine costs something: from the moment the cloud found it until it is gone."""
-    return phase_of(instance) in _PAID
+    return phase_of(instance) in _PAID and not is_off(instance)
 
 
 def paid_from(instance: Obj) -> Instant | None:
@@ -36,9 +36,7 @@ def paid_from(instance: Obj) -> Instant | None:
 def paid_until(instance: Obj) -> Instant | None:
     """When an Instance that is gone, or paid no more, was paid last; None if it does not tell."""
     status = instance.get("status") or {}
-    if not is_paid(instance):
-        return _time(status.get("since"))
-    return _time(status.get("stoppedAt"))
+    return _time(status.get("stoppedAt") or (None if is_paid(instance) else status.get("since")))
 
 
 def ready_since(node: Obj) -> Instant | None:

@@ -88,6 +88,11 @@ def is_leaving(instance: Obj) -> bool:
     return "deletionTimestamp" in instance["metadata"]
 
 
+def is_off(instance: Obj) -> bool:
+    """Whether it was switched off, and is about to go."""
+    return "stoppedAt" in (instance.get("status") or {})
+
+
 def in_phase(instance: Obj, phase: str, now: Instant, **fields: Any) -> dict[str, Any]:
     """The Instance in a phase from now on; what the status said of an error is over, `fields` are added."""
     status: Mapping[str, Any] = {**(instance.get("status") or {}), "phase": phase, "since": format_time(now), **fields}

@@ -1,0 +1,40 @@
+"""What is recorded of costs adds up in random clusters, whenever the platform crashes and starts anew."""
+
+from dataclasses import replace
+
+import pytest
+
+from batchyard.sim.checkers.costs_add_up import CostsAddUp
+from batchyard.sim.checkers.inspection import attach
+from batchyard.sim.faulty_client import Trouble
+from batchyard.sim.generate import SeededDraws
+from batchyard.sim.generate_cluster import random_cluster_scenario
+from batchyard.sim.world import World
+from properties.worlds import STEPS_MAX, told
+
+SEEDS = range(4000, 4008)
+
+
+def with_records(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> str:
+    """What a cluster broke whose platform records its costs, and crashes after so many writes each."""
+    scenario = random_cluster_scenario(SeededDraws(seed))
+    scenario = replace(scenario, counts={**scenario.counts, "Budget": 1})
+    trouble = Trouble(conflicts)
+    world = World(scenario, trouble=trouble)
+    if crash_every:
+        trouble.on_write = lambda count: world.crash() if count % crash_every == 0 else None
+    inspection = attach(world, [CostsAddUp])
+    world.kernel.run(steps_max=STEPS_MAX)
+    assert world.kernel.pending() == 0, f"the world still spins after {world.kernel.steps} steps, at {world.now()}"
+    return told(inspection.finish())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_records_come_to_what_the_machines_cost(seed: int) -> None:
+    assert with_records(seed) == ""
+
+
+@pytest.mark.parametrize("crash_every", [7, 31, 97])
+@pytest.mark.parametrize("seed", [*SEEDS][:4])
+def test_they_do_though_the_platform_starts_anew_again_and_again(seed: int, crash_every: int) -> None:
+    assert with_records(seed, conflicts=0.2, crash_every=crash_every) == ""
