@@ -144,9 +144,9 @@ class _Machine:
         if is_off(self.instance):
             return Outcome([*_removal(self.node), released])
         # The last that is seen of it says until when it was paid.
-        off = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
+        told = with_path(self.instance, ("status", "stoppedAt"), format_time(now))
         released = Update(with_metadata(released.obj, resourceVersion=None))
-        return Outcome([*_removal(self.node), UpdateStatus(off), released])
+        return Outcome([*_removal(self.node), UpdateStatus(told), released])
 
     def _off_at(self) -> Instant:
         """When one that was given up is off: at once, unless its system runs and must be shut down."""

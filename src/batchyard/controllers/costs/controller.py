@@ -32,6 +32,8 @@ BATCH: Final = Key("Batch", "", "costs")
 #: How often the hour that is not over is told.
 EVERY: Final = MINUTE
 _AGAIN: Final = 5 * SECOND
+#: Whoever cannot write a record so often goes on without.
+_TRIES_MAX: Final = 20
 _TIMES: Final = ("through", "revision")
 
 
@@ -48,12 +50,15 @@ class Costs:
         self.ledger: Ledger | None = None
         #: The last change that the ledger knows.
         self._revision = 0
-        #: Records of hours that are over, yet to be written.
+        #: Records that are yet to be written.
         self.unwritten: dict[Key, Obj] = {}
         self._due: Instant = 0
         self._is_awake = False
         #: Whether records may be due to be put together.
         self._is_untidy = True
+        #: Whether the records of the open hour are written, and the platform's own is next.
+        self._is_open_told = False
+        self._tries = 0
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Show the ledger what changed; the batch, if nobody is to look at it yet."""
@@ -73,20 +78,32 @@ class Costs:
         self._is_awake = False
         ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
         self._end_hours(now)
-        for name, obj in list(self.unwritten.items()):
-            found = reader.get(name)
-            if (found is not None and found["spec"] == obj["spec"]) or not _has_room(reader, name.namespace):
-                del self.unwritten[name]
+        self._note_written(reader)
+        if not self.unwritten and now >= self._due and not self._is_open_told:
+            self._is_open_told = True
+            self.unwritten = self._open_hour(ledger, reader, now)
         if self.unwritten:
+            self._tries += 1
             writes = [_write(reader, name, obj) for name, obj in self.unwritten.items()]
             return Outcome(writes, independent=True, requeue_at=now + _AGAIN)
         if now < self._due:
             return self._wake_at(self._due)
-        self._due = now + EVERY
+        self._due, self._is_open_told = now + EVERY, False
         together = shortened(reader, now) if self._is_untidy else []
         self._is_untidy = bool(together)
-        writes = [*self._open_hour(ledger, reader, now), *together]
-        return Outcome(writes, independent=True, requeue_at=self._wake_at(self._due).requeue_at)
+        self.unwritten = {OPEN: self._checkpoint(ledger, now)}
+        writes = [_write(reader, OPEN, self.unwritten[OPEN]), *together]
+        return Outcome(writes, independent=True, requeue_at=now + _AGAIN)
+
+    def _note_written(self, reader: Reader) -> None:
+        """Forget what is written, and what cannot be."""
+        for name, obj in list(self.unwritten.items()):
+            found = reader.get(name)
+            is_there = found is not None and found["spec"] == obj["spec"]
+            if is_there or self._tries > _TRIES_MAX or not _has_room(reader, name.namespace):
+                del self.unwritten[name]
+        if not self.unwritten:
+            self._tries = 0
 
     def _wake_at(self, due: Instant) -> Outcome:
         ledger = self.ledger
@@ -110,7 +127,8 @@ class Costs:
             begun = ledger.begun
             accounts, settled = ledger.close(begun + HOUR)
             unpriced = ledger.unpriced()
-            self._due, self._is_untidy = 0, True
+            self._due, self._is_untidy, self._is_open_told = 0, True, False
+            self.unwritten.pop(OPEN, None)
             if accounts or settled:
                 lines, parts = _told(accounts, settled)
                 for namespace, spec in specs_of(lines, parts, unpriced).items():
@@ -118,20 +136,24 @@ class Costs:
                     span = begun, begun + HOUR
                     self.unwritten[name] = record(namespace, name.name, span, span[1], spec)
 
-    def _open_hour(self, ledger: Ledger, reader: Reader, now: Instant) -> list[Write]:
-        """The records of the hour that is not over, as far as they have changed; that of the platform last."""
+    def _open_hour(self, ledger: Ledger, reader: Reader, now: Instant) -> dict[Key, Obj]:
+        """The records of the hour that is not over, as far as they have changed."""
         ledger.fold()
         lines, settled = _told(ledger.accounts(now), ledger.settled)
-        span, unpriced = (ledger.begun, ledger.begun + HOUR), ledger.unpriced()
-        name = hour_name(ledger.begun)
-        writes = []
-        for namespace, spec in specs_of(lines, settled, unpriced).items():
+        span, name = (ledger.begun, ledger.begun + HOUR), hour_name(ledger.begun)
+        found: dict[Key, Obj] = {}
+        for namespace, spec in specs_of(lines, settled, ledger.unpriced()).items():
             key = Key(scheme.COST_RECORD, namespace, name)
             obj = record(namespace, name, span, now, spec)
-            if _has_room(reader, namespace) and not _is_same(reader.get(key), obj):
-                writes.append(_write(reader, key, obj))
-        spec = {"revision": str(self._revision), **checkpoint(lines, settled, unpriced)}
-        return [*writes, _write(reader, OPEN, record(PLATFORM, OPEN.name, span, now, spec))]
+            if not _is_same(reader.get(key), obj):
+                found[key] = obj
+        return found
+
+    def _checkpoint(self, ledger: Ledger, now: Instant) -> Obj:
+        """All that is needed to go on from here."""
+        lines, settled = _told(ledger.accounts(now), ledger.settled)
+        spec = {"revision": str(self._revision), **checkpoint(lines, settled, ledger.unpriced())}
+        return record(PLATFORM, OPEN.name, (ledger.begun, ledger.begun + HOUR), now, spec)
 
 
 def _told(

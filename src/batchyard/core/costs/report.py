@@ -11,7 +11,7 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, Instant
-from batchyard.core.costs.accounts import DONE, USES, Place, rounded
+from batchyard.core.costs.accounts import DONE, IDLE, USES, Place, rounded
 from batchyard.core.costs.records import PLATFORM, Amount, Record, is_open, merged, read, settle
 
 NOBODY: Final = "(nobody)"
@@ -144,8 +144,12 @@ def _with_missing(lines: Mapping[Place, Amount], chosen: Iterable[Record]) -> di
         return dict(lines)
     for place, amount in lines.items():
         missing[place[:2]] = missing.get(place[:2], Amount()).plus(amount, -1)
-    rest = {Place(*pool, NO_RECORD, DONE): amount for pool, amount in missing.items() if any(amount)}
-    return {**lines, **rest}
+    found = dict(lines)
+    for pool, amount in missing.items():
+        if any(amount):  # less than a cent is what was rounded, or is yet to be told
+            place = Place(*pool, NO_RECORD, DONE) if amount.microdollars >= _CENT else Place(*pool, "", IDLE)
+            found[place] = found.get(place, Amount()).plus(amount)
+    return found
 
 
 def _name(place: Place, by: str) -> str:
