@@ -19,6 +19,7 @@ from batchyard.controllers.autoscaler.controller import Autoscaler
 from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.controllers.cluster_roles import ClusterRoleAggregation
+from batchyard.controllers.costs.budgets import Budgets
 from batchyard.controllers.costs.controller import Costs
 from batchyard.controllers.costs.resuming import History, nothing_remembered
 from batchyard.controllers.custom_resources import CustomResourceDefinitions
@@ -146,7 +147,8 @@ def _grouped(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequenc
 
 def _costs(ports: Ports, settings: Settings) -> Sequence[Controller]:
     """What is kept of costs."""
-    return (Costs(ports.history, is_endless=settings.is_endless),)
+    costs = Costs(ports.history, is_endless=settings.is_endless)
+    return (costs, Budgets(costs, is_endless=settings.is_endless))
 
 
 def _api(settings: Settings) -> Sequence[Controller]:

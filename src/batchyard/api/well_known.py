@@ -158,3 +158,5 @@ WORK_FINALIZER: Final = "batchyard.dev/work"
 PRICE: Final = "cost.batchyard.dev/price"
 HELD_BY: Final = "cost.batchyard.dev/held-by"
 STOP_POLICY_BEFORE: Final = "cost.batchyard.dev/stop-policy-before"
+# On Workloads: what is added to their priority.
+PRIORITY_BOOST: Final = "cost.batchyard.dev/priority-boost"

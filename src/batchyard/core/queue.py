@@ -26,6 +26,8 @@ class Admitted:
     evicted: bool = False
     is_admitted: bool = True
     local_queue: str = ""
+    #: How much of the priority a Budget has added.
+    boost: int = 0
     #: Its place among those to be preempted: low priority, lately reserved, uid.
     rank: tuple[int, int, str] = field(init=False)
 

@@ -34,7 +34,7 @@ from batchyard.sim.world import StoppedByLoop, World, ignore_record, let_time_pa
 
 KINDS_SHOWN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),
-    *(scheme.JOB_SET, scheme.JOB),
+    *(scheme.JOB_SET, scheme.JOB, scheme.BUDGET),
 )
 
 

@@ -19,6 +19,7 @@ Shape: TypeAlias = tuple[bytes, int, tuple[int, ...]]
 PodSetGroups: TypeAlias = tuple[tuple[int, ...], ...]
 
 _NO_STATUS: Final[Obj] = {}
+_BOOST_LENGTH_MAX: Final = 11
 _FAILED: Final = ("Retry", "Rejected")
 _MEMO_MAX: Final = 16384
 _VIEWS_MAX: Final = 262144
@@ -58,7 +59,10 @@ class WorkloadView:
     uid: str
     job_uid: str
     queue: str
+    #: With the boost.
     priority: int
+    #: What a Budget adds to it.
+    boost: int
     created: Instant
     #: When its turn began: creation, or the eviction for an admission check or unready pods.
     queued: Instant
@@ -105,7 +109,8 @@ class WorkloadView:
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
-        self.priority = spec.get("priority") or 0
+        self.boost = _boost(metadata)
+        self.priority = (spec.get("priority") or 0) + self.boost
         self.active = spec.get("active", True) is not False
         if before is None:
             self._read_identity(metadata, spec)
@@ -191,6 +196,15 @@ def view_by_creation(obj: Obj) -> WorkloadView:
 
 def _has_timed_out(obj: Obj) -> bool:
     return any(c["type"] == "Evicted" and c["reason"] == "PodsReadyTimeout" for c in obj["status"]["conditions"])
+
+
+def _boost(metadata: Mapping[str, Any]) -> int:
+    """What is added to its priority; nothing where that is no number."""
+    notes = metadata.get("annotations")
+    text = notes.get(well_known.PRIORITY_BOOST) if notes else None
+    if not text or len(text) > _BOOST_LENGTH_MAX or not text.removeprefix("-").isdecimal():
+        return 0
+    return int(text)
 
 
 def _is_gated(metadata: Mapping[str, Any]) -> bool:

@@ -251,4 +251,5 @@ def _admitted(
         view.evicted and view.quota_reserved,
         is_admitted,
         view.queue,
+        view.boost,
     )  # not by name: that costs more than all else here

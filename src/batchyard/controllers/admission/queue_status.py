@@ -17,6 +17,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.controllers.admission.tally import Count
 from batchyard.core.fairshare import share_of
+from batchyard.core.lifecycle.waiting import held_by
 from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import QuotaNode
 from batchyard.core.readiness import Readiness
@@ -26,7 +27,6 @@ from batchyard.ports.controller import Outcome
 BATCH: Final = Key("Batch", "", "queue-status")
 BATCH_PERIOD: Final = SECOND
 _IS_INACTIVE: Final = "Can't submit new workloads to clusterQueue"
-_STOPPED: Final = Readiness(False, "Stopped", "LocalQueue is stopped")
 _LOCAL_READY: Final = Readiness(True, "Ready", "Can submit new workloads to localQueue")
 
 
@@ -139,7 +139,7 @@ class QueueStatus:
         cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
         status = dict(obj.get("status") or {})
         count = self._index.book.local_tally.get(key) if queue else Count()
-        status["conditions"] = _active(obj, _local_readiness(cluster_queue, stopped=stopped), now)
+        status["conditions"] = _active(obj, _local_readiness(cluster_queue, obj if stopped else None), now)
         status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=True)
         status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=True)
         status["pendingWorkloads"] = 0 if stopped or waiting is None else waiting.by_local_queue.get(key, 0)
@@ -210,9 +210,9 @@ def _active(obj: Obj, readiness: Readiness, now: Instant) -> list[Any]:
     )
 
 
-def _local_readiness(cluster_queue: Obj | None, *, stopped: bool) -> Readiness:
-    if stopped:
-        return _STOPPED
+def _local_readiness(cluster_queue: Obj | None, stopped: Obj | None) -> Readiness:
+    if stopped is not None:
+        return Readiness(False, "Stopped", f"LocalQueue is stopped{held_by(stopped)}")
     if cluster_queue is None:
         return Readiness(False, "ClusterQueueDoesNotExist", _IS_INACTIVE)
     if not is_true(cluster_queue.get("status") or {}, "Active"):

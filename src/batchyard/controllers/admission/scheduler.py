@@ -28,6 +28,7 @@ from batchyard.core.lifecycle.pods_ready import has_pods
 from batchyard.core.lifecycle.workload import evict, reserve_quota, set_pending, with_resource_requests
 from batchyard.core.preemption.request import Target
 from batchyard.core.quality import Possibility
+from batchyard.core.queue import Admitted
 from batchyard.core.reasons import preemption_message
 from batchyard.core.scan import Attempt
 from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
@@ -292,13 +293,14 @@ def _report(obj: Obj | None, why: Why, now: Instant) -> Obj | None:
     return None if report is obj else report
 
 
+def _priority(workload: WorkloadView | Admitted) -> str:
+    priority, boost = workload.priority, workload.boost
+    return f"effective priority: {priority} (base: {priority - boost}, boost: {boost})"
+
+
 def _preemption_events(key: Key, preemptor: WorkloadView, target: Target, message: str) -> list[EventRecord]:
     """What both sides of a preemption are told."""
-    ours, theirs = preemptor.priority, target.workload.priority
-    priorities = (
-        f"; preemptor effective priority: {ours} (base: {ours}, boost: 0);"
-        f" preemptee effective priority: {theirs} (base: {theirs}, boost: 0)"
-    )
+    priorities = f"; preemptor {_priority(preemptor)}; preemptee {_priority(target.workload)}"
     victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
     return [
         EventRecord(key, "Normal", "EvictedDueToPreempted", message),

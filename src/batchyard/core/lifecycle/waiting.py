@@ -62,6 +62,12 @@ def stop_policy(queue: Obj | None) -> str:
     return "None" if queue is None else queue["spec"].get("stopPolicy") or "None"
 
 
+def held_by(queue: Obj | None) -> str:
+    """Which Budget holds a LocalQueue, as the end of a sentence; empty where none does."""
+    names = None if queue is None else annotation(queue, well_known.HELD_BY)
+    return "" if names is None else f": held by Budget {names}"
+
+
 def is_inactive(cluster_queue: Obj) -> bool:
     """Its status says that it admits nothing. One whose status says nothing yet is given the benefit of the doubt."""
     active = find_condition(cluster_queue, "Active")
@@ -88,7 +94,7 @@ def queue_blocker(workload: Obj, queues: Queues) -> Waiting | None:
     if queues.local_queue is None:
         return Waiting(reasons.MISCONFIGURED, f"LocalQueue {name} doesn't exist")
     if stop_policy(queues.local_queue) != "None":
-        return Waiting(reasons.SUSPENDED, f"LocalQueue {name} is inactive")
+        return Waiting(reasons.SUSPENDED, f"LocalQueue {name} is inactive{held_by(queues.local_queue)}")
     if queues.cluster_queue is None:
         return Waiting(reasons.MISCONFIGURED, f"ClusterQueue {queues.cluster_queue_name} doesn't exist")
     if is_inactive(queues.cluster_queue):
@@ -112,7 +118,11 @@ def reservation_blocker(workload: Obj, queues: Queues) -> Waiting | None:
 def _closed(kind: str, name: str, queue: Obj | None) -> Waiting | None:
     if queue is None or "deletionTimestamp" in queue["metadata"]:
         return Waiting(reasons.MISCONFIGURED, f"{kind} {name} is terminating or missing")
-    return None if stop_policy(queue) == "None" else Waiting(reasons.SUSPENDED, f"{kind} {name} is stopped")
+    return (
+        None
+        if stop_policy(queue) == "None"
+        else Waiting(reasons.SUSPENDED, f"{kind} {name} is stopped{held_by(queue)}")
+    )
 
 
 def _mismatch(queues: Queues) -> Waiting | None:
