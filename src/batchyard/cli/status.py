@@ -96,6 +96,9 @@ def _of_this_machine(local: Mapping[str, Any]) -> dict[str, str]:
     }
     had = ", ".join(way for way, is_had in ways.items() if is_had)
     rows = {"this machine": f"node {local['node']}, {local['pods']} pods run", "isolation": had or "none"}
+    engine = local.get("engine")
+    images = f"{engine['name']} {engine['version']} has or pulls those that no --image is about" if engine else ""
+    rows["images"] = images or "those that --image is about; for others: apt-get install podman runc, as root"
     for number, gpu in enumerate(local["gpus"]):
         used = f", {gpu['busyPercent']} % busy, {gpu['celsius']} °C" if "busyPercent" in gpu else ""
         memory = f"{gpu.get('usedBytes', 0) >> 20} of {gpu['memoryBytes'] >> 20} MiB"

@@ -63,7 +63,11 @@ def _image(text: str) -> dict[str, object]:
     """A row of `spec.local.images`."""
     name, equals, place = text.partition("=")
     if not equals or not name or not place:
-        output.fail(f"batchyard: --image {text}: write it as NAME=DIRECTORY, such as 'pytorch/*=.venv' or 'busybox=/'")
+        examples = "such as 'pytorch/*=.venv' or 'busybox=/', or as NAME=podman:"
+        output.fail(f"batchyard: --image {text}: write it as NAME=DIRECTORY, {examples}")
+    engine, colon, image = place.partition(":")
+    if colon and engine == "podman":
+        return {"match": name, "engine": engine, **({"image": image} if image else {})}
     path = Path(place).expanduser().resolve()
     if path == Path("/"):
         return {"match": name, "machine": True}

@@ -98,7 +98,7 @@ class LocalMachine:
             self._empty_later(self.folders.throw_away_sandbox(key))
         run = {field: value for field, value in wish.items() if field not in {"mounts", "volumes"}}
         try:
-            run["spec"] = self._sandbox_spec(wish) if key.name == SANDBOX else self._container_spec(wish)
+            run["spec"] = self._sandbox_spec(wish) if key.name == SANDBOX else _other_spec(self.folders, wish)
             self.folders.make(run, run["spec"])
             self._spawner.ask(self.folders.path(key))
             run["status"] = {}
@@ -127,14 +127,6 @@ class LocalMachine:
             "resolvers": [gateway] if gateway else [],
             "hosts": hosts,
         }
-
-    def _container_spec(self, wish: Obj) -> Mapping[str, Any]:
-        """The wish for a container as the programs of the node read it: its mounts are looked up."""
-        pod, plans = self.folders.pod(wish["metadata"]["namespace"]), wish["volumes"]
-        of_volumes = [each.row(mount_source(pod, each, plans[each.volume])) for each in wish["mounts"]]
-        targets = {row["target"] for row in of_volumes}
-        others = [row for row in wish["spec"]["mounts"] if row["target"] not in targets]
-        return {**wish["spec"], "mounts": [*others, *of_volumes]}
 
     def _refresh(self, wish: Obj) -> Obj:
         """Bring the files of a pod's volumes up to date. What cannot be written stays as it was."""
@@ -304,6 +296,18 @@ def at_folder(path: Path, use: Callable[[str], None]) -> None:
         use(f"/proc/self/fd/{folder}/{path.name}")
     finally:
         os.close(folder)
+
+
+def _other_spec(folders: RunFolders, wish: Obj) -> Mapping[str, Any]:
+    """The wish for a container as the programs of the node read it: its mounts are looked up; or for an image."""
+    spec: Mapping[str, Any] = wish["spec"]
+    if "mounts" not in wish:
+        return spec
+    pod, plans = folders.pod(wish["metadata"]["namespace"]), wish["volumes"]
+    of_volumes = [each.row(mount_source(pod, each, plans[each.volume])) for each in wish["mounts"]]
+    targets = {row["target"] for row in of_volumes}
+    others = [row for row in spec["mounts"] if row["target"] not in targets]
+    return {**spec, "mounts": [*others, *of_volumes]}
 
 
 def _not_started(why: str) -> Mapping[str, Any]:

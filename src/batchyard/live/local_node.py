@@ -40,9 +40,10 @@ class LocalNodeParts:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._gpus = Gpus()
-        facts, settings = facts_of(local, folder, self._gpus.found), settings_of(local)
+        facts = facts_of(local, folder, self._gpus.found)
         self.name = facts.name
         self.machine = LocalMachine(folder / FOLDER, kernel, loop)
+        settings = settings_of(local, (self.machine.features.get("engine") or {}).get("name") or "")
         self.containers = LocalContainers(self.machine, self.machine.folders, loop)
         wishes = Wishes(facts.name, settings, token, self._gpus.found)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, wishes), LocalNode(facts))
@@ -65,6 +66,7 @@ class LocalNodeParts:
                 "cgroups": None if cgroups is None else f"v{cgroups['version']} {','.join(cgroups['controllers'])}",
                 "userNamespace": bool(features.get("userNamespaces")),
             },
+            "engine": features.get("engine"),
             "missing": features.get("missing") or [],
             "gpus": [self._told_of(gpu) for gpu in self._gpus.found],
         }

@@ -1,6 +1,7 @@
 """The folders of runs on disk, as the programs of the node keep them: wishes are written there, states are read.
 
-Layout (below the node's folder): `pods/UID/sandbox`, `pods/UID/runs/CONTAINER/N`, `pods/UID/logs/CONTAINER/N.log`.
+Layout (below the node's folder): `pods/UID/sandbox`, `pods/UID/runs/CONTAINER/N`, `pods/UID/images/CONTAINER/N`,
+`pods/UID/logs/CONTAINER/N.log`.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.live.folder import write_private
-from batchyard.ports.machine import RUN, SANDBOX
+from batchyard.ports.machine import IMAGES, RUN, SANDBOX
 from batchyard.runtime.local.runs import API_VERSION
 
 _PODS: Final = "pods"
@@ -38,12 +39,12 @@ class RunFolders:
     def path(self, key: Key) -> Path:
         """Where a run is, relative to the node's folder."""
         pod = Path(_PODS, key.namespace)
-        return pod / SANDBOX if key.name == SANDBOX else pod / _RUNS / key.name
+        return pod / key.name if key.name == SANDBOX or _is_image(key) else pod / _RUNS / key.name
 
     def key(self, path: Path) -> Key:
         """Which run is there."""
         parts = path.parts
-        return Key(RUN, parts[1], SANDBOX if parts[2] == SANDBOX else "/".join(parts[3:]))
+        return Key(RUN, parts[1], "/".join(parts[3:] if parts[2] == _RUNS else parts[2:]))
 
     def log(self, key: Key) -> Path:
         """The log of a container's run."""
@@ -56,7 +57,8 @@ class RunFolders:
     def found(self) -> Iterator[Obj]:
         """All runs that were asked for, as they are now; the sandbox of a pod first, then the runs by their number."""
         for pod in sorted((self._node / _PODS).iterdir()):
-            runs = sorted((pod / _RUNS).glob("*/*"), key=lambda path: (path.parent.name, int(path.name)))
+            below = [path for name in (_RUNS, IMAGES) for path in (pod / name).glob("*/*")]
+            runs = sorted(below, key=lambda path: (path.parent, int(path.name)))
             for path in (pod / SANDBOX, *runs):
                 if (path / SPEC).exists():
                     yield self.read(self.key(path.relative_to(self._node)))
@@ -86,7 +88,7 @@ class RunFolders:
         """Write down what is wanted of a new run."""
         path = self._node / self.path(key_of(run))
         path.mkdir(mode=0o700, parents=True)
-        if path.name != SANDBOX:
+        if path.name != SANDBOX and not _is_image(key_of(run)):
             self.log(key_of(run)).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path / SPEC, json.dumps(spec).encode())
 
@@ -99,7 +101,7 @@ class RunFolders:
         if key.name == SANDBOX:
             return self._trashed(self.pod(key.namespace))
         log = self.log(key)
-        for part in log.parent.glob(f"{log.name}*"):
+        for part in () if _is_image(key) else log.parent.glob(f"{log.name}*"):
             part.unlink()
         return self._trashed(self._node / self.path(key))
 
@@ -117,6 +119,10 @@ class RunFolders:
         if path.exists():
             path.rename(there)
         return there
+
+
+def _is_image(key: Key) -> bool:
+    return key.name.count("/") > 1
 
 
 def empty(path: Path) -> None:

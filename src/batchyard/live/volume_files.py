@@ -97,6 +97,9 @@ def _written(folder: Path, plan: Files, now: Instant) -> Path:
             _make_folders(new, (new / path).parent, _FOLDER_MODE)
         (new / path).touch(mode=0o600)
         (new / path).write_bytes(file.content)
+        if plan.group is not None:
+            with suppress(PermissionError):  # an ordinary user, who runs all containers as himself
+                os.chown(new / path, -1, plan.group)
         (new / path).chmod(file.mode)
     return new
 

@@ -34,7 +34,8 @@ def find() -> Cgroups | None:
     """What this machine has that this process may use."""
     own = _own_groups()
     mounts = _mounts()
-    first = {name: _below(mounts[name], own[name]) for name in _CONTROLLERS if name in mounts and name in own}
+    named = [name for name in _CONTROLLERS if name in mounts and name in own]
+    first = {name: _below(mounts[name], _deepest(own[name], own.get("memory", ""))) for name in named}
     usable = {name: path for name, path in first.items() if _can_be_divided(path)}
     if "memory" in usable:
         return Cgroups(1, usable)
@@ -43,11 +44,22 @@ def find() -> Cgroups | None:
     return None
 
 
+def parent(group: Group) -> str | None:
+    """The one name that a group has for all controllers, as container runtimes call it; None where it has several."""
+    places = {name: place for name, (_, place) in _mounts().items()}
+    names = {path.removeprefix(places.get(name, places.get("", ""))) for name, path in group.items()}
+    return f"/{names.pop().strip('/')}" if len(names) == 1 else None
+
+
+def leaf(group: Group) -> Group:
+    """The groups in which the processes are of a container that an engine put below a group."""
+    return {name: next((f"{path}/{inner}" for inner in _folders(path)), path) for name, path in group.items()}
+
+
 def make(group: Group, settings: Mapping[str, Mapping[str, str]]) -> None:
     """Make a group with some settings, by controller. OSError where that cannot be."""
     for path in dict.fromkeys(group.values()):
-        with suppress(FileExistsError):
-            os.mkdir(path)
+        os.makedirs(path, exist_ok=True)
     for controller, values in settings.items():
         for file, value in values.items() if controller in group else ():
             _set(f"{group[controller]}/{file}", value)
@@ -94,10 +106,30 @@ def oom_kills(group: Group) -> int:
     return 0
 
 
-def remove(group: Group) -> None:
-    """Kill all that is in a group, and in those inside it, and remove them."""
+def watched_for_oom(group: Group) -> int | None:
+    """What can be read once a process in a group, or in one inside it, is killed as the group has no memory left.
+
+    Version 1 counts that where the process was alone, and a runtime removes its own group before anybody has looked.
+    None for version 2, whose groups count what happens inside.
+    """
+    control = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
+    if not control or not os.path.exists(control):
+        return None
+    told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    counted = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+    with suppress(OSError):
+        _write(control, f"{told} {counted}")
+    os.close(counted)
+    return told
+
+
+def remove(group: Group, *, has_namesakes: bool = False) -> None:
+    """Kill all that is in a group, and in those inside it, and remove them.
+
+    It has namesakes where a container runtime made some of its name for controllers that are not used here.
+    """
     end = clock.monotonic() + _REMOVAL_SECONDS
-    for path in dict.fromkeys(group.values()):
+    for path in dict.fromkeys((_everywhere(group) if has_namesakes else group).values()):
         while not _removed(path) and clock.monotonic() < end:
             signal.sigtimedwait([], 0.002)
 
@@ -106,6 +138,12 @@ def left_over(base: Group, prefix: str) -> dict[str, Group]:
     """The groups whose names begin so, by what follows."""
     names = {name for path in base.values() for name in _folders(path) if name.startswith(prefix)}
     return {name.removeprefix(prefix): {key: f"{path}/{name}" for key, path in base.items()} for name in sorted(names)}
+
+
+def _everywhere(group: Group) -> Group:
+    """A group, and those of its name for all other controllers."""
+    name = parent(group)
+    return {key: f"{place}{name}" for key, (_, place) in _mounts().items()} if name else group
 
 
 def _removed(path: str) -> bool:
@@ -147,6 +185,11 @@ def _below(mount: tuple[str, str], group: str) -> str:
     return f"{place}/{group.removeprefix(root).strip('/')}".rstrip("/")
 
 
+def _deepest(group: str, memory: str) -> str:
+    """The group of a controller: that of memory where it is within its own, so that both have one name."""
+    return memory if memory.startswith(f"{group.rstrip('/')}/") else group
+
+
 def _find_unified(top: str, path: str) -> Cgroups | None:
     """The nearest group, this process's own or one above, that can have groups with controllers."""
     while True:
@@ -165,7 +208,7 @@ def _can_be_divided(path: str) -> bool:
     """Whether groups can be made in a group, and be entered."""
     trial = f"{path}/batchyard-trial-{os.getpid()}"
     try:
-        os.mkdir(trial)
+        os.makedirs(trial)
     except OSError:
         return False
     child = os.fork()

@@ -1,13 +1,12 @@
 """Running one more command in a container that runs, as a kubelet does for probes and hooks."""
 
 import os
-import select
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeAlias
 
-from batchyard.node import cgroups, clock, linux
+from batchyard.node import cgroups, commands, linux
 from batchyard.node.cgroups import Group
 
 _NAMESPACES = (
@@ -17,8 +16,11 @@ _NAMESPACES = (
     ("net", linux.NEWNET),
     ("pid", linux.NEWPID),
 )
-_OUTPUT_BYTES = 1 << 20
 _NOT_STARTED = 127
+
+
+#: Uid, gid and groups.
+User: TypeAlias = tuple[int, int, Sequence[int]]
 
 
 class Container(NamedTuple):
@@ -32,7 +34,8 @@ class Container(NamedTuple):
     group: Group
     environment: Mapping[str, str]
     folder: str
-    user: tuple[int, int] | None
+    #: Who a command becomes that enters it: uid, gid and groups; None where who enters is he already.
+    user: User | None
     #: Where the network of pods is seen from, held open; None for the machine's own.
     network: int | None
     address: str
@@ -53,7 +56,7 @@ def execute(argv: Sequence[str], container: Container, timeout: float | None) ->
         _become(argv, container, outputs[0][1], outputs[1][1])
     for _, writes in outputs:
         os.close(writes)
-    texts = _read([reads for reads, _ in outputs], timeout)
+    texts = commands.read([reads for reads, _ in outputs], timeout)
     if texts is None:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
@@ -86,6 +89,25 @@ def enter_network(pid: int) -> None:
         linux.enter(os.pidfd_open(pid), linux.NEWNET)
 
 
+def user_of(pid: int) -> User:
+    """As whom a process runs: uid, gid and groups."""
+    found: dict[str, list[int]] = {}
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        for line in file:
+            name, _, words = line.partition(":")
+            if name in {"Uid", "Gid", "Groups"}:
+                found[name] = [int(word) for word in words.split()]
+    return found["Uid"][1], found["Gid"][1], found["Groups"]
+
+
+def become(user: User) -> None:
+    """Be somebody else, for ever."""
+    uid, gid, groups = user
+    os.setgroups(groups)
+    os.setgid(gid)
+    os.setuid(uid)
+
+
 def _differs(name: str, pid: int) -> bool:
     return os.stat(f"/proc/self/ns/{name}").st_ino != os.stat(f"/proc/{pid}/ns/{name}").st_ino
 
@@ -98,10 +120,8 @@ def _become(argv: Sequence[str], container: Container, stdout: int, stderr: int)
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         os.chdir(container.folder)
-        if not container.is_wrapped and container.user:
-            os.setgroups([])
-            os.setgid(container.user[1])
-            os.setuid(container.user[0])
+        if container.user:
+            become(container.user)
         if container.is_wrapped:
             linux.drop_privileges()
         linux.default_signals()
@@ -109,21 +129,3 @@ def _become(argv: Sequence[str], container: Container, stdout: int, stderr: int)
     except (OSError, IndexError) as failure:
         os.write(2, f"{failure}\n".encode())
     os._exit(_NOT_STARTED)
-
-
-def _read(files: list[int], timeout: float | None) -> list[bytes] | None:
-    """What is written to some files until all are closed; None where that takes too long."""
-    end = None if timeout is None else clock.monotonic() + timeout
-    texts = dict.fromkeys(files, b"")
-    waiting = list(files)
-    while waiting:
-        ready, _, _ = select.select(waiting, [], [], None if end is None else max(0.0, end - clock.monotonic()))
-        if not ready:
-            return None
-        for file in ready:
-            data = os.read(file, 65536)
-            if not data:
-                waiting.remove(file)
-            elif len(texts[file]) < _OUTPUT_BYTES:
-                texts[file] += data
-    return list(texts.values())

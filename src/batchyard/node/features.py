@@ -6,8 +6,9 @@ import socket
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from batchyard.node import cgroups, linux, switch
+from batchyard.node import cgroups, commands, engine, linux, switch
 from batchyard.node.cgroups import Cgroups
+from batchyard.node.engine import Engine, Found
 
 _MISSING = {
     "user namespaces": (
@@ -26,7 +27,14 @@ _MISSING = {
         "memory is bounded for each process, not for all of a container, and is refused; processor time is not bounded",
         "run as root, or as a service of systemd's user manager: systemd-run --user --scope -p Delegate=yes",
     ),
+    "container engine": (
+        "it is here and cannot be used: images are what --image says, and no others",
+        "run as root with podman and runc (apt-get install podman runc), and try: podman run --rm IMAGE true",
+    ),
 }
+
+
+_TRIAL_SECONDS = 10.0
 
 
 class Features(NamedTuple):
@@ -47,6 +55,10 @@ class Features(NamedTuple):
     bubblewrap: str | None
     bubblewrap_version: str | None
     cgroups: Cgroups | None
+    engine: Engine | None
+    #: An engine that is there and cannot be used, and why.
+    engine_found: str
+    engine_failure: str
 
 
 def look(node: int, without: Collection[str]) -> Features:
@@ -62,8 +74,12 @@ def look(node: int, without: Collection[str]) -> Features:
         held = switch.start(node)
     network = held.network if held and "network" not in without else None
     failure = held.failure if held else "no namespaces can be made"
-    program = None if "bubblewrap" in without or not namespaces else _program("bwrap")
+    program = None if "bubblewrap" in without or not namespaces else engine.program("bwrap")
     version = _version(program) if program else None
+    groups = None if "cgroups" in without else cgroups.find()
+    found = Found(None)
+    if "podman" not in without:
+        found = engine.find(node, dict(os.environ), groups, is_root=is_root and namespaces)
     return Features(
         is_root=is_root,
         namespaces=namespaces,
@@ -73,7 +89,10 @@ def look(node: int, without: Collection[str]) -> Features:
         network_failure=failure,
         bubblewrap=program if version else None,
         bubblewrap_version=version,
-        cgroups=None if "cgroups" in without else cgroups.find(),
+        cgroups=groups,
+        engine=found.engine,
+        engine_found=found.what,
+        engine_failure=found.why,
     )
 
 
@@ -86,6 +105,7 @@ def told(found: Features) -> dict[str, object]:
         "bubblewrap": found.bubblewrap_version,
         "podNetwork": found.network is not None,
         "cgroups": found.cgroups and {"version": found.cgroups.version, "controllers": sorted(found.cgroups.base)},
+        "engine": found.engine and {"name": "podman", "version": found.engine.version},
         "missing": missing(found),
     }
 
@@ -97,13 +117,22 @@ def missing(found: Features) -> list[dict[str, str]]:
         "bubblewrap": found.bubblewrap is not None,
         "pod network": found.network is not None,
         "cgroups": found.cgroups is not None,
+        "container engine": not found.engine_failure,
     }
-    because = {"pod network": found.network_failure}
+    because = {"pod network": found.network_failure, "container engine": found.engine_failure}
     return [
-        {"what": what, "means": means + (f" ({because[what]})" if because.get(what) else ""), "remedy": remedy}
+        {
+            "what": _named(what, found),
+            "means": means + (f" ({because[what]})" if because.get(what) else ""),
+            "remedy": remedy,
+        }
         for what, (means, remedy) in _MISSING.items()
         if not gone[what]
     ]
+
+
+def _named(what: str, found: Features) -> str:
+    return found.engine_found if what == "container engine" else what
 
 
 def named_in(environment: str) -> list[str]:
@@ -137,32 +166,9 @@ def _make_user_namespace() -> None:
     _make_namespaces()
 
 
-def _program(name: str) -> str | None:
-    """Where a program lies."""
-    paths = (f"{folder}/{name}" for folder in os.get_exec_path())
-    return next((path for path in paths if os.access(path, os.X_OK)), None)
-
-
 def _version(bubblewrap: str) -> str | None:
     """The version of bubblewrap, where it can do here what containers need."""
     trial = ["--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL", "true"]
-    if _output([bubblewrap, "--die-with-parent", *trial]) is None:
+    if commands.run([bubblewrap, "--die-with-parent", *trial], os.environ, _TRIAL_SECONDS).code != 0:
         return None
-    return (_output([bubblewrap, "--version"]) or "").split()[-1]
-
-
-def _output(argv: list[str]) -> str | None:
-    """What a command writes; None where it fails."""
-    reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(writes, 1)
-        os.dup2(os.open("/dev/null", os.O_RDWR), 2)
-        try:
-            os.execv(argv[0], argv)
-        finally:
-            os._exit(1)
-    os.close(writes)
-    with open(reads, encoding="utf-8") as output:
-        text = output.read()
-    return text if os.waitpid(child, 0)[1] == 0 else None
+    return commands.run([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]

@@ -13,7 +13,7 @@ from batchyard.node import settings
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #: Folders of the machine that are its programs. Some are links into /usr, and stay so.
-_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
 def environment(image: Mapping[str, Any]) -> dict[str, str]:
@@ -24,14 +24,14 @@ def environment(image: Mapping[str, Any]) -> dict[str, str]:
 
 def folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
     """The folders that a container sees of this machine, read-only: where it sees them, and where they lie."""
-    programs = [place for place in _PROGRAMS if os.path.isdir(place) and not os.path.islink(place)]
+    programs = [place for place in PROGRAMS if os.path.isdir(place) and not os.path.islink(place)]
     places = [*programs, *_environment_folders(image.get("environment"))]
     return {"/etc": f"{node}/{settings.FOLDER}"} | {place: place for place in places}
 
 
 def links() -> dict[str, str]:
     """The links beside them, and where they lead."""
-    return {place: os.readlink(place) for place in _PROGRAMS if os.path.islink(place)}
+    return {place: os.readlink(place) for place in PROGRAMS if os.path.islink(place)}
 
 
 def _environment_folders(venv: str | None) -> list[str]:
@@ -41,7 +41,7 @@ def _environment_folders(venv: str | None) -> list[str]:
     folders = [venv]
     for program in (_home(venv), os.path.dirname(os.path.realpath(f"{venv}/bin/python"))):
         prefix = os.path.dirname(program) if program else ""
-        if len(prefix) > 1 and not any(is_within(prefix, place) for place in (*_PROGRAMS, *folders)):
+        if len(prefix) > 1 and not any(is_within(prefix, place) for place in (*PROGRAMS, *folders)):
             folders.append(prefix)
     return folders
 

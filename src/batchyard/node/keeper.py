@@ -56,6 +56,7 @@ class Keeper:
         self._began = 0
         self._code: int | None = None
         self._error: str | None = None
+        self._is_oom = False
         self._is_over = False
         #: From when the command runs on.
         self._health: Health | None = None
@@ -134,12 +135,13 @@ class Keeper:
             self._await_start(_FIRST_LOOK_SECONDS)
         self._code = told.get("exit-code", self._code)
         self._error = told.get("error", self._error)
+        self._is_oom = told.get("oom", self._is_oom)
 
     def _await_start(self, patience: float) -> None:
         """Look whether the command has taken the place of what prepares it, until it has."""
         if self._is_over or self._child is None or self._code is not None:
             return
-        if not self._features.bubblewrap or launch.has_started(self._launched.pid, self._child):
+        if not launch.is_wrapped(self._run, self._features) or launch.has_started(self._launched.pid, self._child):
             self._live(self._child)
         else:
             self._loop.after(patience, partial(self._await_start, patience * 1.5))
@@ -219,19 +221,22 @@ class Keeper:
         for stream in self._outputs.values():
             stream.end()
         end = self._end()
-        cgroups.remove(self._group)
+        cgroups.remove(self._group, has_namesakes=launch.is_contained(self._run))
         self._teller.tell_last(phase="Exited", finishedAt=clock.now(), started=False, ready=False, **end)
         folder.remove_tree(self._run.folder, "root")
+        if self._code is None:
+            launch.forget(self._run, self._features)
 
     def _end(self) -> dict[str, object]:
         """How it ended, in the fields of the state."""
         began = self._run.state.get("startedAt")
         if self._code is None and not os.WIFSIGNALED(self._ended) and began is None:
-            said = words.said_by_bubblewrap(self._log.take_back().decode(errors="replace"))
-            message = self._error or words.start_error(said)
+            said = self._log.take_back().decode(errors="replace")
+            says = words.said_by_engine if launch.is_contained(self._run) else words.said_by_bubblewrap
+            message = self._error or words.start_error(says(said))
             return {"exitCode": _START_ERROR, "reason": "StartError", "message": message}
         code = _KILLED if self._code is None else self._code
-        reason = "OOMKilled" if cgroups.oom_kills(self._group) else "Error" if code else "Completed"
+        reason = "OOMKilled" if self._is_oom or cgroups.oom_kills(self._group) else "Error" if code else "Completed"
         message = messages.last_words(self._run, self._log, code)
         return {"startedAt": began or self._began, "exitCode": code, "reason": reason, "message": message}
 

@@ -7,9 +7,22 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from batchyard.node import bubblewrap, cgroups, descendants, folder, images, linux, overlays, parts, plain, words
+from batchyard.node import (
+    bubblewrap,
+    cgroups,
+    contained,
+    descendants,
+    folder,
+    images,
+    linux,
+    overlays,
+    parts,
+    plain,
+    podman,
+    words,
+)
 from batchyard.node.cgroups import Group
-from batchyard.node.entry import Container
+from batchyard.node.entry import Container, User, user_of
 from batchyard.node.features import Features
 from batchyard.node.run import Run
 
@@ -59,7 +72,7 @@ def launch(run: Run, features: Features, group: Group) -> Launched:
         cgroups.make(group, cgroups.settings(version, run.spec["limits"], run.spec["requests"]))
     outputs, ends = _connect(run)
     starts = None
-    if features.bubblewrap and features.user_namespace and "pids" not in group:
+    if is_wrapped(run, features) and features.user_namespace and "pids" not in group:
         waits, starts = os.pipe2(os.O_CLOEXEC)
         ends = ends._replace(starts=waits)
     pid = os.fork()
@@ -81,6 +94,22 @@ def pods_group(run: Run) -> Group:
     return {name: f"{path}/{run.spec['container']}-{run.spec['attempt']}" for name, path in pod.items()}
 
 
+def is_contained(run: Run) -> bool:
+    """Whether a container is the engine's."""
+    return "engine" in run.spec["image"]
+
+
+def is_wrapped(run: Run, features: Features) -> bool:
+    """Whether bubblewrap is around a container."""
+    return features.bubblewrap is not None and not is_contained(run)
+
+
+def forget(run: Run, features: Features) -> None:
+    """Have the engine forget a container whose warden could not see to that."""
+    if is_contained(run) and features.engine:
+        features.engine.forget(features.engine.name(run.path))
+
+
 def has_started(outer: int, child: int) -> bool:
     """Whether the command has taken the place of bubblewrap, below the first process of the container."""
     told = _command_line(outer)
@@ -92,17 +121,38 @@ def container(run: Run, features: Features, pid: int, group: Group) -> Container
     sandbox = _of_sandbox(run, "spec.json")
     network = features.network if run.spec["network"] == "pod" else None
     address = sandbox.get("address") if network is not None else None
+    is_enclosed = features.bubblewrap is not None or is_contained(run)
     return Container(
         name=run.spec["container"],
         pid=pid,
-        is_wrapped=features.bubblewrap is not None,
-        group=group,
-        environment=environment(run),
+        is_wrapped=is_enclosed,
+        group=cgroups.leaf(group) if is_contained(run) else group,
+        environment=variables(run, pid),
         folder=run.spec["workingDir"] or "/",
-        user=_user(run),
+        user=credentials(run, pid, is_enclosed=is_enclosed),
         network=network,
         address=address.partition("/")[0] if address else "127.0.0.1",
     )
+
+
+def credentials(run: Run, pid: int, *, is_enclosed: bool) -> User | None:
+    """As whom a command is to run that enters a container: uid, gid, groups; None where who enters is he."""
+    if is_contained(run):
+        with suppress(OSError, KeyError):  # it may be over
+            return user_of(pid)
+        return None
+    user = _user(run)
+    return (*user, ()) if user and not is_enclosed else None
+
+
+def variables(run: Run, pid: int) -> dict[str, str]:
+    """All the variables of a container that runs; the engine, and its image, have set some."""
+    told = b""
+    if is_contained(run):
+        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            told = file.read()
+    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in told.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs} or environment(run)
 
 
 def environment(run: Run) -> dict[str, str]:
@@ -120,7 +170,9 @@ def _make_places(run: Run) -> None:
     for name, mode in bubblewrap.WRITABLE.items():
         os.mkdir(f"root/{name}", dir_fd=run.folder)
         os.chmod(f"root/{name}", mode, dir_fd=run.folder)
-    os.close(os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder))
+    last = os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder)
+    os.fchmod(last, 0o666)  # whoever the container's user is
+    os.close(last)
     if run.spec["stdin"]:
         os.mkfifo("stdin", 0o600, dir_fd=run.folder)
 
@@ -146,9 +198,11 @@ def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn
         run.release()
         for source, target in ((ends.stdin, 0), (ends.stdout, 1), (ends.stderr, 2)):
             os.dup2(source, target)
-        bound(run.spec["limits"], group)
-        if run.spec["tty"] and features.bubblewrap:
+        if run.spec["tty"] and (features.bubblewrap or is_contained(run)):
             linux.own_terminal(0)
+        if is_contained(run):
+            contained.warden(_contained(run, features, group), ends.status)
+        bound(run.spec["limits"], group)
         if features.bubblewrap:
             _wrap(run, features.bubblewrap, features.network is not None, ends)
         plain.warden(_plain_command(run), ends.status)
@@ -166,12 +220,11 @@ def bound(limits: Mapping[str, Any], group: Group) -> None:
 
 
 def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
-    node = os.readlink(f"/proc/self/fd/{run.node}")
-    pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
-    places = bubblewrap.Places(node, pod, f"{pod}/sandbox", f"{node}/{run.path}")
+    places = _places(run)
     variables = environment(run)
-    _enter_pod(run, is_networked and run.spec["network"] == "pod")
-    spec = run.spec | {"mounts": parts.held(run.spec["mounts"], pod, f"{places.run}/root")}
+    is_plugged = is_networked and run.spec["network"] == "pod"
+    _enter_pod(run, _SHARED | linux.NEWNET if is_plugged else _SHARED)
+    spec = run.spec | {"mounts": parts.held(run.spec["mounts"], places.pod, f"{places.run}/root")}
     options = bubblewrap.options(spec, places, _view(spec, places), variables)
     if ends.starts is not None:
         options += ["--block-fd", str(ends.starts), *bubblewrap.OWN_USERS]
@@ -186,6 +239,25 @@ def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
     os.execve(program, ["bwrap", *told, "--", *run.spec["argv"]], {})
 
 
+def _places(run: Run) -> bubblewrap.Places:
+    node = os.readlink(f"/proc/self/fd/{run.node}")
+    pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
+    return bubblewrap.Places(node, pod, f"{pod}/sandbox", f"{node}/{run.path}")
+
+
+def _contained(run: Run, features: Features, group: Group) -> contained.Contained:
+    """What the engine is to run. This process sees the pod's volumes from then on. ValueError where it cannot be."""
+    engine, places = features.engine, _places(run)
+    if engine is None:
+        raise ValueError("the container engine that was here is not, or does not work any more")
+    keeper = _enter_pod(run, linux.NEWNS | linux.NEWUTS)  # the engine sets the name that it sees itself
+    spec = run.spec | {"mounts": parts.held(run.spec["mounts"], places.pod, f"{places.run}/root")}
+    connected = podman.Places(places.sandbox, places.run, keeper, run.path)
+    variables = podman.variables(run.spec["environment"])
+    options = podman.options(spec, connected, engine, group, variables)
+    return contained.Contained(engine, engine.name(run.path), options, run.folder, bool(run.spec["tty"]), group)
+
+
 def _view(spec: Mapping[str, Any], places: bubblewrap.Places) -> bubblewrap.View:
     """What the container is to see of this machine."""
     image, own = spec["image"], f"{places.run}/root"
@@ -197,15 +269,15 @@ def _view(spec: Mapping[str, Any], places: bubblewrap.Places) -> bubblewrap.View
     return bubblewrap.View(seen, images.links(), lacks_folder)
 
 
-def _enter_pod(run: Run, is_plugged: bool) -> None:
-    """Enter what the pod's containers share. ValueError where its sandbox is not there."""
+def _enter_pod(run: Run, namespaces: int) -> int:
+    """Enter what the pod's containers share; the process that holds it. ValueError where its sandbox is not there."""
     with suppress(OSError):
         sandbox = folder.open_folder("../../../sandbox", run.folder)
         keeper = (folder.read_json(sandbox, "state.json") or {}).get("pid")
         entered = keeper and os.pidfd_open(keeper)
         if entered and folder.is_locked(sandbox):
-            linux.enter(entered, _SHARED | linux.NEWNET if is_plugged else _SHARED)
-            return
+            linux.enter(entered, namespaces)
+            return int(keeper or 0)
     raise ValueError("the pod's sandbox is not running")
 
 

@@ -13,7 +13,8 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from batchyard.node import entry, folder, launch, linux, plain, words
+from batchyard.node import cgroups, entry, folder, launch, linux, plain, words
+from batchyard.node.entry import User
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
 
@@ -53,10 +54,11 @@ class _Session:
         """Start the command, and see to its end."""
         pid = _first_process(self._run)
         container = os.pidfd_open(pid)
-        group, variables = launch.pods_group(self._run), launch.environment(self._run)
-        user = self._run.spec["user"]
-        launch.bound(self._run.spec["limits"], group)
+        group, variables = launch.pods_group(self._run), launch.variables(self._run, pid)
+        user = launch.credentials(self._run, pid, is_enclosed=True)
+        launch.bound(self._run.spec["limits"], cgroups.leaf(group) if launch.is_contained(self._run) else group)
         is_enclosed = entry.enter(pid)
+        own = self._run.spec["user"]
         given = [] if self._asked["tty"] else self._files
         ends = list(os.openpty()) if self._asked["tty"] else []
         opened = [*ends, *self._files]
@@ -64,11 +66,11 @@ class _Session:
             self._asked["argv"],
             variables | ({"TERM": "xterm"} if self._asked["tty"] else {}),
             self._run.spec["workingDir"] or "/",
-            (user["uid"], user["gid"]) if user and not is_enclosed else None,
+            (own["uid"], own["gid"]) if own and not is_enclosed else None,
             has_terminal=bool(self._asked["tty"]),
             start_error=words.exec_error,
         )
-        status = self._fork(command, [*ends[1:] * 3, *given], opened, is_enclosed=is_enclosed)
+        status = self._fork(command, [*ends[1:] * 3, *given], opened, user, is_enclosed=is_enclosed)
         _tell(self._connection, ends[:1], started=True)
         for file in opened:
             os.close(file)
@@ -78,7 +80,9 @@ class _Session:
         self._loop.run()
         self._reap()
 
-    def _fork(self, command: plain.Command, standard: list[int], opened: list[int], *, is_enclosed: bool) -> int:
+    def _fork(
+        self, command: plain.Command, standard: list[int], opened: list[int], user: User | None, *, is_enclosed: bool
+    ) -> int:
         """Fork the command's warden with its standard files; what to read its words from."""
         status, telling = os.pipe2(os.O_CLOEXEC)
         self._warden = os.fork()
@@ -90,6 +94,8 @@ class _Session:
                     os.dup2(source, target)
                 for file in opened:
                     os.close(file)
+                if user:
+                    entry.become(user)
                 if is_enclosed:
                     linux.drop_privileges()
                 plain.warden(command, telling, is_enclosed=is_enclosed)

@@ -13,13 +13,13 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from batchyard.node import features, folder, keeper, linux, sandbox, session, settings, sweep
+from batchyard.node import features, folder, keeper, linux, pulling, sandbox, session, settings, sweep
 from batchyard.node.features import Features
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
 
 _FORK_AGAIN_SECONDS = 0.2
-_KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep}
+_KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep, "image": pulling.keep}
 _SESSIONS_WAITING = 256
 _GONE_SECONDS = 2.0
 
@@ -52,7 +52,9 @@ class Spawner:
 
     def serve(self) -> None:
         """Take wishes until SIGTERM or SIGINT."""
-        sweep.all_pods(self._node, self._features.cgroups)
+        sweep.all_pods(self._node, self._features)
+        if self._features.engine:
+            self._fork_to("the engine's containers", partial(sweep.containers, self._node, self._features.engine))
         if self._features.bubblewrap:
             settings.refresh(os.readlink(f"/proc/self/fd/{self._node}"))
         folder.remove(self._node, "spawner")
@@ -102,6 +104,19 @@ class Spawner:
                 self._let_go()
                 _be(self._node, "a session", partial(session.host, self._node, connection))
 
+    def _tidy(self, path: str) -> None:
+        """Tidy up after a keeper."""
+        engine = self._features.engine
+        if engine and sweep.leaves_container(self._node, path):
+            self._fork_to(path, partial(engine.forget, engine.name(path)))
+        sweep.after(self._node, self._features, path)
+
+    def _fork_to(self, name: str, act: Callable[[], None]) -> None:
+        """Do in a child what takes its time."""
+        if os.fork() == 0:
+            self._let_go()
+            _be(self._node, name, act)
+
     def _let_go(self) -> None:
         """In a child: hold nothing that is the spawner's alone."""
         os.close(self._lock)
@@ -113,7 +128,7 @@ class Spawner:
             while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
                 path = self._keepers.pop(ended, None)
                 if path is not None:
-                    sweep.after(self._node, self._features.cgroups, path)
+                    self._tidy(path)
 
 
 def _keep(node: int, path: str, found: Features) -> NoReturn:

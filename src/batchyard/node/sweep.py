@@ -1,10 +1,12 @@
-"""What is left of keepers that were killed: control groups that nobody removes any more."""
+"""What is left of keepers that were killed: control groups and containers that nobody removes any more."""
 
 import os
 from contextlib import suppress
 
 from batchyard.node import cgroups, folder
-from batchyard.node.cgroups import Cgroups, Group
+from batchyard.node.cgroups import Group
+from batchyard.node.engine import Engine
+from batchyard.node.features import Features
 
 
 def name_of_pods(node: int) -> str:
@@ -12,22 +14,41 @@ def name_of_pods(node: int) -> str:
     return f"batchyard-{folder.identity(node)}-"
 
 
-def after(node: int, made: Cgroups | None, path: str) -> None:
+def after(node: int, found: Features, path: str) -> None:
     """Tidy up after a keeper of a run; not where it had left that to one who keeps it still."""
-    if made is None:
+    if found.cgroups is None:
         return
     _, uid, *place = path.split("/")
-    pod = {name: f"{base}/{name_of_pods(node)}{uid}" for name, base in made.base.items()}
+    pod = {name: f"{base}/{name_of_pods(node)}{uid}" for name, base in found.cgroups.base.items()}
+    has_namesakes = found.engine is not None
     if place[0] == "runs" and not _is_kept(node, path):
-        cgroups.remove({name: f"{base}/{place[1]}-{place[2]}" for name, base in pod.items()})
-    _remove_if_left(node, uid, pod)
+        group = {name: f"{base}/{place[1]}-{place[2]}" for name, base in pod.items()}
+        cgroups.remove(group, has_namesakes=has_namesakes)
+    _remove_if_left(node, uid, pod, has_namesakes=has_namesakes)
 
 
-def all_pods(node: int, made: Cgroups | None) -> None:
+def all_pods(node: int, found: Features) -> None:
     """Tidy up after spawners before."""
-    if made is not None:
-        for uid, group in cgroups.left_over(made.base, name_of_pods(node)).items():
-            _remove_if_left(node, uid, group)
+    if found.cgroups is not None:
+        for uid, group in cgroups.left_over(found.cgroups.base, name_of_pods(node)).items():
+            _remove_if_left(node, uid, group, has_namesakes=found.engine is not None)
+
+
+def leaves_container(node: int, path: str) -> bool:
+    """Whether the keeper of a run that is over may have left a container of the engine."""
+    with suppress(OSError):
+        run = folder.open_folder(path, node)
+        spec, state = (folder.read_json(run, name) or {} for name in ("spec.json", "state.json"))
+        os.close(run)
+        is_engines = "engine" in (spec.get("image") or {}) if spec.get("kind") == "container" else False
+        return is_engines and state.get("phase") != "Exited" and not _is_kept(node, path)
+    return False
+
+
+def containers(node: int, engine: Engine) -> None:
+    """Have the engine forget the containers of this node that have no keeper."""
+    found = engine.containers()
+    engine.forget(*(name for path, name in found.items() if not _is_kept(node, path)))
 
 
 def kept_runs(pod: int) -> list[str]:
@@ -36,16 +57,16 @@ def kept_runs(pod: int) -> list[str]:
     return [path for path in found if _is_kept(pod, path)]
 
 
-def _remove_if_left(node: int, uid: str, group: Group) -> None:
+def _remove_if_left(node: int, uid: str, group: Group, *, has_namesakes: bool) -> None:
     if not any(os.path.isdir(path) for path in group.values()):
         return
     try:
         pod = folder.open_folder(f"pods/{uid}", node)
     except OSError:
-        cgroups.remove(group)
+        cgroups.remove(group, has_namesakes=has_namesakes)
         return
     if not _is_kept(pod, "sandbox") and not kept_runs(pod):
-        cgroups.remove(group)
+        cgroups.remove(group, has_namesakes=has_namesakes)
     os.close(pod)
 
 

@@ -7,6 +7,13 @@ import re
 _CREATE = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
 )
+#: What podman says around the words of its runtime.
+_BEFORE = ("runc create failed: ", "unable to start container process: ", "error during container init: ")
+_AFTER = (
+    ": OCI runtime attempted to invoke a command that was not found",
+    ": OCI permission denied",
+    ": OCI runtime error",
+)
 _NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 
 
@@ -34,6 +41,17 @@ def said_by_bubblewrap(text: str) -> str:
     line = text.strip().removeprefix("bwrap: ")
     found = re.fullmatch(r"execvp (.*): (.*)", line, re.DOTALL)
     return not_executed(found[1], _NUMBERS[found[2]]) if found and found[2] in _NUMBERS else line
+
+
+def said_by_engine(text: str) -> str:
+    """The same from the words in which podman passes on what its runtime says."""
+    lines = [line for line in text.splitlines() if line.startswith("Error: ")] or text.strip().splitlines()[-1:]
+    line = lines[-1].removeprefix("Error: ") if lines else ""
+    for before in _BEFORE:
+        line = line.rpartition(before)[2]
+    for after in _AFTER:
+        line = line.removesuffix(after)
+    return line
 
 
 def not_running(phase: str) -> str:

@@ -48,10 +48,17 @@ def _zone_faults(spec: Spec) -> Iterator[FieldError]:
 
 def _image_faults(row: Spec, path: str) -> Iterator[FieldError]:
     """One thing stands for an image, at a path that means the same wherever it is looked at from."""
-    said = [field for field in ("environment", "root", "machine") if row.get(field)]
+    said = [field for field in ("environment", "root", "machine", "engine") if row.get(field)]
     if len(said) != 1:
-        told = "must say one of environment, root and machine"
-        yield faults.invalid(path, row, told, "name a virtualenv, a root folder, or say machine: true")
+        told = "must say one of environment, root, machine and engine"
+        yield faults.invalid(
+            path, row, told, "name a virtualenv, a root folder, or say machine: true or engine: podman"
+        )
+    for field in ("image",) if row.get("engine") is None else ("workingDir",):
+        if row.get(field):
+            yield faults.invalid(
+                f"{path}.{field}", row[field], "does not go with what the row says", f"leave out {field}"
+            )
     for field in ("environment", "root", "workingDir"):
         if row.get(field) and not row[field].startswith("/"):
             yield faults.invalid(f"{path}.{field}", row[field], "must be an absolute path", "begin it with /")

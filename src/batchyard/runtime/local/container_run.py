@@ -20,7 +20,7 @@ from batchyard.runtime.local.mounts import Mount, mounts_of
 from batchyard.runtime.local.plans import Plan
 from batchyard.runtime.local.probes import hooks_of, probes_of
 from batchyard.runtime.local.quoting import quoted
-from batchyard.runtime.local.security import ROOT, User, refuse_what_cannot_be, user_of
+from batchyard.runtime.local.security import ROOT, User, refuse_what_cannot_be, shared_group, user_in_image, user_of
 
 _MESSAGE_PATH: Final = "/dev/termination-log"
 _MESSAGE_POLICY: Final = "File"
@@ -41,6 +41,15 @@ class NodeSettings:
     log_max_bytes: int = 10 * 1024 * 1024
     log_max_files: int = 5
     cluster_domain: str = "cluster.local"
+    #: The container engine that works here; '' for none.
+    engine: str = ""
+
+
+class Standing(NamedTuple):
+    """What stands for a container's image; for one of an engine what the engine tells of it."""
+
+    row: ImageRow
+    image: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,8 @@ class Given:
     volumes: Mapping[str, Plan] = field(default_factory=dict)
     #: By container.
     devices: Mapping[str, Devices] = field(default_factory=dict)
+    #: What stands for the image of the one that is made; None: something of this machine.
+    standing: Standing | None = None
 
 
 class ContainerRun(NamedTuple):
@@ -68,8 +79,7 @@ def container_run(
 ) -> ContainerRun:
     """The run of a container, the attempt counted from 0; ContainerError if it cannot be made as it is asked for."""
     name: str = container["name"]
-    image_name: str = container.get("image") or ""
-    row = find_row(image_name, settings.images)
+    standing = given.standing or Standing(find_row(container.get("image") or "", settings.images), {})
     refuse_what_cannot_be(pod, container, reader)
     devices = given.devices.get(name, Devices())
     variables = {**devices.variables, **environment(pod, container, given.addresses, reader)}
@@ -80,15 +90,13 @@ def container_run(
         "pod": {"uid": metadata["uid"], "namespace": metadata.get("namespace") or "", "name": metadata["name"]},
         "container": name,
         "attempt": attempt,
-        "user": user_of(pod, container, settings.default_user),
-        "argv": _argv(container, variables),
+        "argv": _argv(container, variables, standing.image),
         "environment": {**_hostname(pod, settings.cluster_domain), **variables},
-        "image": row.place(image_name),
-        "workingDir": container.get("workingDir") or row.working_dir or None,
+        **_place(pod, container, standing, settings.default_user),
         "stdin": bool(container.get("stdin")),
         "stdinOnce": bool(container.get("stdinOnce")),
         "tty": bool(container.get("tty")),
-        "mounts": [*_mounts_of_image(row), *(mount.row() for mount in mounts)],
+        "mounts": [*_mounts_of_image(standing.row), *(mount.row() for mount in mounts)],
         "readOnlyRoot": bool(context.get("readOnlyRootFilesystem")),
         **_resources(pod, container, settings.pids),
         "devices": list(devices.paths),
@@ -108,12 +116,37 @@ def _mounts_of_image(row: ImageRow) -> list[dict[str, Any]]:
     return [{"source": folder, "target": folder, "readOnly": True}] if folder else []
 
 
-def _argv(container: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
-    """Nothing that stands for an image says what to run where the container does not."""
-    if not container.get("command"):
+def _place(pod: Obj, container: Mapping[str, Any], standing: Standing, default: User) -> dict[str, Any]:
+    """What a container sees for its root, where it begins in that, and as whom."""
+    row, image = standing
+    name, folder = container.get("image") or "", container.get("workingDir")
+    if not row.engine:
+        place = {"image": row.place(name), "workingDir": folder or row.working_dir or None}
+        return {**place, "user": user_of(pod, container, default)}
+    told = {"engine": row.engine, "id": image["id"], "resolved": image["name"] or name, "digest": image["digest"]}
+    group = shared_group(pod)
+    return {
+        "image": {"name": name, **told},
+        "workingDir": folder or image["workingDir"] or "/",
+        "user": user_in_image(pod, container, image["user"]),
+        "groups": [] if group is None else [group],
+        "stopSignal": image["stopSignal"],
+    }
+
+
+def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Mapping[str, Any]) -> list[str]:
+    """The container's command and arguments, or those of its image where it has none of its own.
+
+    An image's own arguments go with its own command alone. Source: containerd (internal/cri/server: WithProcessArgs).
+    """
+    own, said = container.get("command"), command_line(container, variables)
+    if not own:
+        entrypoint, arguments = image.get("entrypoint") or [], image.get("command") or []
+        said = [*entrypoint, *(said or arguments)]
+    if not said or not (own or image):
         what = f"what stands for image {quoted(container.get('image') or '')} names none"
         raise ContainerError(CREATE, f"no command specified: {what}; say it in the container's command")
-    return command_line(container, variables)
+    return said
 
 
 def _hostname(pod: Obj, cluster_domain: str) -> dict[str, str]:

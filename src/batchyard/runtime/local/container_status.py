@@ -53,6 +53,7 @@ def container_status(
     has_ended_well = container.part is Part.INIT and not run.is_alive and run.exit_code == 0
     return {
         **_outline(container),
+        **_image_of(run),
         "state": state,
         "lastState": last_state,
         "ready": has_ended_well or (is_running and container.part is not Part.INIT and bool(run.status.get("ready"))),
@@ -115,6 +116,12 @@ def _outline(container: Container) -> dict[str, Any]:
     outline = {"name": container.name, "image": container.spec.get("image") or "", "imageID": ""}
     mounts = [dict(_mount(mount)) for mount in container.spec.get("volumeMounts") or ()]
     return {**outline, "volumeMounts": mounts} if mounts else outline
+
+
+def _image_of(run: Run) -> Mapping[str, str]:
+    """The image of a container engine as it was found; nothing of one that something else stands for."""
+    image: Mapping[str, str] = run.obj["spec"].get("image") or {}
+    return {"image": image["resolved"], "imageID": image["digest"]} if "engine" in image else {}
 
 
 def _mount(mount: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

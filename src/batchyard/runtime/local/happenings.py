@@ -1,7 +1,8 @@
 """What a kubelet tells of a pod besides its status: containers made, started, stopped, and why one is not.
 
-Nothing is pulled here, so every image is "already present". Sources: pkg/kubelet/kuberuntime (kuberuntime_container.go,
-kuberuntime_manager.go), pkg/kubelet/images (image_manager.go), pkg/kubelet (active_deadline.go), pkg/kubelet/events.
+What stands for an image is "already present"; what happens to one of a container engine its keeper tells. Sources:
+pkg/kubelet/kuberuntime (kuberuntime_container.go, kuberuntime_manager.go), pkg/kubelet/images (image_manager.go),
+pkg/kubelet (active_deadline.go), pkg/kubelet/events.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,10 +13,15 @@ from batchyard.api.scheme import POD
 from batchyard.base.instant import Instant
 from batchyard.ports.controller import EventRecord
 from batchyard.runtime.local.container_status import Trouble, full_name
-from batchyard.runtime.local.images import ERR_IMAGE_PULL, INVALID_IMAGE_NAME
+from batchyard.runtime.local.images import (
+    ERR_IMAGE_NEVER_PULL,
+    ERR_IMAGE_PULL,
+    IMAGE_PULL_BACK_OFF,
+    INVALID_IMAGE_NAME,
+)
 from batchyard.runtime.local.next_steps import Steps
 from batchyard.runtime.local.quoting import quoted
-from batchyard.runtime.local.situation import Situation, statuses_by_name
+from batchyard.runtime.local.situation import Container, Situation, statuses_by_name
 from batchyard.runtime.local.status import TOO_LATE
 from batchyard.runtime.local.termination import EXPIRED, ending_of
 
@@ -38,10 +44,10 @@ def happenings(
         yield EventRecord(key, "Normal", EXPIRED, TOO_LATE)
     for halt in steps.halts:
         yield EventRecord(key, "Normal", "Killing", halt.message)
-    images = {each.name: each.spec.get("image") or "" for each in situation.containers}
-    for name, trouble in troubles.items():
-        if _waiting(old.get(name) or {}) != trouble.state()["waiting"]:
-            yield from _of_trouble(key, images[name], trouble)
+    for each in situation.containers:
+        trouble = troubles.get(each.name)
+        if trouble is not None and _waiting(old.get(each.name) or {}) != trouble.state()["waiting"]:
+            yield from _of_trouble(key, each, trouble)
 
 
 def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
@@ -51,7 +57,7 @@ def warnings_of(run: Obj, old: Obj | None) -> Iterator[EventRecord]:
     for each in _warnings(run):
         if each["n"] > known:
             key = Key(POD, pod["namespace"], pod["name"])
-            yield EventRecord(key, "Warning", each["reason"], each["message"])
+            yield EventRecord(key, each.get("type", "Warning"), each["reason"], each["message"])
 
 
 def _warnings(run: Obj | None) -> list[Mapping[str, Any]]:
@@ -72,7 +78,8 @@ def _of_sandbox(key: Key, situation: Situation, steps: Steps) -> Iterator[EventR
 def _of_container(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod: Obj) -> Iterator[EventRecord]:
     name, ran = new["name"], new.get("containerID")
     if ran is not None and ran != old.get("containerID"):
-        yield _pulled(key, new["image"])
+        if not new["imageID"]:
+            yield _pulled(key, new["image"])
         yield EventRecord(key, "Normal", "Created", f"Created container: {name}")
         ended = new["state"].get("terminated") or new["lastState"].get("terminated") or {}
         if ended.get("reason") == "StartError":
@@ -85,16 +92,22 @@ def _of_container(key: Key, old: Mapping[str, Any], new: Mapping[str, Any], pod:
         yield EventRecord(key, "Warning", "BackOff", told)
 
 
-def _of_trouble(key: Key, image: str, trouble: Trouble) -> Iterator[EventRecord]:
+def _of_trouble(key: Key, container: Container, trouble: Trouble) -> Iterator[EventRecord]:
     """Why a container cannot be made: its image is looked for first."""
+    image = container.spec.get("image") or ""
     if trouble.reason == ERR_IMAGE_PULL:
         yield EventRecord(key, "Warning", "Failed", f"Failed to pull image {quoted(image)}: {trouble.message}")
         yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.reason}")
     elif trouble.reason == INVALID_IMAGE_NAME:
         yield EventRecord(key, "Warning", "InspectFailed", trouble.message)
         yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.reason}")
+    elif trouble.reason in {IMAGE_PULL_BACK_OFF, ERR_IMAGE_NEVER_PULL}:
+        if trouble.reason == IMAGE_PULL_BACK_OFF:
+            yield EventRecord(key, "Normal", "BackOff", f"Back-off pulling image {quoted(image)}")
+        yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.reason}")
     else:
-        yield _pulled(key, image)
+        if not container.images:
+            yield _pulled(key, image)
         yield EventRecord(key, "Warning", "Failed", f"Error: {trouble.message}")
 
 

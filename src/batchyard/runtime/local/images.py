@@ -1,8 +1,8 @@
-"""Which environment of this machine stands for an image.
+"""What stands for an image: an environment of this machine, as users say; else the image itself, of a container engine.
 
-Nothing is pulled: users say what stands for which image, and what is not said is not there. So `imagePullPolicy` has no
-meaning here. Sources: pkg/kubelet/images/image_manager.go; pkg/util/parsers; github.com/distribution/reference (what a
-name may be, and its short form).
+What stands for an image is not pulled, so `imagePullPolicy` has no meaning for it. Sources:
+pkg/kubelet/images/image_manager.go; pkg/util/parsers; github.com/distribution/reference (what a name may be, and its
+short form).
 """
 
 import re
@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.runtime.local.errors import ContainerError
 from batchyard.runtime.local.quoting import quoted
 
+ERR_IMAGE_NEVER_PULL: Final = "ErrImageNeverPull"
 ERR_IMAGE_PULL: Final = "ErrImagePull"
 IMAGE_PULL_BACK_OFF: Final = "ImagePullBackOff"
 INVALID_IMAGE_NAME: Final = "InvalidImageName"
@@ -39,6 +40,10 @@ class ImageRow(NamedTuple):
     machine: bool = False
     #: The folder of the machine that containers begin in, and see as it is; '' for none.
     working_dir: str = ""
+    #: The container engine whose image it is; '' for none.
+    engine: str = ""
+    #: The image that the engine is asked for instead; '' for the same.
+    image: str = ""
 
     def place(self, image: str) -> dict[str, Any]:
         """What stands for an image, as the spec of a run has it."""
@@ -55,16 +60,28 @@ def image_row(fields: Mapping[str, Any]) -> ImageRow:
         fields.get("root") or "",
         fields.get("machine") or False,
         fields.get("workingDir") or "",
+        fields.get("engine") or "",
+        fields.get("image") or "",
     )
 
 
-def find_row(image: str, rows: Sequence[ImageRow]) -> ImageRow:
-    """The first row about an image; ContainerError if none is, or the name is none."""
+def find_row(image: str, rows: Sequence[ImageRow], engine: str = "") -> ImageRow:
+    """The first row about an image, else that of the engine that works here; ContainerError if there is none."""
     _refuse_invalid(image)
-    for row in rows:
-        if matches(image, row.match):
-            return row
+    row = next((row for row in rows if matches(image, row.match)), ImageRow(image, engine=engine))
+    if row.engine and row.engine != engine:
+        raise ContainerError(ERR_IMAGE_PULL, f"image {quoted(image)} is one of {row.engine}, which does not work here")
+    if row.engine or row.environment or row.root or row.machine:
+        return row
     raise ContainerError(ERR_IMAGE_PULL, not_mapped(image))
+
+
+def reference(image: str) -> str:
+    """The whole name of an image, as it is pulled: of the default host if it names none, with a tag or a digest."""
+    host, slash, _ = image.partition("/")
+    has_host = bool(slash) and (host == "localhost" or "." in host or ":" in host)
+    whole = image if has_host else f"docker.io/{image if slash else f'library/{image}'}"
+    return whole if "@" in whole or ":" in whole.rpartition("/")[2] else f"{whole}:latest"
 
 
 def matches(image: str, pattern: str) -> bool:
@@ -86,7 +103,7 @@ def not_mapped(image: str) -> str:
     """What is said where nothing stands for an image."""
     return (
         f"nothing on this machine stands for image {quoted(image)}:"
-        f" map it with --image '{image}=DIRECTORY' or in spec.local.images of the Cluster"
+        f" map it with --image '{image}=DIRECTORY' or in spec.local.images of the Cluster, or install podman"
     )
 
 

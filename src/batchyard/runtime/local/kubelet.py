@@ -18,6 +18,7 @@ from batchyard.ports.machine import RUN
 from batchyard.runtime.local.container_status import Trouble
 from batchyard.runtime.local.errors import VolumeError
 from batchyard.runtime.local.happenings import happenings, warnings_of
+from batchyard.runtime.local.image_pulls import Waits
 from batchyard.runtime.local.next_steps import Start, Steps, next_steps, stopping
 from batchyard.runtime.local.refreshing import refreshed_every
 from batchyard.runtime.local.runs import READY, Stop, key_of_run, pod_of, run_of, stopped
@@ -137,7 +138,7 @@ class LocalKubelet:
         """The steps as writes, with the status that follows and all that is told."""
         pod = situation.pod
         key = Key(scheme.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
-        wanted = self._wanted(situation, steps, reader)
+        wanted = self._wanted(situation, steps, reader, now)
         host_ip = machine_of(reader.get(Key(scheme.NODE, "", self._node)), None, now).host_ip()
         after = with_status(pod, status_of(Seen(situation, steps, wanted.troubles, host_ip), now))
         told = [*self._warnings.pop(key, ())]
@@ -146,27 +147,29 @@ class LocalKubelet:
         trouble = wanted.fault or next((each.reason for each in wanted.troubles.values()), "")
         self._remember_trouble(key, trouble)
         waits = [steps.look_again, now + _TRIED_AGAIN_AFTER if trouble else None]
-        waits.append(self._refresh(situation, reader, wanted, now))
+        waits += [self._refresh(situation, reader, wanted, now), *wanted.looks]
         news = [UpdateStatus(after)] if after["status"] != pod.get("status") else []
         told += happenings(situation, steps, wanted.troubles, after, now)
         return Outcome(
             [*wanted.writes, *news], told, requeue_at=min((at for at in waits if at is not None), default=None)
         )
 
-    def _wanted(self, situation: Situation, steps: Steps, reader: Reader) -> "_Wanted":
+    def _wanted(self, situation: Situation, steps: Steps, reader: Reader, now: Instant) -> "_Wanted":
         """What is wanted of the machine, and why it cannot be where it cannot."""
-        wanted = _Wanted([_halted(halt) for halt in steps.halts], {}, "")
+        wanted = _Wanted([_halted(halt) for halt in steps.halts], {}, "", [])
         if steps.makes_sandbox:
             try:
                 wanted.writes.append(Create(self._wishes.sandbox(situation, reader)))
             except VolumeError as error:
                 return wanted._replace(fault=str(error))
         for start in steps.starts:
-            wish = self._wishes.container(situation, start, reader)
-            if isinstance(wish, Trouble):
-                wanted.troubles[start.container.name] = wish
-            else:
-                wanted.writes.extend([*_outdated(start), Create(wish)])
+            wish = self._wishes.container(situation, start, reader, now)
+            if not isinstance(wish, Waits):
+                wanted.writes.extend([*_outdated(start, wish), Create(wish)])
+                continue
+            wanted.looks.append(wish.until)
+            if wish.trouble is not None:
+                wanted.troubles[start.container.name] = wish.trouble
         return wanted
 
     def _refresh(self, situation: Situation, reader: Reader, wanted: "_Wanted", now: Instant) -> Instant | None:
@@ -204,15 +207,17 @@ class _Wanted(NamedTuple):
     troubles: dict[str, Trouble]
     #: Why the pod's volumes cannot be made; empty if they can.
     fault: str
+    #: When images that are not there are to be looked for again.
+    looks: list[Instant | None]
 
 
 def _halted(halt: Halt) -> Write:
     return Update(stopped(halt.run, halt.stop))
 
 
-def _outdated(start: Start) -> Iterator[Write]:
-    """Of the runs before a new one only the last is kept."""
-    for run in start.container.runs[:-1]:
+def _outdated(start: Start, wish: Obj) -> Iterator[Write]:
+    """Of the runs before a new one only the last is kept, and of an image none."""
+    for run in start.container.images if run_of(wish).image_for else start.container.runs[:-1]:
         yield Delete(key_of_run(run))
 
 

@@ -1,6 +1,7 @@
 """What a volume is to hold: a plan, which batchyard.live.volume_files carries out.
 
-Nobody is said to own anything: whoever runs the node owns all of it, and is, from inside, the user of each container.
+Whoever runs the node owns all of it, and is, from inside, the user of each container but of those of an engine: files
+that are not everybody's are also of a group that such a container's user is in.
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ class Files:
     files: Mapping[str, File]
     #: Folders in it at which containers have other volumes.
     mount_points: tuple[str, ...] = ()
+    #: The group that the files belong to; None: that of whoever runs the node.
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

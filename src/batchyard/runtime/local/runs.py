@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Instant
-from batchyard.ports.machine import SANDBOX
+from batchyard.ports.machine import IMAGES, SANDBOX
 from batchyard.runtime.local.mounts import Mount
 from batchyard.runtime.local.plans import Plan
 
@@ -33,11 +33,16 @@ class Run(NamedTuple):
     """One run. Of a sandbox `Ready` is what `Running` is of a container."""
 
     obj: Obj
-    #: Empty for a sandbox.
+    #: Empty for a sandbox, and for an image.
     container: str
     attempt: int
     status: Mapping[str, Any]
     stop: Stop | None
+
+    @property
+    def image_for(self) -> str:
+        """The container that an image is for; empty for what is no image."""
+        return str(self.obj["spec"].get("for", ""))
 
     @property
     def phase(self) -> str:
@@ -111,6 +116,15 @@ def run_of(obj: Obj) -> Run:
     )
 
 
+def images_by_container(runs: Sequence[Run]) -> Mapping[str, Sequence[Run]]:
+    """What was done to have the image of each container, the oldest first."""
+    found: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda each: int(each.obj["spec"].get("number", 0))):
+        if run.image_for:
+            found.setdefault(run.image_for, []).append(run)
+    return found
+
+
 def by_container(runs: Sequence[Run]) -> Mapping[str, Sequence[Run]]:
     """The runs of each container, the oldest first."""
     found: dict[str, list[Run]] = {}
@@ -123,6 +137,11 @@ def by_container(runs: Sequence[Run]) -> Mapping[str, Sequence[Run]]:
 def run_wish(pod: Obj, spec: Mapping[str, Any], mounts: Sequence[Mount], plans: Mapping[str, Plan]) -> Obj:
     """The wish that a container be started. What its mounts lead to is looked up where the volumes are."""
     return {**_new(pod, f"{spec['container']}/{spec['attempt']}", spec), "mounts": mounts, "volumes": plans}
+
+
+def image_wish(pod: Obj, spec: Mapping[str, Any]) -> Obj:
+    """The wish that the image of a container be there."""
+    return _new(pod, f"{IMAGES}/{spec['for']}/{spec['number']}", spec)
 
 
 def sandbox_wish(pod: Obj, spec: Mapping[str, Any], plans: Mapping[str, Plan]) -> Obj:

@@ -54,6 +54,25 @@ def user_of(pod: Obj, container: Mapping[str, Any], default: User) -> dict[str, 
     return {"uid": default.uid if uid is None else uid, "gid": of_user if gid is None else gid}
 
 
+def user_in_image(pod: Obj, container: Mapping[str, Any], own: str) -> str | None:
+    """`uid`, `uid:gid` or the image's user with another group; None: the image's own user, who is `own`.
+
+    ContainerError if it would be root and must not be, or if nobody knows.
+    """
+    uid, gid = _effective(pod, container, "runAsUser"), _effective(pod, container, "runAsGroup")
+    name, _, _ = own.partition(":")
+    if _effective(pod, container, "runAsNonRoot"):
+        if uid is None and name and not name.isdigit():
+            whose = f"(pod: {pod_name(pod)}, container: {container['name']})"
+            told = f"image has non-numeric user ({name}), cannot verify user is non-root"
+            raise ContainerError(CONFIG, f"container has runAsNonRoot and {told} {whose}")
+        _refuse_root(pod, container, uid, User(int(name or 0), 0))
+    if uid is None and gid is None:
+        return None
+    user = str(uid) if uid is not None else name or "0"
+    return user if gid is None else f"{user}:{gid}"
+
+
 def fs_group(pod: Obj) -> int | None:
     """The group that the files of a pod's volumes belong to; None if it names none."""
     group: int | None = (pod["spec"].get("securityContext") or _NOTHING).get("fsGroup")
@@ -64,6 +83,15 @@ def fs_user(pod: Obj) -> int | None:
     """The one user of all containers of a pod; None if they name none, or different ones."""
     users = {_effective(pod, container, "runAsUser") for container in containers_of(pod)}
     return users.pop() if len(users) == 1 else None
+
+
+def shared_group(pod: Obj) -> int | None:
+    """The group by which an engine's containers read files that are not everybody's; None where nothing tells one.
+
+    It stands for the one user of a pod too, whom a kubelet lets own its token: files belong to whoever runs the node.
+    """
+    group = fs_group(pod)
+    return fs_user(pod) if group is None else group
 
 
 def _refuse_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default: User) -> None:

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from batchyard.api.meta import Obj
-from batchyard.runtime.local.runs import Run, by_container, run_of
+from batchyard.runtime.local.runs import Run, by_container, images_by_container, run_of
 
 _STATUSES = ("initContainerStatuses", "containerStatuses")
 
@@ -28,6 +28,8 @@ class Container(NamedTuple):
     sandbox: int
     #: What the pod's status says of it; empty if nothing.
     told: Mapping[str, Any]
+    #: What was done to have its image, the oldest first.
+    images: Sequence[Run] = ()
 
     @property
     def name(self) -> str:
@@ -95,13 +97,15 @@ class Situation(NamedTuple):
 def situation_of(pod: Obj, runs: Sequence[Obj]) -> Situation:
     """What the runs of a pod make of it."""
     seen = [run_of(run) for run in runs]
-    sandbox = next((run for run in seen if not run.container), None)
+    sandbox = next((run for run in seen if not run.container and not run.image_for), None)
     last = max((run.sandbox for run in seen), default=-1)
     number = last + 1 if sandbox is None else sandbox.sandbox
     ran, told, spec = by_container(seen), statuses_by_name(pod), pod["spec"]
+    images = images_by_container(seen)
 
     def container(each: Mapping[str, Any], part: Part) -> Container:
-        return Container(each, part, ran.get(each["name"], ()), number, told.get(each["name"]) or {})
+        name: str = each["name"]
+        return Container(each, part, ran.get(name, ()), number, told.get(name) or {}, images.get(name, ()))
 
     firsts = [
         container(each, Part.SIDECAR if each.get("restartPolicy") == "Always" else Part.INIT)

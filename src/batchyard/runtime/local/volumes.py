@@ -18,7 +18,7 @@ from batchyard.runtime.local.downward import Facts, facts_of, text_of_field, tex
 from batchyard.runtime.local.errors import InputError, VolumeError
 from batchyard.runtime.local.plans import Empty, File, Files, HostPath, Plan
 from batchyard.runtime.local.quoting import quoted
-from batchyard.runtime.local.security import containers_of, fs_group, fs_user
+from batchyard.runtime.local.security import containers_of, fs_group, shared_group
 
 Token: TypeAlias = Callable[[str, str, str, int], str]
 """Gives a token for (namespace, ServiceAccount, audience, seconds); the audience '' is the API's own.
@@ -85,7 +85,7 @@ def _plan(pod: Obj, volume: Mapping[str, Any], sources: Sources) -> Plan:
             raise InputError(f"volumes of type {kind} are not supported here: use one of {_KINDS}")
     mask = 0 if fs_group(pod) is None else _GROUP_READS
     files = {_checked(path): file._replace(mode=file.mode | mask) for path, file in made.items()}
-    return Files(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))))
+    return Files(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), shared_group(pod))
 
 
 def _kind_of(volume: Mapping[str, Any]) -> str:
@@ -189,8 +189,8 @@ def _of_token(source: Mapping[str, Any], pod: Obj, sources: Sources, mode: int) 
     account = pod["spec"].get("serviceAccountName") or "default"
     seconds = _or(source.get("expirationSeconds"), _TOKEN_SECONDS)
     token = sources.token(_namespace(pod), account, source.get("audience") or "", seconds)
-    is_private = fs_user(pod) is not None or fs_group(pod) is not None
-    return {source["path"]: File(token.encode(), 0o600 if is_private else mode)}
+    is_private = shared_group(pod) is not None
+    return {source["path"]: File(token.encode(), 0o640 if is_private else mode)}
 
 
 _SOURCES: Final[Mapping[str, Callable[[Mapping[str, Any], Obj, Sources, int], dict[str, File]]]] = {

@@ -10,12 +10,13 @@ from batchyard.base.instant import Instant
 from batchyard.ports.client import Reader
 from batchyard.ports.machine import RUN
 from batchyard.runtime.local.admission import Refusal, allocate, find_refusal
-from batchyard.runtime.local.container_run import Given, NodeSettings, container_run
+from batchyard.runtime.local.container_run import Given, NodeSettings, Standing, container_run
 from batchyard.runtime.local.container_status import Trouble
 from batchyard.runtime.local.devices import GPU, Allocation, Devices, Gpu, gpu_devices
 from batchyard.runtime.local.errors import ContainerError, InputError, VolumeError
 from batchyard.runtime.local.hostname import hostname_of
-from batchyard.runtime.local.images import image_row
+from batchyard.runtime.local.image_pulls import Ask, Waits, image_of, wish_for
+from batchyard.runtime.local.images import find_row, image_row
 from batchyard.runtime.local.next_steps import Start
 from batchyard.runtime.local.plans import Files
 from batchyard.runtime.local.runs import Run, refreshed, run_of, run_wish, sandbox_wish
@@ -85,17 +86,23 @@ class Wishes:
         files = {name: plan for name, plan in plans.items() if isinstance(plan, Files)}
         return refreshed(situation.sandbox, files, now)
 
-    def container(self, situation: Situation, start: Start, reader: Reader) -> Obj | Trouble:
-        """A start of a container, or why it cannot be."""
+    def container(self, situation: Situation, start: Start, reader: Reader, now: Instant) -> Obj | Waits:
+        """A start of a container, or what is done to have its image; or why there is nothing to do at present."""
         pod, sandbox = situation.pod, situation.sandbox
         assert sandbox is not None, "containers are started in a sandbox"
         try:
+            row = find_row(start.container.spec.get("image") or "", self._settings.images, self._settings.engine)
+            image = image_of(start, now) if row.engine else {}
+            if isinstance(image, Ask):
+                return wish_for(pod, start, row, image, reader)
+            if isinstance(image, Waits):
+                return image
             plans = outlines(pod)
             devices = {start.container.name: self._devices(sandbox, start.container.name)} if self._gpus else {}
-            given = Given([sandbox.address] if sandbox.address else [], plans, devices)
+            given = Given([sandbox.address] if sandbox.address else [], plans, devices, Standing(row, image))
             run = container_run(pod, start.container.spec, start.attempt, given, self._settings, reader)
         except ContainerError as error:
-            return Trouble(error.reason, error.message)
+            return Waits(Trouble(error.reason, error.message))
         spec = {**run.spec, "restartsInRow": start.restarts_in_row, "sandbox": sandbox.sandbox}
         return run_wish(pod, spec, run.mounts, plans)
 
@@ -112,12 +119,13 @@ def _amounts(pod: Obj) -> Iterator[Mapping[str, Any]]:
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
 
 
-def settings_of(local: Mapping[str, Any]) -> NodeSettings:
-    """What `spec.local` of a Cluster says for all pods alike."""
+def settings_of(local: Mapping[str, Any], engine: str = "") -> NodeSettings:
+    """What `spec.local` of a Cluster says for all pods alike; `engine` is the container engine that works here."""
     log = local.get("log") or {}
     return NodeSettings(
         [image_row(row) for row in local.get("images") or ()],
         tuple(local.get("hostPaths") or ()),
         log_max_bytes=quantity.amount("memory", log.get("size", "10Mi")),
         log_max_files=log.get("files", 5),
+        engine=engine,
     )

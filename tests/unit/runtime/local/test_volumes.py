@@ -136,15 +136,15 @@ def test_all_that_is_wrong_with_parts_is_told_at_once() -> None:
 def test_a_token_is_its_users_alone_where_all_containers_have_one() -> None:
     parts = {"sources": [{"serviceAccountToken": {"path": "t"}}]}
     own, side = container(securityContext={"runAsUser": 7}), container("side")
-    assert files(of=pod(own), projected=parts)["t"].mode == 0o600
+    assert files(of=pod(own), projected=parts)["t"].mode == 0o640
     assert files(of=pod(own, side), projected=parts)["t"].mode == 0o644
-    assert files(of=pod(own, side, securityContext={"runAsUser": 7}), projected=parts)["t"].mode == 0o600
+    assert files(of=pod(own, side, securityContext={"runAsUser": 7}), projected=parts)["t"].mode == 0o640
 
 
 def test_a_group_may_read_what_is_its() -> None:
     of = pod(securityContext={"fsGroup": 2000})
     made = plan(Shelf(config_map("cm", a="1")), of=of, configMap={"name": "cm", "defaultMode": 0o400})
-    assert made == Files({"a": File(b"1", 0o440)})
+    assert made == Files({"a": File(b"1", 0o440)}, group=2000)
 
 
 @pytest.mark.parametrize(
