@@ -20,6 +20,7 @@ from contract.seen import seen
 from live.killing import ask
 from live.running import Running
 from local.node import local_platform
+from node.engine_image import busybox_image
 
 _LOOKS_EVERY: Final = 0.1  # seconds
 _LOOKS_MAX: Final = 600
@@ -48,13 +49,17 @@ class Place(NamedTuple):
             assert code == 200, answer
 
 
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Place]]:
-    """The simulated one and the real one."""
+@pytest.fixture(scope="module", params=["machine", "podman"])
+def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Place]]:
+    """The simulated one, and a real one whose image is this machine or one that podman has."""
     folder = tmp_path_factory.mktemp
     with ExitStack() as stack:
+        if request.param == "podman":
+            image = ("--image", f"machine=podman:{stack.enter_context(busybox_image())}")
+            real = stack.enter_context(local_platform(folder("real"), _OPTION, image=image, without=""))
+        else:
+            real = stack.enter_context(local_platform(folder("real"), _OPTION))
         simulated = stack.enter_context(Running(folder("simulated"), _OPTION))
-        real = stack.enter_context(local_platform(folder("real"), _OPTION))
         both = [Place(simulated.url), Place(real.url)]
         for place in both:
             for steps in SCENES.values():

@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
+from unittest.mock import patch
 
 from live.running import Running
 
@@ -26,10 +27,15 @@ def programs_of(folder: Path) -> list[int]:
 
 
 @contextmanager
-def local_platform(folder: Path, *options: str, cluster: Path = Path("local")) -> Iterator[Running]:
+def local_platform(
+    folder: Path, *options: str, cluster: Path = Path("local"), image: Sequence[str] = IMAGE, without: str = "podman"
+) -> Iterator[Running]:
     """A platform with this machine as its node; whatever of it still runs at the end is killed."""
     try:
-        with Running(folder, "--cluster", str(cluster), *IMAGE, *options) as platform:
+        with (
+            patch.dict(os.environ, {"BATCHYARD_NODE_WITHOUT": without}),
+            Running(folder, "--cluster", str(cluster), *image, *options) as platform,
+        ):
             if platform.kubeconfig.exists():  # without TLS there is none
                 platform.kubectl("wait", "node", "--all", "--for=condition=Ready", PATIENCE)
             yield platform

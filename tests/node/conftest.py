@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from node.engine_image import busybox_image, image_id
 from node.machine import ORDINARY_USER, Machine, machine
 
 PLAIN = "bubblewrap,network,cgroups,userns"
@@ -80,3 +81,19 @@ def grouped(pool: Pool) -> Iterator[Machine]:
         if not made.features["bubblewrap"] or not made.features["cgroups"]:
             pytest.skip("whoever runs the tests can make no control groups here, or has no bubblewrap")
         yield made
+
+
+@pytest.fixture(scope="session")
+def busybox() -> Iterator[str]:
+    """The name of an image that podman has."""
+    with busybox_image() as name:
+        yield name
+
+
+@pytest.fixture
+def engine(pool: Pool, busybox: str) -> Iterator[tuple[Machine, dict[str, str]]]:
+    """A node that runs containers with podman, and the image for them; nothing of them may be left."""
+    with pool.lend() as made:
+        if not made.features["engine"]:
+            pytest.skip(f"podman does not work here: {made.features['missing']}")
+        yield made, {"name": busybox, "engine": "podman", "id": image_id(busybox)}

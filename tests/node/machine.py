@@ -220,7 +220,15 @@ class Machine:
         """What there is of the node's pods: processes, mounts, control groups."""
         mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{self.root}/" in line]
         processes = [f"process {pid}" for pid in self.processes() if not self._is_resident(pid)]
-        return processes + mounts + [str(group) for group in self.groups()]
+        return processes + mounts + [str(group) for group in self.groups()] + self._containers()
+
+    def _containers(self) -> list[str]:
+        """The containers of an engine that are the node's."""
+        if not self.features.get("engine"):
+            return []
+        label = f"label=batchyard.node={(self.root / 'id').read_text()}"
+        asked = ["podman", "ps", "--all", "--quiet", "--filter", label]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
 
     def _is_resident(self, pid: int) -> bool:
         """Whether a process is the spawner or the switch, which have no pod's folder open."""

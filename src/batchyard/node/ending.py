@@ -1,5 +1,7 @@
 """Ending a container that is told to: its preStop hook, SIGTERM, and SIGKILL when its grace has passed.
 
+An image may name another signal than SIGTERM.
+
 A hook's time is part of the grace, and after a hook there are at least two seconds for SIGTERM
 (pkg/kubelet/kuberuntime/kuberuntime_container.go).
 """
@@ -18,11 +20,20 @@ from batchyard.node.loop import Loop
 _AFTER_HOOK_SECONDS = 2.0
 
 
+def stop_signal(said: str) -> int:
+    """The signal that an image names for its end: `SIGQUIT`, `QUIT` or `3`; SIGTERM where it names none."""
+    name = said.strip().upper()
+    if name.isdigit():
+        return int(name)
+    return signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}", signal.SIGTERM)
+
+
 class Ending:
     """The end of one container; nothing happens until it is told to end."""
 
-    def __init__(self, pid: int, loop: Loop, hook: Mapping[str, Any] | None, attempt: Try) -> None:
+    def __init__(self, pid: int, loop: Loop, hook: Mapping[str, Any] | None, attempt: Try, first: int) -> None:
         self._pid = pid
+        self._first = first
         self._loop = loop
         self._hook = hook
         self._attempt = attempt
@@ -39,7 +50,7 @@ class Ending:
             if self._hook and wish["grace"] > 0:
                 self._attempt(self._hook, wish["grace"], lambda outcome: self._after_hook(outcome, warn))
             else:
-                self._signal_group(signal.SIGTERM)
+                self._signal_group(self._first)
         self._look()
 
     def kill(self) -> None:
@@ -51,7 +62,7 @@ class Ending:
         if outcome.result not in {"success", "warning"}:
             warn("FailedPreStopHook", "PreStopHook failed")
         self._killed_not_before = clock.now() + int(_AFTER_HOOK_SECONDS * 1e6)
-        self._signal_group(signal.SIGTERM)
+        self._signal_group(self._first)
 
     def _look(self) -> None:
         """Kill it if it is time, or look again then."""
