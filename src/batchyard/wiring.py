@@ -44,6 +44,7 @@ from batchyard.controllers.root_certificates import RootCertificates
 from batchyard.controllers.runner import Defects, EventSink, Runner, stop_at_defect
 from batchyard.controllers.service_accounts import ServiceAccounts
 from batchyard.controllers.ttl import TtlAfterFinished
+from batchyard.controllers.why.explainer import Explainer
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 from batchyard.core.placement.profile import Profile
@@ -109,6 +110,7 @@ class Platform:
 
     runner: Runner
     index: AdmissionIndex
+    explainer: Explainer
     #: The ledger's keeper, where costs are recorded here.
     costs: Costs | None = None
 
@@ -121,7 +123,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
     controllers = [each for group, some in grouped if group in settings.controllers for each in some]
     costs = next((each for each in controllers if isinstance(each, Costs)), None)
     runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
-    return Platform(runner, index, costs)
+    return Platform(runner, index, Explainer(index, settings.policy, ports.client), costs)
 
 
 def _grouped(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[tuple[str, Sequence[Controller]]]:

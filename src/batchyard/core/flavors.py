@@ -70,6 +70,14 @@ class FlavorSearch:
                 break
         return Assignment(pod_sets, mode if pod_sets else _M_NO_FIT, borrow, usage)
 
+    def weighed(self, plan: GroupPlan, usage: Usage) -> list[Sequence[Quality]]:
+        """Flavor by flavor how good it is for each resource, whether the search would come to it or not.
+
+        `usage` is what other pod sets of the Workload take.
+        """
+        totals = [_on_top(dict(usage), wanted) for wanted in plan.usages] if usage else plan.usages
+        return list(self._weighed(totals, plan.obstacles, 0, known_available(self.queue.node)))
+
     def _find(self, index: int, counts: Sequence[int], usage: Usage) -> PodSetAssignment:
         """The assignment of a pod set on its own."""
         pod_set, count = self.workload.pod_sets[index], counts[index]

@@ -5,7 +5,7 @@ cycle has no parent here, and no ClusterQueue below it a Cohort. Flavor-resource
 Source: Kueue's pkg/cache/hierarchy.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from batchyard.api.views.queues import CohortView, ResourceGroup
@@ -33,6 +33,11 @@ class Forest:
             known = self._ids[pair] = len(self.names)
             self.names.append(pair)
         return known
+
+    @property
+    def views(self) -> Mapping[str, CohortView]:
+        """The Cohorts that have an object, by name."""
+        return self._views
 
     def put_cohort(self, view: CohortView) -> None:
         """Add or change a Cohort."""

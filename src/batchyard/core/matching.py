@@ -10,7 +10,12 @@ from typing import Final
 from batchyard.api.views.flavor import Flavor
 from batchyard.api.views.pod import PodTemplate
 
+TAINT: Final = "taint"
+AFFINITY: Final = "affinity"
+NOT_FOUND: Final = "notFound"
 _MEMO_MAX: Final = 4096
+_UNTOLERATED: Final = "untolerated taint "
+_UNSELECTED: Final = " doesn't match node affinity"
 
 
 class Obstacles:
@@ -43,8 +48,15 @@ def find_obstacle(template: PodTemplate, name: str, flavor: Flavor | None) -> st
     tolerations = (*template.tolerations, *flavor.tolerations)
     for taint in flavor.taints:
         if not any(toleration.tolerates(taint) for toleration in tolerations):
-            return f"untolerated taint {taint} in flavor {name}"
-    return "" if _selects(template, flavor.labels) else f"flavor {name} doesn't match node affinity"
+            return f"{_UNTOLERATED}{taint} in flavor {name}"
+    return "" if _selects(template, flavor.labels) else f"flavor {name}{_UNSELECTED}"
+
+
+def rule_of(obstacle: str) -> str:
+    """Which rule such words are about: a taint, the affinity, or a flavor that is not there."""
+    if obstacle.startswith(_UNTOLERATED):
+        return TAINT
+    return AFFINITY if obstacle.endswith(_UNSELECTED) else NOT_FOUND
 
 
 def _selects(template: PodTemplate, labels: Mapping[str, str]) -> bool:

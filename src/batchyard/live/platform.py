@@ -27,6 +27,7 @@ from batchyard.apiserver.security import security_of
 from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.subresources import with_subresources
 from batchyard.apiserver.tokens import Tokens
+from batchyard.apiserver.why import Why
 from batchyard.base.instant import Instant
 from batchyard.client.beside_machine import BesideMachine
 from batchyard.client.local import LocalClient
@@ -121,7 +122,9 @@ class Embedded:
         if forecast is not None:
             self._forks = Forks(loop, partial(self._forecast, forecast), lambda: self._store.revision)
             served = with_forecasts(served, self._client, self._forks)
-        security = security_of(self._client, served, tokens)
+        why = Why(self.platform.explainer, self._kernel.now)
+        security = security_of(self._client, why.with_parts(served), tokens)
+        why.authorizer = security.rbac
         self._rbac = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)

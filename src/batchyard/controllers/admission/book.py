@@ -71,10 +71,12 @@ class WorkloadBook:
 
     def assume(self, decision: Admit, now: Instant, *, admitted: bool) -> None:
         """Count an admission before it is written."""
-        chosen = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
-        usage, queue = decision.assignment.usage, decision.queue
-        self._hold(_admitted(decision.head.workload, queue, usage, chosen, reserved_at=now, is_admitted=admitted))
+        self._hold(admitted_of(decision, now, admitted=admitted))
         self._assumed[decision.head.workload.key] = None
+
+    def view(self, key: str) -> WorkloadView | None:
+        """An unfinished Workload, wherever it stands; None if there is none of that key."""
+        return self._workloads.get(self._queue_of.get(key, ""), {}).get(key)
 
     @property
     def assumes(self) -> bool:
@@ -90,7 +92,7 @@ class WorkloadBook:
         for key in refused:
             self._wake_for(key)
             self._release(key)
-            view = self._workloads.get(self._queue_of.get(key, ""), {}).get(key)
+            view = self.view(key)
             if view is not None and view.admissible:
                 self._enqueue(view)
 
@@ -228,6 +230,13 @@ class WorkloadBook:
         """Whether a LocalQueue is there and not stopped."""
         local = self.local_queues.get(local_queue)
         return local is not None and local.stop_policy == "None"
+
+
+def admitted_of(decision: Admit, now: Instant, *, admitted: bool) -> Admitted:
+    """What a Workload holds once a decision is carried out."""
+    chosen = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
+    usage, queue = decision.assignment.usage, decision.queue
+    return _admitted(decision.head.workload, queue, usage, chosen, reserved_at=now, is_admitted=admitted)
 
 
 def _admitted(

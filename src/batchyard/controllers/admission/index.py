@@ -102,6 +102,10 @@ class AdmissionIndex:
             checks=self._checks,
         )
 
+    def imagined(self, obj: Obj, real: WorkloadView) -> WorkloadView:
+        """The view of a Workload as it might be; `real` is that of the one there is."""
+        return self._views.imagined(obj, real)
+
     def pending_in(self, cluster_queue: str) -> list[WorkloadView] | None:
         """All that wait in a ClusterQueue, in the order of their turn; None if there is no such queue."""
         waiting = self.line_up.pending.get(cluster_queue)

@@ -57,13 +57,25 @@ class LimitedViews:
         known = self._made.get(uid)
         if known is not None and known[0] is obj:
             return known[1]
-        adjusted = limited(obj, limits)
-        view = WorkloadView(adjusted)
+        view = _limited_view(obj, limits)
         view.queued = self._view_of(obj).queued
-        view.out_of_bounds = out_of_bounds(adjusted, limits)
-        pods, priority, counts = view.shape
-        view.shape = pods + view.out_of_bounds.encode(), priority, counts  # out of bounds or not: two cases
         if len(self._made) >= _REMEMBERED_MAX:
             self._made.clear()
         self._made[uid] = (obj, view)
         return view
+
+    def imagined(self, obj: Obj, real: WorkloadView) -> WorkloadView:
+        """The view of a Workload as it might be, of which nothing is remembered; `real` is that of the one there is."""
+        limits = self._limits.get(real.namespace)
+        view = WorkloadView(obj) if limits is None else _limited_view(obj, limits)
+        view.queued = real.queued
+        return view
+
+
+def _limited_view(obj: Obj, limits: Limits) -> WorkloadView:
+    adjusted = limited(obj, limits)
+    view = WorkloadView(adjusted)
+    view.out_of_bounds = out_of_bounds(adjusted, limits)
+    pods, priority, counts = view.shape
+    view.shape = pods + view.out_of_bounds.encode(), priority, counts  # out of bounds or not: two cases
+    return view

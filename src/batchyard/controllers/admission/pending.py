@@ -126,7 +126,24 @@ class PendingQueue:
 
     def views(self) -> list[WorkloadView]:
         """All that wait, in the order of their turn."""
-        return [w.view for w in sorted(self._waiting.values(), key=lambda w: (w.view.key != self._sticky, w.order))]
+        return [w.view for w in sorted(self._waiting.values(), key=self._turn)]
+
+    def front(self, most: int) -> list[WorkloadView]:
+        """The foremost of those that may be tried, in the order of their turn."""
+        waiting = [w for w in self._waiting.values() if w.view.key not in self._held]
+        return [w.view for w in heapq.nsmallest(most, waiting, key=self._turn)]
+
+    def place_of(self, key: str) -> int:
+        """How many are before a Workload that waits here."""
+        turn = self._turn(self._waiting[key])
+        return sum(self._turn(waiting) < turn for waiting in self._waiting.values())
+
+    def is_held(self, key: str) -> bool:
+        """Whether a Workload must wait for a time or a condition of its own."""
+        return key in self._held
+
+    def _turn(self, waiting: Waiting) -> tuple[bool, Order]:
+        return waiting.view.key != self._sticky, waiting.order
 
     @property
     def has_held(self) -> bool:

@@ -1,0 +1,243 @@
+"""A fork of one cohort tree: who waits there is decided upon until nothing more happens, as the scheduler would.
+
+The queues, the order of turns and the cycle are the scheduler's own; only that whoever is preempted is gone at once.
+What a trial did is undone after it, so that one fork serves many trials.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from batchyard.api.views.queues import ClusterQueueView, CohortView
+from batchyard.api.views.workload import WorkloadView
+from batchyard.base.instant import Instant
+from batchyard.controllers.admission.book import admitted_of
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.line_up import LineUp
+from batchyard.controllers.admission.pending import PendingQueue
+from batchyard.core.cycle import Cycle, Policy
+from batchyard.core.decisions import Admit, Decision, Preempt, Wait
+from batchyard.core.explain.copies import tree_copy
+from batchyard.core.queue import Admitted, ClusterQueue
+
+#: So many who wait are taken into a fork: of the queue itself, those before the Workload, and of all others together.
+AHEAD_MAX: Final = 200
+OTHERS_MAX: Final = 64
+#: So many decisions about heads one fork makes, over all its trials; then it says no more.
+DECISIONS_MAX: Final = 4000
+
+
+class Change(NamedTuple):
+    """What is otherwise in a trial."""
+
+    queues: Mapping[str, ClusterQueueView] = {}
+    cohorts: Mapping[str, CohortView] = {}
+    #: The Workload as it would be.
+    workload: WorkloadView | None = None
+    #: Those who hold quota and would not.
+    gone: Sequence[str] = ()
+
+
+AS_IT_IS: Final = Change()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a trial."""
+
+    is_admitted: bool = False
+    #: Whom the Workload itself preempted on the way, by key.
+    preempted: list[str] = field(default_factory=list)
+
+
+class TooMuch(Exception):  # noqa: N818 - says what happened
+    """The fork has made all the decisions that it may: what is asked of it stays unknown."""
+
+
+class Fork:
+    """See the module."""
+
+    def __init__(self, index: AdmissionIndex, policy: Policy, target: WorkloadView, queue: ClusterQueue) -> None:
+        self.snapshot = tree_copy(index.snapshot, queue)
+        self.target = target
+        self.queue = self.snapshot.queues[queue.name]
+        self._policy = policy
+        self._namespaces = index.namespaces
+        self._now: Instant = index.line_up.now
+        self._pending = index.line_up.pending
+        #: How many before the Workload are left out, for there are too many.
+        self.left_out = 0
+        self._waiting = self._who_waits()
+        #: Views of those who hold quota, for when they are preempted and wait again.
+        self._views = {key: view for key in self._held() if (view := index.book.view(key)) is not None}
+        self._number = 0
+        self._decided = 0
+        self._views_put: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it makes no more decisions."""
+        return self._decided >= DECISIONS_MAX
+
+    def restore(self) -> None:
+        """Let all queues and Cohorts be as they are, for who reads the snapshot between trials."""
+        self._put(AS_IT_IS)
+
+    def others(self) -> Iterable[WorkloadView]:
+        """Those that compete: all in the fork that wait, but the Workload itself."""
+        return [view for views in self._waiting.values() for view in views if view.key != self.target.key]
+
+    def try_out(self, change: Change = AS_IT_IS) -> Outcome:
+        """What comes of a change; TooMuch if that would take too long."""
+        if self.is_at_rest:
+            raise TooMuch
+        self._put(change)
+        return _Trial(self, change).run()
+
+    def admits(self, change: Change) -> bool:
+        """Whether the Workload is admitted after a change, be it once those it preempts are gone."""
+        return self.try_out(change).is_admitted
+
+    def _held(self) -> list[str]:
+        return [key for queue in self.snapshot.queues.values() for key in queue.workloads]
+
+    def _who_waits(self) -> dict[str, list[WorkloadView]]:
+        """Who is tried, by ClusterQueue, in the order of their turn."""
+        names = [name for name in self.snapshot.queues if name != self.queue.name and self._pending[name].has_heads()]
+        share = max(1, OTHERS_MAX // max(1, len(names)))
+        waiting = {name: self._pending[name].front(share) for name in names[:OTHERS_MAX]}
+        own = self._pending[self.queue.name]
+        ahead = own.place_of(self.target.key) if own.get(self.target.key) is not None else 0
+        if ahead > AHEAD_MAX:
+            self.left_out, before = ahead, list[WorkloadView]()
+        else:
+            before = [view for view in own.front(ahead + 1) if view.key != self.target.key][:ahead]
+        waiting[self.queue.name] = [*before, self.target]
+        return waiting
+
+    def _put(self, change: Change) -> None:
+        """Let the queues and Cohorts be as a change has them, and all others as they are."""
+        queues, cohorts = self._views_put
+        snapshot = self.snapshot
+        for name in {**queues, **change.queues}:
+            view = change.queues.get(name) or queues[name]
+            known = snapshot.queues[name].view
+            queues.setdefault(name, known)
+            if view is not known:
+                snapshot.put_queue(view)
+        for name in {**cohorts, **change.cohorts}:
+            found = change.cohorts.get(name) or cohorts[name]
+            present = snapshot.forest.views[name]
+            cohorts.setdefault(name, present)
+            if found is not present:
+                snapshot.put_cohort(found)
+        snapshot.settle()
+
+
+class _Trial:
+    """One run of a fork."""
+
+    def __init__(self, fork: Fork, change: Change) -> None:
+        self._fork = fork
+        self._snapshot = fork.snapshot
+        self._target = change.workload or fork.target
+        self._line_up = LineUp(fork.snapshot, fork._namespaces)
+        self._line_up.now = fork._now
+        self._released: dict[str, Admitted] = {}
+        self._admitted: dict[str, None] = {}
+        self._outcome = Outcome()
+        for key in change.gone:
+            self._release(key)
+        for name, queue in fork.snapshot.queues.items():
+            waiting = self._line_up.pending[name] = PendingQueue(name)
+            waiting.strict_fifo = queue.view.strict_fifo
+            for view in fork._waiting.get(name, ()):
+                waiting.put_in_line(self._target if view.key == self._target.key else view)
+            if len(waiting):
+                self._line_up.show_new(name)
+
+    def run(self) -> Outcome:
+        """Cycle after cycle, until the Workload is admitted or nothing more happens; then all is as before."""
+        seen: dict[object, None] = {}
+        try:
+            while not self._outcome.is_admitted:
+                heads = self._line_up.heads()
+                self._count(len(heads))
+                decisions = self._cycle().run(heads)
+                parked = [self._apply(decision) for decision in decisions]
+                if any(parked) or any(not _is_stuck(decision) for decision in decisions):
+                    seen.clear()
+                    continue
+                signature = tuple([(d.head.workload.key, repr(_tried(d))) for d in decisions])
+                if signature in seen or not heads:
+                    break
+                seen[signature] = None
+        finally:
+            self._undo()
+        return self._outcome
+
+    def _cycle(self) -> Cycle:
+        fork = self._fork
+        fork._number += 1
+        return Cycle(self._snapshot, fork._policy, fork._namespaces, fork._number)
+
+    def _count(self, heads: int) -> None:
+        self._fork._decided += heads
+        if self._fork._decided > DECISIONS_MAX:
+            raise TooMuch
+
+    def _apply(self, decision: Decision) -> bool:
+        """Carry a decision out; whether its Workload was parked."""
+        match decision:
+            case Admit():
+                self._admit(decision)
+                return False
+            case Preempt():
+                for target in decision.targets:
+                    self._preempt(decision, target.workload.key)
+            case Wait():
+                pass
+        return self._line_up.requeue(decision.head, decision.last, decision.requeue)
+
+    def _admit(self, decision: Admit) -> None:
+        view = decision.head.workload
+        self._line_up.pending[decision.queue.name].remove(view.key)
+        self._snapshot.hold(admitted_of(decision, self._fork._now, admitted=True))
+        self._admitted[view.key] = None
+        self._outcome.is_admitted |= view.key == self._target.key
+
+    def _preempt(self, decision: Preempt, key: str) -> None:
+        held = self._snapshot.holder(key)
+        if held is None:
+            return
+        if decision.head.workload.key == self._target.key:
+            self._outcome.preempted.append(key)
+        name, view = held.queue.name, self._fork._views.get(key)
+        self._release(key)
+        self._line_up.wake(name)
+        if view is not None:
+            self._line_up.pending[name].put_in_line(view)
+            self._line_up.show_new(name)
+
+    def _release(self, key: str) -> None:
+        held = self._snapshot.release(key)
+        if key in self._admitted:
+            del self._admitted[key]
+        elif held is not None:
+            self._released[key] = held
+
+    def _undo(self) -> None:
+        for key in self._admitted:
+            self._snapshot.release(key)
+        for held in self._released.values():
+            self._snapshot.hold(held)
+
+
+def _tried(decision: Decision) -> object:
+    """How far the search for its flavors came."""
+    return decision.last.tried if isinstance(decision, Wait) and decision.last is not None else ()
+
+
+def _is_stuck(decision: Decision) -> bool:
+    """Whether a decision changes nothing."""
+    return not isinstance(decision, Admit | Preempt)

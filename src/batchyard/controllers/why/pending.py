@@ -1,0 +1,319 @@
+"""Why a Workload without quota waits: the one limit that binds, who holds what is lacking, and what would admit it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.api.quantity import format_amount
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import Instant
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.why import blockers
+from batchyard.controllers.why.document import (
+    Asker,
+    Binding,
+    Part,
+    holder_part,
+    kind_of,
+    pod_sets_part,
+    slim,
+)
+from batchyard.controllers.why.fork import Fork, TooMuch
+from batchyard.controllers.why.other_changes import (
+    end_changes,
+    flavor_changes,
+    priority_changes,
+    size_changes,
+    strategy_changes,
+)
+from batchyard.controllers.why.proposal import Case, Proposal
+from batchyard.controllers.why.quota_changes import quota_changes
+from batchyard.core.cycle import Policy
+from batchyard.core.decisions import Admit, Decision, Preempt
+from batchyard.core.explain import holders as h
+from batchyard.core.explain.binding import Shortage, shortage_of
+from batchyard.core.explain.holders import Holder, holders_of, why_it_stays
+from batchyard.core.explain.limits import BORROWING, LENDING, MAXIMUM, NOMINAL
+from batchyard.core.explain.looks import PodSetLooks, looks_of
+from batchyard.core.fairshare import share_of
+from batchyard.core.lifecycle import reasons
+from batchyard.core.preemption.request import Request
+from batchyard.core.queue import ClusterQueue
+from batchyard.ports.client import Reader
+
+PRIORITY: Final = "priority"
+HEAD_OF_LINE: Final = "headOfLine"
+PREEMPTION: Final = "waitingForPreemption"
+PODS_READY: Final = "podsReady"
+TURN: Final = "turn"
+HOLDERS_SHOWN: Final = 5
+AHEAD_SHOWN: Final = 5
+_HOLDERS_WEIGHED: Final = 200
+
+
+@dataclass(slots=True)
+class Situation:
+    """A Workload that a ClusterQueue has in line, with what a cycle and every flavor say of it."""
+
+    workload: Obj
+    view: WorkloadView
+    queue: ClusterQueue
+    decision: Decision
+    looks: Sequence[PodSetLooks]
+    shortage: Shortage | None
+    holders: Sequence[Holder]
+    request: Request
+
+
+class PendingWorkloads:
+    """See the module."""
+
+    def __init__(self, index: AdmissionIndex, policy: Policy, reader: Reader) -> None:
+        self._index = index
+        self._policy = policy
+        self._reader = reader
+
+    def explain(self, workload: Obj, now: Instant, asker: Asker) -> Part:
+        """The parts of the document that say why it waits."""
+        queues = blockers.queues_of(workload, self._reader)
+        blocker = blockers.blocker_of(workload, queues, self._index)
+        if blocker is not None:
+            return {"binding": blocker.document()}
+        queue = self._index.snapshot.queues.get(queues.cluster_queue_name)
+        view = self._view(workload, queues.cluster_queue_name)
+        if queue is None:
+            told = f"ClusterQueue {queues.cluster_queue_name} doesn't exist"
+            return {"binding": Binding(blockers.MISCONFIGURED, told, "LocalQueue", view.queue).document()}
+        return self._of_queue(workload, view, queue, now, asker)
+
+    def binding_in_line(self, key: str, queue: ClusterQueue, asker: Asker) -> Binding | None:
+        """What one that waits in a queue is short of, whoever is before it; None if nothing stands in its way."""
+        namespace, _, name = key.partition("/")
+        workload = self._reader.get(Key(scheme.WORKLOAD, namespace, name))
+        if workload is None:
+            return None
+        situation = self._situation(workload, self._view(workload, queue.name), queue)
+        return blockers.refusal_of(situation.decision) or self._limit(situation, asker)
+
+    def _view(self, workload: Obj, queue: str) -> WorkloadView:
+        """The Workload as the scheduler sees it."""
+        view = workload_view(workload)
+        waiting = self._index.line_up.pending.get(queue)
+        found = None if waiting is None else waiting.get(view.key)
+        return self._index.imagined(workload, view) if found is None else found.view
+
+    def _of_queue(self, workload: Obj, view: WorkloadView, queue: ClusterQueue, now: Instant, asker: Asker) -> Part:
+        self._index.snapshot.settle()
+        situation = self._situation(workload, view, queue)
+        part: Part = {"clusterQueue": queue.name, "cohort": queue.view.cohort, "priority": view.priority}
+        part["podSets"] = pod_sets_part(self._index.snapshot, queue.node, situation.looks)
+        part["line"] = self._line(view.key, queue, asker)
+        if self._policy.fair_sharing:
+            part["shares"] = self._shares(queue, situation.holders)
+        first = blockers.refusal_of(situation.decision) or blockers.failed_check(workload)
+        first = first or blockers.held_back(view, now) or self._gate(workload)
+        if first is not None:
+            return {**part, "binding": first.document()}
+        fork = Fork(self._index, self._policy, view, queue)
+        binding = self._head_of_line(situation, asker) or self._waits_for_others(situation, fork, asker)
+        binding = binding or self._limit(situation, asker) or _turn(situation)
+        part |= {"binding": binding.document(), **self._holders(situation, binding, asker)}
+        if binding.limit not in {PREEMPTION, TURN}:
+            part |= self._changes(situation, fork, asker)
+        return part
+
+    def _situation(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> Situation:
+        index = self._index
+        decision = blockers.decision_about(view, queue.name, index, self._policy)
+        looks = looks_of(index.snapshot, queue, view, fair_sharing=self._policy.fair_sharing)
+        shortage = shortage_of(looks, queue)
+        request = Request(view, queue, index.snapshot, (), ())
+        holders: Sequence[Holder] = ()
+        if shortage is not None and shortage.look is not None and shortage.bound is not None:
+            asks = [ask for ask in shortage.look.asks if ask.missing]
+            contested = tuple([ask.fr for ask in asks])
+            request = request._replace(usage=tuple([(ask.fr, ask.total) for ask in asks]), contested=contested)
+            scope = shortage.bound.node if shortage.limit == BORROWING else queue.node.path[0]
+            holders = holders_of(index.snapshot, scope, queue, contested)
+        return Situation(workload, view, queue, decision, looks, shortage, holders, request)
+
+    # --- what binds ---
+
+    def _gate(self, workload: Obj) -> Binding | None:
+        reserved = find_condition(workload, reasons.QUOTA_RESERVED)
+        if reserved is None or reserved["reason"] != reasons.WAITING_FOR_PODS_READY:
+            return None
+        return Binding(PODS_READY, str(reserved.get("message", "")))
+
+    def _head_of_line(self, situation: Situation, asker: Asker) -> Binding | None:
+        """Who blocks a StrictFIFO queue, and what that one waits for."""
+        queue, waiting = situation.queue, self._index.line_up.pending[situation.queue.name]
+        if not queue.view.strict_fifo or waiting.get(situation.view.key) is None:
+            return None
+        front = waiting.front(1)
+        if not front or front[0].key == situation.view.key:
+            return None
+        head = front[0].key
+        name = asker.name_of(head)
+        waits_for = self.binding_in_line(head, queue, asker)
+        told = f"; that one waits: {waits_for.message}" if waits_for is not None else ""
+        text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is before it{told}"
+        return Binding(HEAD_OF_LINE, text, "Workload", name)
+
+    def _waits_for_others(self, situation: Situation, fork: Fork, asker: Asker) -> Binding | None:
+        """Whether it is admitted without anybody's doing, once those who are preempted are gone."""
+        decision = situation.decision
+        try:
+            outcome = fork.try_out()
+        except TooMuch:
+            return None
+        going = [held.key for queue in self._tree(situation) for held in queue.workloads.values() if held.evicted]
+        if isinstance(decision, Preempt):
+            going += [target.workload.key for target in decision.targets if not target.workload.evicted]
+        if not outcome.is_admitted or not (going or outcome.preempted):
+            return None
+        names = list(dict.fromkeys(map(asker.name_of, going or outcome.preempted)))
+        shown = ", ".join(names[:HOLDERS_SHOWN])
+        more = f" and {len(names) - HOLDERS_SHOWN} more" if len(names) > HOLDERS_SHOWN else ""
+        return Binding(
+            PREEMPTION, f"it waits for {shown}{more} to give back quota", "ClusterQueue", situation.queue.name
+        )
+
+    def _tree(self, situation: Situation) -> list[ClusterQueue]:
+        return self._index.snapshot.queues_below(situation.queue.node.path[0])
+
+    def _limit(self, situation: Situation, asker: Asker) -> Binding | None:
+        """What it is short of."""
+        shortage, queue = situation.shortage, situation.queue
+        if shortage is None:
+            return None
+        if shortage.unavailable:
+            text = f"resource {shortage.unavailable} is in no resource group of ClusterQueue {queue.name}"
+            return Binding(shortage.limit, text, "ClusterQueue", queue.name, resource=shortage.unavailable)
+        look, ask, bound = shortage.look, shortage.ask, shortage.bound
+        assert look is not None
+        if ask is None or bound is None:
+            return Binding(shortage.limit, _every_obstacle(situation), "ResourceFlavor", look.flavor, look.flavor)
+        limit = self._with_priority(situation, bound.limit)
+        kind, missing = kind_of(self._index.snapshot, bound.node), format_amount(ask.resource, bound.missing)
+        text = _told(situation, limit, f"{kind} {bound.node.name}", missing)
+        return Binding(limit, text, kind, bound.node.name, look.flavor, ask.resource, missing)
+
+    def _with_priority(self, situation: Situation, limit: str) -> str:
+        """Priority binds where quota is used up by some who could be preempted if their priorities were lower."""
+        if limit != NOMINAL or not situation.queue.view.preemption.is_allowed:
+            return limit
+        found = [self._stays(situation, holder) for holder in situation.holders[:_HOLDERS_WEIGHED]]
+        return PRIORITY if any(reason is not None and reason.rule == h.PRIORITY for reason in found) else limit
+
+    def _stays(self, situation: Situation, holder: Holder) -> h.Reason | None:
+        return why_it_stays(situation.request, holder.workload, fair_sharing=self._policy.fair_sharing)
+
+    # --- the rest ---
+
+    def _holders(self, situation: Situation, binding: Binding, asker: Asker) -> Part:
+        if binding.limit in {MAXIMUM, HEAD_OF_LINE, TURN}:
+            return {}
+        decision = situation.decision
+        targets = {t.workload.key for t in decision.targets} if isinstance(decision, Preempt) else set[str]()
+        told = []
+        for holder in situation.holders[:HOLDERS_SHOWN]:
+            if holder.workload.evicted or holder.workload.key in targets:
+                fate: Mapping[str, Any] = {"preempted": True}
+            else:
+                reason = self._stays(situation, holder)
+                fate = slim(stays="" if reason is None else reason.text)
+            told.append(holder_part(self._index.snapshot, holder, asker, fate))
+        return slim(holders=told, holdersMore=max(0, len(situation.holders) - HOLDERS_SHOWN) or None)
+
+    def _line(self, key: str, queue: ClusterQueue, asker: Asker) -> Part:
+        waiting = self._index.line_up.pending[queue.name]
+        if waiting.get(key) is None:
+            return {"of": len(waiting)}
+        place = waiting.place_of(key)
+        ahead = [view.key for view in waiting.front(min(place, AHEAD_SHOWN) + 1) if view.key != key]
+        names = [asker.name_of(each) for each in ahead[: min(place, AHEAD_SHOWN)]]
+        return slim(position=place + 1, of=len(waiting), ahead=names, strategy=_strategy(queue))
+
+    def _shares(self, queue: ClusterQueue, holders: Iterable[Holder]) -> list[Part]:
+        """The weighted shares that decide under fair sharing: of its own queue, and of those that hold."""
+        queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
+        told = []
+        for each in list(queues)[: HOLDERS_SHOWN + 1]:
+            share = share_of(each.node, self._index.snapshot.names)
+            told.append(slim(clusterQueue=each.name, weight=share.weight, share=share.rounded, resource=share.resource))
+        return told
+
+    def _changes(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
+        """What would admit it, each tried in the fork."""
+        case = Case(situation.workload, situation.view, situation.looks, fork, self._owner(situation.workload))
+        imagine = self._index.imagined
+        classes = {c["metadata"]["name"]: c.get("value", 0) for c in self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)}
+        searches: list[Callable[[], Iterator[Proposal]]] = [
+            lambda: strategy_changes(case),
+            lambda: flavor_changes(case, imagine),
+            lambda: quota_changes(case),
+            lambda: priority_changes(case, imagine, classes),
+            lambda: size_changes(case, imagine),
+            lambda: end_changes(case, situation.holders, asker.name_of),
+        ]
+        found: list[Part] = []
+        try:
+            for search in searches:
+                found += [_change(proposal, fork) for proposal in search()]
+        except TooMuch:
+            return slim(changes=found, changesEnd="there is more to try than one answer may take")
+        return slim(changes=found)
+
+    def _owner(self, workload: Obj) -> Obj | None:
+        owner = controller_of(workload)
+        if owner is None:
+            return None
+        kinds = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
+        namespace = workload["metadata"].get("namespace", "")
+        return self._reader.get(Key(kinds[owner["kind"]], namespace, owner["name"])) if owner["kind"] in kinds else None
+
+
+def _change(proposal: Proposal, fork: Fork) -> Part:
+    given = f"once the {fork.left_out} before it in line are gone" if fork.left_out else ""
+    return slim(kind=proposal.kind, text=proposal.text, apply=list(proposal.apply), given=given, proven=True)
+
+
+def _strategy(queue: ClusterQueue) -> str:
+    return "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
+
+
+def _turn(situation: Situation) -> Binding:
+    """Nothing stands in its way."""
+    what = "it is admitted next" if isinstance(situation.decision, Admit) else "it is looked at next"
+    return Binding(TURN, f"nothing stands in its way: {what}", "ClusterQueue", situation.queue.name)
+
+
+def _every_obstacle(situation: Situation) -> str:
+    """Why none of the flavors may be used."""
+    told = [look.obstacle for pod_set in situation.looks for look in pod_set.looks if look.obstacle]
+    return "; ".join(dict.fromkeys(told))
+
+
+def _told(situation: Situation, limit: str, where: str, missing: str) -> str:
+    """A shortage of quota in words."""
+    shortage = situation.shortage
+    assert shortage is not None
+    assert shortage.ask is not None
+    assert shortage.look is not None
+    ask, flavor = shortage.ask, shortage.look.flavor
+    asked, free = (format_amount(ask.resource, each) for each in (ask.total, max(0, ask.free)))
+    start = f"{asked} {ask.resource} of flavor {flavor} asked, {free} free, {missing} more needed"
+    if limit == MAXIMUM:
+        most = format_amount(ask.resource, ask.most)
+        never = f"{situation.queue.name} can never have more than {most}"
+        return f"{asked} {ask.resource} of flavor {flavor} asked, and {never}"
+    words = {
+        BORROWING: f"the borrowingLimit of {where} is reached",
+        LENDING: f"the lendingLimit of {where} keeps back what is unused",
+        PRIORITY: "those who hold it have priorities that are not lower",
+    }
+    return f"{start}: {words.get(limit, f'the quota of {where} is in use')}"

@@ -1,0 +1,94 @@
+"""Who holds the quota that is lacking, and why that Workload cannot be preempted for it."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api.views.workload import WorkloadView
+from batchyard.core.preemption.request import Request
+from batchyard.core.queue import Admitted, ClusterQueue
+from batchyard.core.quota import QuotaNode, is_within_nominal
+from batchyard.core.snapshot import Snapshot
+
+POLICY: Final = "policy"
+PRIORITY: Final = "priority"
+NOMINAL: Final = "nominal"
+BORROWING: Final = "borrowing"
+FAIRNESS: Final = "fairness"
+
+
+class Reason(NamedTuple):
+    """What kind of rule lets a Workload stay, and which."""
+
+    rule: str
+    text: str
+
+
+class Holder(NamedTuple):
+    """A Workload that holds some of what is lacking."""
+
+    workload: Admitted
+    #: What it holds of it, by flavor-resource id.
+    amounts: tuple[tuple[int, int], ...]
+    #: Whether its ClusterQueue uses more than its own quota of it.
+    borrows: bool
+
+
+def holders_of(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[Holder]:
+    """All that hold some of these below a node: those who borrow from a queue under its quota first, then its own.
+
+    Within each the largest first, then by key.
+    """
+    found = []
+    for each in snapshot.queues_below(scope):
+        borrows = each.node.parent is not None and not is_within_nominal(each.node, frs)
+        for workload in each.workloads.values():
+            amounts = tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs])
+            if amounts:
+                found.append(Holder(workload, amounts, borrows))
+    is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
+
+    def relevance(holder: Holder) -> tuple[int, int, str]:
+        own = holder.workload.queue is queue
+        place = (0 if holder.borrows and not own else 1 if own else 2) if is_under else (0 if own else 1)
+        return place, -max(amount for _, amount in holder.amounts), holder.workload.key
+
+    return sorted(found, key=relevance)
+
+
+def why_it_stays(request: Request, holder: Admitted, *, fair_sharing: bool) -> Reason | None:
+    """Why a holder is not preempted for a request, by the rules that choose candidates; None if those let it go."""
+    queue, rules = request.queue, request.queue.view.preemption
+    if holder.queue is queue:
+        policy = rules.within_cluster_queue
+        if policy == "Never":
+            return Reason(POLICY, f"withinClusterQueue of {queue.name} is Never")
+        return None if holder in request.eligible(queue, policy) else _by_priority(request.workload, holder, policy)
+    policy = rules.reclaim_within_cohort
+    if policy == "Never":
+        return Reason(POLICY, f"reclaimWithinCohort of {queue.name} is Never")
+    if is_within_nominal(holder.queue.node, request.contested):
+        return Reason(NOMINAL, f"{holder.queue.name} uses no more than its own quota")
+    if holder not in request.eligible(holder.queue, policy):
+        return _by_priority(request.workload, holder, policy)
+    return Reason(FAIRNESS, "shares would not become fairer") if fair_sharing else _while_borrowing(request, holder)
+
+
+def _by_priority(workload: WorkloadView, holder: Admitted, policy: str) -> Reason:
+    if holder.priority == workload.priority and policy == "LowerOrNewerEqualPriority":
+        return Reason(PRIORITY, f"its priority {holder.priority} is the same, and it came first")
+    return Reason(PRIORITY, f"its priority {holder.priority} is not lower than {workload.priority}")
+
+
+def _while_borrowing(request: Request, holder: Admitted) -> Reason | None:
+    """What forbids a queue that would borrow to preempt in the cohort; None if it would not borrow, or may."""
+    node, rules = request.queue.node, request.queue.view.preemption
+    if all(node.usage[fr] + amount <= node.subtree[fr] for fr, amount in request.usage):
+        return None
+    if not rules.borrow_within_cohort:
+        return Reason(BORROWING, f"{request.queue.name} would borrow, and borrowWithinCohort is Never")
+    if holder.priority >= request.workload.priority:
+        return _by_priority(request.workload, holder, "LowerPriority")
+    threshold = rules.priority_threshold_max
+    if threshold is not None and holder.priority > threshold:
+        return Reason(BORROWING, f"its priority {holder.priority} is above maxPriorityThreshold {threshold}")
+    return None
