@@ -1,0 +1,154 @@
+"""`batchyard why`: asks a cluster, or a simulation, why something is as it is, and prints the answer."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.base.instant import Duration
+from batchyard.cli import output
+from batchyard.cli.options import Output
+from batchyard.cli.reaching import REFUSALS, Target, UnreachableError, answered
+from batchyard.cli.tables import render_json, render_yaml
+from batchyard.cli.told_why import lines_of
+from batchyard.client.places import path_of, path_of_kind
+from batchyard.sim.world import World
+
+FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or clusterqueue/NAME"
+_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
+_SHORT: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
+_NOT_FOUND: Final = 404
+_NEAR_MAX: Final = 5
+
+
+class Subject(NamedTuple):
+    """What is asked about; without a namespace, in that which the kubeconfig says."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    @staticmethod
+    def read(text: str, namespace: str) -> "Subject | None":
+        """`kind/name` as kubectl takes it; None if it is none of ours."""
+        word, _, name = text.partition("/")
+        kind = _by_word().get(word.lower().partition(".")[0])
+        if kind is None or not name or "/" in name:
+            return None
+        return Subject(kind, namespace if kind_info(kind).namespaced else "", name)
+
+    @property
+    def info(self) -> ServedKind:
+        """Its kind."""
+        return kind_info(self.kind)
+
+
+class Simulated(NamedTuple):
+    """A simulation to ask."""
+
+    paths: Sequence[str]
+    at: Duration | None
+    seed: int
+
+
+def of_cluster(subject: Subject, target: Target, form: Output) -> None:
+    """Ask a cluster; exits with 1 where there is no answer."""
+    info = subject.info
+    part = info.versions[-1] if info.group == "kueue.x-k8s.io" else info.storage_version
+
+    def path_in(namespace: str) -> str:
+        return path_of(info, part, subject.namespace or namespace, quote(subject.name), "why")
+
+    try:
+        found = answered(target, path_in)
+    except UnreachableError as error:
+        more = _near_in_cluster(subject, target) if error.code == _NOT_FOUND else ""
+        output.fail(f"batchyard: {error}{more}")
+    except REFUSALS as error:
+        output.fail(f"batchyard: {error}")
+    output.write(_written(found, form))
+
+
+def of_simulation(subject: Subject, simulated: Simulated, form: Output) -> None:
+    """Run manifests up to a moment, and ask then; exits with 1 where there is no such object."""
+    from batchyard.cli.simulate import read  # noqa: PLC0415 - only here
+    from batchyard.sim.simulate import Options, Simulation  # noqa: PLC0415 - only here
+
+    simulation = Simulation(read(simulated.paths), Options(simulated.at, simulated.seed))
+    simulation.advance()
+    simulation.result()
+    world = simulation.world
+    key = _found_in(world, subject)
+    found = world.platform.explainer.why(key, world.kernel.now())
+    assert found is not None, "it was found just now"
+    output.write(_written(found, form))
+
+
+def _found_in(world: World, subject: Subject) -> Key:
+    """The object that is meant: without a namespace the only one of that name."""
+    every = [obj["metadata"] for obj in world.objects(subject.kind)]
+    found = [each for each in every if each["name"] == subject.name]
+    if subject.namespace:
+        found = [each for each in found if each.get("namespace", "") == subject.namespace]
+    if len(found) == 1:
+        return Key(subject.kind, found[0].get("namespace", ""), subject.name)
+    if found:
+        homes = sorted(each.get("namespace", "") for each in found)
+        output.fail(
+            f"batchyard: {subject.info.singular} {subject.name} is in {', '.join(homes)}: say --namespace {homes[0]}"
+        )
+    names = [_full_name(each) for each in every]
+    where = f" in namespace {subject.namespace}" if subject.namespace else ""
+    near = _near(subject.name, names)
+    return output.fail(f"batchyard: there is no {subject.info.singular} {subject.name}{where}{near}")
+
+
+def _near_in_cluster(subject: Subject, target: Target) -> str:
+    """What there is instead, as far as we may look."""
+    info = subject.info
+    version = info.versions[-1] if info.group == "kueue.x-k8s.io" else info.storage_version
+
+    def path_in(namespace: str) -> str:
+        return (
+            path_of(info, version, subject.namespace or namespace) if info.namespaced else path_of_kind(info, version)
+        )
+
+    try:
+        names = [each["metadata"]["name"] for each in answered(target, path_in).get("items") or ()]
+    except REFUSALS:
+        return ""
+    if subject.name in names:
+        return "; the object is there, but this server does not say why: ask a platform of `batchyard up`"
+    return _near(subject.name, names)
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    """The names most like one that is not there."""
+    parts = [each for each in names if name in each]
+    near = list(dict.fromkeys([*parts, *get_close_matches(name, names, _NEAR_MAX, 0.5)]))[:_NEAR_MAX]
+    return f"; there is {', '.join(near)}" if near else ""
+
+
+def _full_name(metadata: Mapping[str, Any]) -> str:
+    namespace = metadata.get("namespace", "")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+def _by_word() -> dict[str, str]:
+    """The kinds by the words for them."""
+    words = dict(_SHORT)
+    for kind in _KINDS:
+        info = kind_info(kind)
+        words |= {info.singular: kind, info.plural: kind}
+    return words
+
+
+def _written(found: Mapping[str, Any], form: Output) -> str:
+    if form is Output.JSON:
+        return render_json(found)
+    if form is Output.YAML:
+        return render_yaml(found)
+    return "\n".join(lines_of(found, is_wide=form is Output.WIDE)) + "\n"
