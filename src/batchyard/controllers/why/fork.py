@@ -24,7 +24,9 @@ from batchyard.core.queue import Admitted, ClusterQueue
 AHEAD_MAX: Final = 200
 OTHERS_MAX: Final = 64
 #: So many decisions about heads one fork makes, over all its trials; then it says no more.
-DECISIONS_MAX: Final = 4000
+DECISIONS_MAX: Final = 1500
+#: Who is preempted more often in one trial is in a loop: nothing comes of that.
+_TIMES_PREEMPTED_MAX: Final = 3
 
 
 class Change(NamedTuple):
@@ -103,16 +105,17 @@ class Fork:
 
     def _who_waits(self) -> dict[str, list[WorkloadView]]:
         """Who is tried, by ClusterQueue, in the order of their turn."""
-        names = [name for name in self.snapshot.queues if name != self.queue.name and self._pending[name].has_heads()]
+        names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending[name])]
         share = max(1, OTHERS_MAX // max(1, len(names)))
         waiting = {name: self._pending[name].front(share) for name in names[:OTHERS_MAX]}
         own = self._pending[self.queue.name]
         ahead = own.place_of(self.target.key) if own.get(self.target.key) is not None else 0
         if ahead > AHEAD_MAX:
-            self.left_out, before = ahead, list[WorkloadView]()
+            self.left_out = ahead
+            waiting[self.queue.name] = [self.target]
         else:
-            before = [view for view in own.front(ahead + 1) if view.key != self.target.key][:ahead]
-        waiting[self.queue.name] = [*before, self.target]
+            front = [view for view in own.front(ahead + OTHERS_MAX) if view.key != self.target.key]
+            waiting[self.queue.name] = [*front[:ahead], self.target, *front[ahead:]]
         return waiting
 
     def _put(self, change: Change) -> None:
@@ -144,7 +147,8 @@ class _Trial:
         self._line_up = LineUp(fork.snapshot, fork._namespaces)
         self._line_up.now = fork._now
         self._released: dict[str, Admitted] = {}
-        self._admitted: dict[str, None] = {}
+        self._admitted: dict[str, WorkloadView] = {}
+        self._preempted: dict[str, int] = {}
         self._outcome = Outcome()
         for key in change.gone:
             self._release(key)
@@ -160,7 +164,7 @@ class _Trial:
         """Cycle after cycle, until the Workload is admitted or nothing more happens; then all is as before."""
         seen: dict[object, None] = {}
         try:
-            while not self._outcome.is_admitted:
+            while not self._outcome.is_admitted and not self._is_looping:
                 heads = self._line_up.heads()
                 self._count(len(heads))
                 decisions = self._cycle().run(heads)
@@ -175,6 +179,10 @@ class _Trial:
         finally:
             self._undo()
         return self._outcome
+
+    @property
+    def _is_looping(self) -> bool:
+        return max(self._preempted.values(), default=0) > _TIMES_PREEMPTED_MAX
 
     def _cycle(self) -> Cycle:
         fork = self._fork
@@ -203,16 +211,17 @@ class _Trial:
         view = decision.head.workload
         self._line_up.pending[decision.queue.name].remove(view.key)
         self._snapshot.hold(admitted_of(decision, self._fork._now, admitted=True))
-        self._admitted[view.key] = None
+        self._admitted[view.key] = view
         self._outcome.is_admitted |= view.key == self._target.key
 
     def _preempt(self, decision: Preempt, key: str) -> None:
         held = self._snapshot.holder(key)
         if held is None:
             return
+        self._preempted[key] = self._preempted.get(key, 0) + 1
         if decision.head.workload.key == self._target.key:
             self._outcome.preempted.append(key)
-        name, view = held.queue.name, self._fork._views.get(key)
+        name, view = held.queue.name, self._admitted.get(key) or self._fork._views.get(key)
         self._release(key)
         self._line_up.wake(name)
         if view is not None:

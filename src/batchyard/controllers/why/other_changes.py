@@ -83,25 +83,50 @@ def size_changes(case: Case, imagine: Imagine) -> Iterator[Proposal]:
         obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], fewer, *pod_sets[index + 1 :]])
         return case.fork.admits(Change(workload=imagine(obj, case.view)))
 
-    if count < 2 or not will_do(1):
-        return
-    low, high = 1, count  # will do, will not
+    step = _pods_of_one_job(case.owner, pod_set["name"])
+    most = _most(lambda jobs: will_do(jobs * step), count // step)
+    if most:
+        named = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
+        text = f"ask for {most * step} pods{named} instead of {count}"
+        yield Proposal(SIZE, text, _count_patches(case, index, most * step))
+
+
+def _most(will_do: Callable[[int], bool], limit: int) -> int:
+    """The most below a limit that will do while one more does not; 0 if not even one will."""
+    if limit < 2 or not will_do(1):
+        return 0
+    low, high = 1, limit  # will do, will not
     while high - low > 1:
         middle = (low + high) // 2
         if will_do(middle):
             low = middle
         else:
             high = middle
-    named = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
-    yield Proposal(SIZE, f"ask for {low} pods{named} instead of {count}", (_count_patch(case, index, low),))
+    return low
 
 
-def _count_patch(case: Case, index: int, count: int) -> Patch:
+def _pods_of_one_job(owner: Obj | None, pod_set: str) -> int:
+    """By how many pods at a time a pod set can shrink: those of a JobSet by whole Jobs."""
+    if owner is None or owner["kind"] != "JobSet":
+        return 1
+    replicated = {each["name"]: int(each.get("replicas", 1)) for each in owner["spec"].get("replicatedJobs") or ()}
+    specs = {each["name"]: each["template"]["spec"] for each in owner["spec"].get("replicatedJobs") or ()}
+    if replicated.get(pod_set, 0) < 1:
+        return 1
+    spec = specs[pod_set]
+    parallelism = int(spec.get("parallelism", 1))
+    return max(1, min(parallelism, int(spec.get("completions") or parallelism)))
+
+
+def _count_patches(case: Case, index: int, count: int) -> Sequence[Patch]:
+    """How to ask for so many pods; none for a JobSet, which has to be made anew."""
+    if case.owner is not None and case.owner["kind"] == "JobSet":
+        return ()
     if case.owner is not None and case.owner["kind"] == "Job":
         name, namespace = case.owner["metadata"]["name"], case.owner["metadata"].get("namespace", "")
-        return merge_patch("Job", name, {"spec": {"parallelism": count}}, namespace)
+        return (merge_patch("Job", name, {"spec": {"parallelism": count}}, namespace),)
     operation = {"op": "replace", "path": f"/spec/podSets/{index}/count", "value": count}
-    return json_patch("Workload", case.view.name, [operation], case.view.namespace)
+    return (json_patch("Workload", case.view.name, [operation], case.view.namespace),)
 
 
 def flavor_changes(case: Case, imagine: Imagine) -> Iterator[Proposal]:
@@ -169,19 +194,36 @@ def _told(case: Case, flavor: Flavor) -> str:
 
 
 def _suiting(case: Case, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
-    fields = ("tolerations", "nodeSelector", "affinity")
-    specs = [pod_set["template"]["spec"] for pod_set in pod_sets]
-    if case.owner is not None and case.owner["kind"] == "Job":
-        name, namespace = case.owner["metadata"]["name"], case.owner["metadata"].get("namespace", "")
-        kept = {field: specs[0][field] for field in fields if specs[0].get(field)}
-        return (merge_patch("Job", name, {"spec": {"template": {"spec": kept}}}, namespace),)
-    operations = [
-        {"op": "add", "path": f"/spec/podSets/{index}/template/spec/{field}", "value": spec[field]}
-        for index, spec in enumerate(specs)
-        for field in fields
-        if spec.get(field)
+    """How to let the pods be so; nothing for a job of which only a change of tolerations makes a new Workload."""
+    before = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
+    after = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
+    owner = case.owner
+    if owner is None:
+        operations = _additions(after, list(after), "/spec/podSets/{}/template/spec")
+        return (json_patch("Workload", case.view.name, operations, case.view.namespace),)
+    if not any(
+        list(new["tolerations"]) != (old.get("tolerations") or [])
+        for new, old in zip(after.values(), before, strict=True)
+    ):
+        return ()
+    name, namespace = owner["metadata"]["name"], owner["metadata"].get("namespace", "")
+    if owner["kind"] == "Job":
+        operations = _additions(after, list(after), "/spec/template/spec")
+    else:
+        order = [each["name"] for each in owner["spec"].get("replicatedJobs") or ()]
+        operations = _additions(after, order, "/spec/replicatedJobs/{}/template/spec/template/spec")
+    return (json_patch(owner["kind"], name, operations, namespace),)
+
+
+def _additions(specs: Mapping[str, Mapping[str, Any]], order: Sequence[str], where: str) -> list[Mapping[str, Any]]:
+    """The operations that put what was changed of pod specs to their places."""
+    return [
+        {"op": "add", "path": f"{where.format(place)}/{field}", "value": specs[name][field]}
+        for place, name in enumerate(order)
+        if name in specs
+        for field in ("tolerations", "nodeSelector", "affinity")
+        if specs[name].get(field)
     ]
-    return (json_patch("Workload", case.view.name, operations, case.view.namespace),)
 
 
 def end_changes(case: Case, holders: Sequence[Holder], name_of: Callable[[str], str]) -> Iterator[Proposal]:
@@ -211,10 +253,13 @@ def _enough(fork: Fork, keys: Sequence[str]) -> list[str]:
             break
     else:
         return []
-    for key in list(chosen[:-1]):
-        spared = [each for each in chosen if each != key]
+    left = list(chosen)
+    while left:
+        spared = [each for each in chosen if each != left[0]]
         if fork.admits(Change(gone=spared)):
-            chosen = spared
+            chosen = left = spared
+        else:
+            left = left[1:]
     return chosen
 
 

@@ -279,7 +279,8 @@ class PendingWorkloads:
 
 def _change(proposal: Proposal, fork: Fork) -> Part:
     given = f"once the {fork.left_out} before it in line are gone" if fork.left_out else ""
-    return slim(kind=proposal.kind, text=proposal.text, apply=list(proposal.apply), given=given, proven=True)
+    change = {"kind": proposal.kind, "text": proposal.text, "apply": list(proposal.apply), "proven": True}
+    return {**change, **slim(given=given)}
 
 
 def _strategy(queue: ClusterQueue) -> str:

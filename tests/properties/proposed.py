@@ -1,0 +1,135 @@
+"""Worlds in which nobody leaves by himself, and what comes of the changes that `why` proposes in them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.quantity import format_amount, quota_amount
+from batchyard.base.instant import SECOND
+from batchyard.core.lifecycle.workload import has_quota_reservation
+from batchyard.ports.client import Update
+from batchyard.sim.generate import Bounds, Draws, random_objects, scenario_of
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.world import World
+
+ASKED_AT = 100 * SECOND
+"""When everybody has come, and nothing moves any more."""
+SEEN_UNTIL = ASKED_AT + 40 * SECOND
+KINDS = {
+    "ClusterQueue": scheme.CLUSTER_QUEUE,
+    "Cohort": scheme.COHORT,
+    "Workload": scheme.WORKLOAD,
+    "Job": scheme.JOB,
+    "JobSet": scheme.JOB_SET,
+}
+
+Change = Mapping[str, Any]
+
+
+def lasting_scenario(draws: Draws, bounds: Bounds) -> Scenario:
+    """A random world whose Workloads run for ever."""
+    fair, objects = random_objects(draws, bounds)
+    for obj in objects:
+        annotations = obj["metadata"].get("annotations", {})
+        annotations.pop(well_known.DELETE_AT, None)
+        if well_known.RUNTIME in annotations:
+            annotations[well_known.RUNTIME] = "1000h"
+    return scenario_of(objects, fair_sharing=fair)
+
+
+def asked(scenario: Scenario) -> World:
+    """The world at the moment of the question."""
+    world = World(scenario)
+    world.run_until(ASKED_AT)
+    world.settle()
+    return world
+
+
+def waiting(world: World) -> list[Key]:
+    """The Workloads that wait, if the world has come to rest."""
+    if world.loops:
+        return []
+    return [key_of(obj) for obj in world.objects(scheme.WORKLOAD) if not has_quota_reservation(obj)]
+
+
+def admits(scenario: Scenario, key: Key, patches: Sequence[Change]) -> bool:
+    """Whether a Workload is admitted in that world once it has been changed so."""
+    reserved: dict[str, None] = {}
+
+    def sink(record: Mapping[str, Any]) -> None:
+        if record["event"] == "QuotaReserved" and record["time"] * SECOND >= ASKED_AT:
+            reserved[record["workload"]] = None
+
+    world = World(scenario, sink=sink)
+    world.run_until(ASKED_AT)
+    world.settle()
+    reserved.clear()
+    for patch in patches:
+        found = world.client.get(_key(patch))
+        assert found is not None
+        world.submit(Update(patched(found, patch)))
+    world.run_until(SEEN_UNTIL)
+    assert world.refused == []
+    return f"{key.namespace}/{key.name}" in reserved
+
+
+def patched(obj: Obj, patch: Change) -> Obj:
+    """An object with a patch."""
+    if patch["type"] == "merge":
+        merged: Obj = _merged(obj, patch["patch"])
+        return merged
+    for operation in patch["patch"]:
+        obj = _set(obj, operation["path"].strip("/").split("/"), operation["value"])
+    return obj
+
+
+def one_less(change: Change, world: World) -> Iterator[Sequence[Change]]:
+    """The patches of a change, each time with one unit less in one of its places."""
+    patches = change["apply"]
+    if change["kind"] == "end":
+        yield from ([other for other in patches if other is not patch] for patch in patches)
+    for number, patch in enumerate(patches):
+        for less in _less(change["kind"], patch, world):
+            yield [*patches[:number], {**patch, "patch": less}, *patches[number + 1 :]]
+
+
+def _less(kind: str, patch: Change, world: World) -> Iterator[Any]:
+    if kind == "priority":
+        yield {"spec": {"priority": patch["patch"]["spec"]["priority"] - 1}}
+    elif kind == "size" and patch["type"] == "merge":
+        yield {"spec": {"parallelism": patch["patch"]["spec"]["parallelism"] + 1}}
+    elif kind == "size":
+        yield [{**patch["patch"][0], "value": patch["patch"][0]["value"] + 1}]
+    elif kind == "quota":
+        for number, operation in enumerate(patch["patch"]):
+            resource = _resource_at(operation["path"].split("/"), world.client.get(_key(patch)))
+            amount = format_amount(resource, quota_amount(resource, operation["value"]) - 1)
+            yield [*patch["patch"][:number], {**operation, "value": amount}, *patch["patch"][number + 1 :]]
+
+
+def _key(patch: Change) -> Key:
+    return Key(KINDS[patch["kind"]], patch.get("namespace", ""), patch["name"])
+
+
+def _resource_at(path: Sequence[str], obj: Obj | None) -> str:
+    """Which resource the quota at a path is of: /spec/resourceGroups/G/flavors/F/resources/R/nominalQuota."""
+    assert obj is not None
+    group, flavor, resource = (int(path[place]) for place in (3, 5, 7))
+    name: str = obj["spec"]["resourceGroups"][group]["flavors"][flavor]["resources"][resource]["name"]
+    return name
+
+
+def _merged(obj: Any, fields: Mapping[str, Any]) -> Any:
+    made = dict(obj)
+    for name, value in fields.items():
+        made[name] = _merged(made.get(name, {}), value) if isinstance(value, Mapping) else value
+    return made
+
+
+def _set(value: Any, path: Sequence[str], new: Any) -> Any:
+    first, *rest = path
+    if isinstance(value, list):
+        place = int(first)
+        return [*value[:place], _set(value[place], rest, new) if rest else new, *value[place + 1 :]]
+    return {**value, first: _set(value.get(first, {}), rest, new) if rest else new}
