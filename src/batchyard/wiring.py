@@ -44,6 +44,7 @@ from batchyard.controllers.root_certificates import RootCertificates
 from batchyard.controllers.runner import Defects, EventSink, Runner, stop_at_defect
 from batchyard.controllers.service_accounts import ServiceAccounts
 from batchyard.controllers.ttl import TtlAfterFinished
+from batchyard.controllers.why.capacity import Capacity
 from batchyard.controllers.why.explainer import Explainer
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
@@ -119,14 +120,19 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
     """Wire the controllers to the ports."""
     by_creation = settings.pods_ready is not None and settings.pods_ready.requeuing_timestamp is _CREATION
     index = AdmissionIndex(view_by_creation if by_creation else workload_view)
-    grouped = _grouped(index, ports, settings)
+    scaling = ScalingIndex()
+    autoscaler = Autoscaler(scaling)
+    grouped = _grouped(index, (autoscaler, ProvisioningRequests(scaling)), ports, settings)
     controllers = [each for group, some in grouped if group in settings.controllers for each in some]
     costs = next((each for each in controllers if isinstance(each, Costs)), None)
     runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
-    return Platform(runner, index, Explainer(index, settings.policy, ports.client), costs)
+    capacity = Capacity(scaling, autoscaler) if settings.with_nodes else None
+    return Platform(runner, index, Explainer(index, settings.policy, ports.client, capacity), costs)
 
 
-def _grouped(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[tuple[str, Sequence[Controller]]]:
+def _grouped(
+    index: AdmissionIndex, scaling: Sequence[Controller], ports: Ports, settings: Settings
+) -> Sequence[tuple[str, Sequence[Controller]]]:
     """All controllers, each with its group, in the order in which they hear of changes."""
     return (
         (groups.ADMISSION, _admission(index, ports, settings)),
@@ -138,7 +144,7 @@ def _grouped(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequenc
         (groups.RESOURCE_QUOTA, (ResourceQuotas(),)),
         (groups.DISRUPTION, (DisruptionBudgets(),)),
         (groups.API, _api(settings) if settings.with_api else ()),
-        *(_nodes(settings) if settings.with_nodes else ()),
+        *(_nodes(settings, scaling) if settings.with_nodes else ()),
         (groups.RUNTIME, ports.runtime),
         (groups.CLOUD, ports.cloud),
         (groups.API, (EventExpiry(),) if settings.with_api else ()),
@@ -180,13 +186,12 @@ def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Seque
     )
 
 
-def _nodes(settings: Settings) -> Sequence[tuple[str, Sequence[Controller]]]:
+def _nodes(settings: Settings, scaling: Sequence[Controller]) -> Sequence[tuple[str, Sequence[Controller]]]:
     """What there is to do where there are nodes."""
-    scaling = ScalingIndex()
     return (
         (groups.PLACEMENT, (PlacementController(settings.profile, hotswap=settings.hotswap),)),
         (groups.JOBSET, (ExclusivePlacement(),)),
         (groups.NODES, (NodeHealth(), TaintEviction(), PodGarbageCollector())),
         (groups.HOTSWAP, (Hotswap(),) if settings.hotswap else ()),
-        (groups.AUTOSCALER, (Autoscaler(scaling), ProvisioningRequests(scaling))),  # the first feeds the index
+        (groups.AUTOSCALER, scaling),  # the first feeds the index
     )

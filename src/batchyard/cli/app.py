@@ -13,9 +13,8 @@ from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.commands.eta import eta
 from batchyard.cli.commands.lint import lint
 from batchyard.cli.commands.whatif import whatif
-from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Step, Sync
 from batchyard.cli.commands.why import why
-from batchyard.cli.options import Form, OnLoop, Output, Step, Sync
+from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Step, Sync
 from batchyard.cli.submit import options as of
 
 #: Beyond this a second of the clock holds more than the platform can do in it.

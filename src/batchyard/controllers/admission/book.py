@@ -6,7 +6,7 @@ there is none. Here they are woken at once if nobody is left whose end would wak
 otherwise.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from batchyard.api.meta import Obj
@@ -77,6 +77,10 @@ class WorkloadBook:
     def view(self, key: str) -> WorkloadView | None:
         """An unfinished Workload, wherever it stands; None if there is none of that key."""
         return self._workloads.get(self._queue_of.get(key, ""), {}).get(key)
+
+    def views(self) -> Iterator[WorkloadView]:
+        """All unfinished Workloads."""
+        return (view for views in self._workloads.values() for view in views.values())
 
     @property
     def assumes(self) -> bool:

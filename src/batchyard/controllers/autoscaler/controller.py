@@ -32,6 +32,10 @@ class Autoscaler:
         self._last_scan: Instant | None = None
         self._told: dict[str, str] = {}
 
+    def told_about(self, pod: str) -> str:
+        """What a pod that waits, by its uid, was told last; '' if nothing."""
+        return self._told.get(pod, "")
+
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The cluster, if the change is one to look at."""
         return (_CLUSTER,) if self._index.observe(event) and self._index.is_needed else ()

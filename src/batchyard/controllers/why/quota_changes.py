@@ -20,7 +20,7 @@ _BORROWING: Final = "borrowingLimit"
 _LENDING: Final = "lendingLimit"
 _FIELDS: Final = {_NOMINAL: "nominal", _BORROWING: "borrowing_limit", _LENDING: "lending_limit"}
 #: So many ways to choose flavors are looked at, and so many lenders.
-_CHOICES_MAX: Final = 4
+_CHOICES_MAX: Final = 3
 _LENDERS_MAX: Final = 2
 
 #: By flavor and resource: how much is asked in all, and how much of that is lacking.
@@ -66,15 +66,17 @@ class _Place(NamedTuple):
 
 
 def quota_changes(case: Case) -> Iterator[Proposal]:
-    """The smallest raises of quota that would admit it, the places nearest to it first."""
-    for wants in islice(_choices(case), _CHOICES_MAX):
+    """The smallest raises of quota that would admit it: for the flavor that lacks least anywhere, else in its queue."""
+    for number, wants in enumerate(islice(_choices(case), _CHOICES_MAX)):
         lacking = {pair: missing for pair, (_, missing) in wants.items() if missing}
-        if lacking:
-            case.fork.restore()
-            for place in list(_places(case.fork, list(lacking))):
-                found = _tried(case, place, lacking)
-                if found is not None:
-                    yield found
+        if not lacking:
+            continue
+        case.fork.restore()
+        places = list(_places(case.fork, list(lacking)))
+        for place in places if number == 0 else places[:1]:
+            found = _tried(case, place, lacking)
+            if found is not None:
+                yield found
 
 
 def _choices(case: Case) -> Iterator[Wants]:

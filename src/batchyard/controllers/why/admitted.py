@@ -1,0 +1,224 @@
+"""A Workload that has quota, or is done: what it still waits for, where it runs, who could preempt it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.api.conditions import find_condition, is_true
+from batchyard.api.meta import Obj
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import Instant
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.why.capacity import CAPACITY, Capacity
+from batchyard.controllers.why.document import Asker, Binding, Part, slim
+from batchyard.controllers.why.occupants import occupants_of
+from batchyard.controllers.why.subjects import pods_of
+from batchyard.core.lifecycle import pod as pods
+from batchyard.core.lifecycle.checks import READY, checks_of
+from batchyard.core.quota import is_within_nominal
+from batchyard.ports.client import Reader
+
+QUOTA_RESERVED: Final = "QuotaReserved"
+ADMITTED: Final = "Admitted"
+RUNNING: Final = "Running"
+EVICTED: Final = "Evicted"
+FINISHED: Final = "Finished"
+CHECK: Final = "admissionCheck"
+STARTING: Final = "starting"
+_SHOWN_MAX: Final = 5
+
+
+class AdmittedWorkloads:
+    """See the module."""
+
+    def __init__(self, index: AdmissionIndex, reader: Reader, capacity: Capacity | None) -> None:
+        self._index = index
+        self._reader = reader
+        self._capacity = capacity
+
+    def explain(self, workload: Obj, now: Instant, asker: Asker) -> Part:
+        """The parts of the document."""
+        admission = (workload.get("status") or {}).get("admission") or {}
+        part: Part = slim(clusterQueue=admission.get("clusterQueue", ""), admission=_assigned(admission))
+        view = workload_view(workload)
+        part["priority"] = view.priority
+        evicted, admitted = find_condition(workload, "Evicted"), find_condition(workload, "Admitted")
+        if evicted is not None and evicted["status"] == "True":
+            told = f"it is being evicted ({evicted['reason']}): {evicted['message']}"
+            return {**part, "state": EVICTED, "summary": told, "facts": {"since": evicted["lastTransitionTime"]}}
+        if admitted is None or admitted["status"] != "True":
+            return {**part, "state": QUOTA_RESERVED, **self._checked(workload)}
+        part["facts"] = slim(since=admitted["lastTransitionTime"], preemptible=self._preemptible(view))
+        return {**part, **self._placed(workload, admitted, now, asker)}
+
+    # --- admission checks ---
+
+    def _checked(self, workload: Obj) -> Part:
+        waiting = [check for check in checks_of(workload) if check["state"] != READY]
+        facts = {f"check {check['name']}"[:40]: _check_text(check) for check in checks_of(workload)}
+        for request in self._requests(workload):
+            facts[f"request {request['metadata']['name']}"] = _conditions_text(request)
+        if not waiting:
+            text = "it has quota, and is admitted next"
+            return {"summary": text, "binding": Binding(CHECK, text).document(), "facts": facts}
+        first = waiting[0]
+        told = f"it has quota, and waits for AdmissionCheck {_check_text(first, with_name=True)}"
+        return {
+            "summary": told,
+            "binding": Binding(CHECK, told, "AdmissionCheck", first["name"]).document(),
+            "facts": facts,
+        }
+
+    def _requests(self, workload: Obj) -> list[Obj]:
+        owned = self._reader.owned_by(workload["metadata"].get("uid", ""))
+        return [each for each in owned if each["kind"] == "ProvisioningRequest"]
+
+    # --- pods and nodes ---
+
+    def _placed(self, workload: Obj, admitted: Mapping[str, Any], now: Instant, asker: Asker) -> Part:
+        found = pods_of(workload, self._reader)
+        since = admitted["lastTransitionTime"]
+        if not found:
+            if is_true(workload, "PodsReady") or not _has_owner(workload):
+                return {"state": RUNNING, "summary": f"it runs since {since}"}
+            return {"state": ADMITTED, "summary": f"admitted at {since}; its pods are not made yet, or have ended"}
+        if self._capacity is not None and not all(map(pods.node_of, found)):
+            return self._without_nodes(workload, found, now, asker)
+        starting = [pod for pod in found if not pods.is_ready(pod)]
+        nodes = sorted({node: None for pod in found if (node := pods.node_of(pod))})
+        where = f" on {_some(nodes)}" if nodes else ""
+        if starting:
+            told = _container_text(starting[0]) or "its containers start"
+            text = f"{len(starting)} of {len(found)} pods are not ready{where}: {told}"
+            binding = Binding(STARTING, text, "Pod", _name(starting[0]))
+            return {"state": ADMITTED, "summary": text, "binding": binding.document()}
+        wanted = sum(holding.pods for holding in workload_view(workload).holdings)
+        missing = f" of {wanted}" if wanted > len(found) else ""
+        return {"state": RUNNING, "summary": f"it runs since {since}: {len(found)}{missing} pods{where}"}
+
+    def _without_nodes(self, workload: Obj, found: Sequence[Obj], now: Instant, asker: Asker) -> Part:
+        unplaced = [pod for pod in found if not pods.node_of(pod)]
+        scheduler, autoscaler = _counted(map(_scheduler_text, unplaced)), _counted(map(self._autoscaler_text, unplaced))
+        limit, waits_for = CAPACITY, list[str]()
+        word = next(iter(autoscaler), "")
+        if self._capacity is not None:
+            waits_for = self._capacity.waits_for(now)
+            limit = self._capacity.limit_of(word, now)
+        why = next(iter(scheduler), "nobody has looked at them yet")
+        text = f"admitted, but {len(unplaced)} of {len(found)} pods have no node: {why}"
+        texts = [f"scheduler, {count} pods: {each}" for each, count in scheduler.items()]
+        texts += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler.items()]
+        texts += [f"autoscaler waits for: {each}" for each in waits_for]
+        nodes = slim(unplaced=len(unplaced), pods=len(found), text=texts, waitsFor=waits_for)
+        binding = Binding(limit, word or why, "Workload", _name(workload))
+        holders = occupants_of(workload, unplaced, self._index.snapshot, self._reader)
+        shown = [each.document(asker) for each in holders[:_SHOWN_MAX]]
+        part = slim(holders=shown, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
+        return {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes, **part}
+
+    def _autoscaler_text(self, pod: Obj) -> str:
+        return "" if self._capacity is None else self._capacity.told_about(pod["metadata"].get("uid", ""))
+
+    # --- who could preempt it ---
+
+    def _preemptible(self, view: WorkloadView) -> str:
+        """By whom it could be preempted, in a line."""
+        held = self._index.snapshot.holder(view.key)
+        if held is None:
+            return ""
+        queue = held.queue
+        own = queue.view.preemption.within_cluster_queue
+        parts = []
+        if own != "Never":
+            above = f"priority above {view.priority}" + (" or an older one of the same" if "Equal" in own else "")
+            parts.append(f"in {queue.name} by {above}")
+        if queue.node.parent is not None:
+            frs = [fr for fr, _ in held.usage]
+            borrows = not is_within_nominal(queue.node, frs)
+            others = [
+                each.name
+                for each in self._index.snapshot.queues_below(queue.node.path[0])
+                if each is not queue and each.view.preemption.reclaim_within_cohort != "Never"
+            ]
+            if borrows and others:
+                parts.append(f"by {', '.join(others[:_SHOWN_MAX])} for quota that {queue.name} borrows")
+        return "; ".join(parts) or "by nobody as things stand"
+
+
+def ended(workload: Obj) -> Part:
+    """A Workload that is done."""
+    finished = find_condition(workload, "Finished")
+    assert finished is not None
+    told = f"it finished at {finished['lastTransitionTime']} ({finished['reason']}): {finished.get('message', '')}"
+    return {"state": FINISHED, "summary": told.rstrip(": ")}
+
+
+def _assigned(admission: Mapping[str, Any]) -> list[Part]:
+    return [
+        slim(name=each["name"], count=each.get("count"), flavors=each.get("flavors"), uses=each.get("resourceUsage"))
+        for each in admission.get("podSetAssignments") or ()
+    ]
+
+
+def _check_text(check: Mapping[str, Any], *, with_name: bool = False) -> str:
+    said = f": {check['message']}" if check.get("message") else ""
+    return f"{check['name']} ({check['state']}){said}" if with_name else f"{check['state']}{said}"
+
+
+def _conditions_text(request: Obj) -> str:
+    """The conditions of a request for capacity in a line."""
+    conditions = (request.get("status") or {}).get("conditions") or ()
+    told = [f"{each['type']}={each['status']} {each.get('message', '')}".strip() for each in conditions]
+    return "; ".join(told) or "nobody has accepted it yet"
+
+
+def _container_text(pod: Obj) -> str:
+    """What the containers of a pod wait for, or how they ended."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        state = status.get("state") or {}
+        for kind in ("waiting", "terminated"):
+            if kind in state:
+                said = [state[kind][field] for field in ("reason", "message") if state[kind].get(field)]
+                return f"container {status['name']} {kind}: {': '.join(said)}" if said else ""
+    return ""
+
+
+def pod_part(pod: Obj, capacity: Capacity | None) -> Part:
+    """What is to be said of one pod: where it is, and what keeps it from running."""
+    told = "" if capacity is None else capacity.told_about(pod["metadata"].get("uid", ""))
+    return slim(
+        phase=(pod.get("status") or {}).get("phase", "Pending"),
+        node=pods.node_of(pod),
+        gates=", ".join(each["name"] for each in (pod.get("spec") or {}).get("schedulingGates") or ()),
+        scheduler=_scheduler_text(pod),
+        autoscaler=told,
+        containers=_container_text(pod),
+    )
+
+
+def _scheduler_text(pod: Obj) -> str:
+    """What kube-scheduler says of a pod that it has no node for."""
+    scheduled = find_condition(pod, "PodScheduled")
+    return str(scheduled.get("message", "")) if scheduled is not None and scheduled["status"] != "True" else ""
+
+
+def _counted(texts: Iterable[str]) -> dict[str, int]:
+    """How often each text is there that says something, the most frequent first."""
+    counts: dict[str, int] = {}
+    for text in filter(None, texts):
+        counts[text] = counts.get(text, 0) + 1
+    return dict(sorted(counts.items(), key=lambda each: -each[1]))
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
+    return f"{', '.join(names[:_SHOWN_MAX])}{more}"
+
+
+def _has_owner(workload: Obj) -> bool:
+    return bool(workload["metadata"].get("ownerReferences"))
+
+
+def _name(obj: Obj) -> str:
+    name: str = obj["metadata"]["name"]
+    return name

@@ -1,0 +1,60 @@
+"""What the autoscaler says of pods without a node, and what it waits for itself."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from batchyard.api.times import format_time
+from batchyard.base.instant import Instant
+from batchyard.controllers.autoscaler.controller import Autoscaler
+from batchyard.controllers.autoscaler.index import ScalingIndex
+from batchyard.core.scaling.backoff import Backoff
+from batchyard.core.scaling.fleet import FULL, IN_BACKOFF
+
+STOCK_OUT: Final = "stockOut"
+CLOUD_QUOTA: Final = "cloudQuota"
+LIMITS: Final = "autoscalerLimits"
+BOOTING: Final = "booting"
+CAPACITY: Final = "nodeCapacity"
+_TRIGGERED: Final = "pod triggered scale-up"
+_LIMITED: Final = "exceeded quota"
+_QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
+_SHOWN_MAX: Final = 5
+
+
+class Capacity:
+    """See the module."""
+
+    def __init__(self, index: ScalingIndex, autoscaler: Autoscaler) -> None:
+        self._index = index
+        self._autoscaler = autoscaler
+
+    def told_about(self, pod: str) -> str:
+        """What a pod, by its uid, was told last; '' if nothing."""
+        return self._autoscaler.told_about(pod)
+
+    def limit_of(self, told: str, now: Instant) -> str:
+        """Which limit such words are about."""
+        if told.startswith(_TRIGGERED):
+            return BOOTING
+        if IN_BACKOFF in told:
+            codes = {each.code for _, each in self._backoffs(now)}
+            return CLOUD_QUOTA if codes == {_QUOTA_EXCEEDED} else STOCK_OUT
+        return LIMITS if _LIMITED in told and FULL not in told else CAPACITY
+
+    def waits_for(self, now: Instant) -> list[str]:
+        """What it waits for: machines that boot, and groups that are left alone for a while."""
+        coming: dict[str, list[Instant]] = {}
+        for machine in self._index.machines.coming.values():
+            coming.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(machine.created)
+        told = [
+            f"{len(born)} machine{'s' * (len(born) > 1)} of {where} asked for, the first at {format_time(min(born))}"
+            for where, born in sorted(coming.items())
+        ]
+        told += [
+            f"{where}: {each.code}; it is left alone until {format_time(each.until)}"
+            for where, each in self._backoffs(now)
+        ]
+        return told[:_SHOWN_MAX]
+
+    def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
+        return [(where, each) for where, each in sorted(self._index.backoffs.items()) if each.until > now]
