@@ -65,7 +65,8 @@ def test_a_rule_finds_its_bad_case_and_nothing_else_is_found(case: Obj) -> None:
     assert sorted(f.rule for f in report.findings) == sorted([case["rule"], *case.get("also", ())])
     first = next(finding for finding in report.findings if finding.rule == case["rule"])
     assert first.severity == case.get("severity", BY_NAME[case["rule"]].severity)
-    assert first.problem and first.fix
+    assert first.problem
+    assert first.fix
     assert case["rule"] not in found(mended(objects, case["rule"])) or not first.patches
 
 
@@ -92,7 +93,13 @@ def test_findings_say_where_they_are(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_does_not_hide_the_rest(tmp_path: Path) -> None:
     file = tmp_path / "many.yaml"
-    selectorless = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "cq"}, "spec": {}}
+    metadata = {"name": "cq"}
+    selectorless = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": metadata, "spec": {}}
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ClusterQueue",
+        "metadata": {"name": "cq"},
+        "spec": {},
+    }
     file.write_text(f"spec:\n  a: 1\n preemption:\n---\n{yaml.safe_dump(selectorless)}")
     report = lint([str(tmp_path / "gone.yaml"), str(file)])
     assert [(f.rule, f.line) for f in report.findings if f.severity is Severity.ERROR] == [
