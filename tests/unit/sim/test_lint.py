@@ -93,8 +93,7 @@ def test_findings_say_where_they_are(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_does_not_hide_the_rest(tmp_path: Path) -> None:
     file = tmp_path / "many.yaml"
-    metadata = {"name": "cq"}
-    selectorless = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": metadata, "spec": {}}
+    selectorless = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "ClusterQueue",
         "metadata": {"name": "cq"},
