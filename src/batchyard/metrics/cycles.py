@@ -22,6 +22,7 @@ class CycleFigures:
         self._clock = clock
         self._kept = Kept(_NAMES, role)
         self._own = Kept(("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"))
+        self._own.add("batchyard_preemption_loops_total", (), 0)
         self._began = self._decided = 0.0
 
     def begin(self) -> None:

@@ -13,6 +13,7 @@ from batchyard.metrics.names import metric
 from batchyard.ports.client import EventType, WatchEvent
 
 _UNSCHEDULABLE: Final = "Unschedulable"
+_STUCK: Final = "batchyard_pods_unschedulable"
 
 
 class MachineFigures:
@@ -32,6 +33,8 @@ class MachineFigures:
         """Take note of a change."""
         self._count(event)
         obj, old = event.obj, event.old
+        if event.key.kind == scheme.NAMESPACE and event.type is EventType.DELETED:
+            self._counts.get(_STUCK, {}).pop((event.key.name,), None)
         if event.key.kind == scheme.INSTANCE and event.type is not EventType.DELETED and phase_of(obj) == FAILED:
             error = obj["status"].get("error") or {}
             if old is None or phase_of(old) != FAILED or (old["status"].get("error") or {}) != error:
@@ -39,7 +42,7 @@ class MachineFigures:
 
     def texts(self) -> Iterator[str]:
         """All families."""
-        for name in ("batchyard_nodes", "batchyard_instances", "batchyard_pods_unschedulable"):
+        for name in ("batchyard_nodes", "batchyard_instances", _STUCK):
             yield text_of(metric(name), iter(self._counts.get(name, {}).items()))
         yield self._failures.text()
 
@@ -73,4 +76,4 @@ def _counts_as(key: Key, obj: Obj) -> tuple[str, Labels] | None:
         return None
     scheduled = find_condition(obj, SCHEDULED)
     is_stuck = scheduled is not None and scheduled.get("reason") == _UNSCHEDULABLE
-    return ("batchyard_pods_unschedulable", (key.namespace,)) if is_stuck else None
+    return (_STUCK, (key.namespace,)) if is_stuck else None
