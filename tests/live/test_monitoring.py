@@ -128,6 +128,22 @@ def test_the_reference_architecture_asks_for_nothing_that_is_not_there(monitored
     assert not missing, "\n".join(missing)
 
 
+def test_who_was_given_no_right_is_refused(monitored: Monitored) -> None:
+    platform = monitored.platform
+    refused = platform.kubectl("get", "--raw", "/metrics", "--as=anna", fails=True)
+    assert 'User "anna" cannot get path "/metrics"' in refused
+    told = platform.kubectl("get", "--raw", "/metrics", "--as=anna", "--as-group=system:monitoring")
+    assert "kueue_pending_workloads{" in told
+
+
+def test_groups_can_be_asked_for_alone(monitored: Monitored) -> None:
+    told = monitored.platform.kubectl("get", "--raw", "/metrics?collect[]=gpus&collect[]=batchyard")
+    names = set(re.findall(r"^# TYPE (\w+)", told, re.MULTILINE))
+    assert {name.partition("_")[0] for name in names} == {"DCGM", "batchyard"}
+    wrong = monitored.platform.kubectl("get", "--raw", "/metrics?collect[]=nodes", fails=True)
+    assert "there is no nodes" in wrong
+
+
 def test_no_rule_fails(monitored: Monitored) -> None:
     groups = monitored.prometheus.get("rules")["groups"]
     told = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}

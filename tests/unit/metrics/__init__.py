@@ -1,0 +1,1 @@
+"""Figures of platforms, and their text."""

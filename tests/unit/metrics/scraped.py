@@ -1,0 +1,15 @@
+"""The text of a scrape, read back."""
+
+import re
+from collections.abc import Iterable
+
+_LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def samples(texts: Iterable[str]) -> dict[str, dict[tuple[str, ...], float]]:
+    """By name and the values of labels, in their order, what is told."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for name, labels, value in _LINE.findall("".join(texts)):
+        found.setdefault(name, {})[tuple(text for _, text in _LABEL.findall(labels))] = float(value)
+    return found

@@ -1,0 +1,80 @@
+"""The text of figures."""
+
+import math
+
+import pytest
+
+from batchyard.metrics.families import COUNTER, GAUGE, HISTOGRAM, Counters, Histograms, Metric, number, text_of
+
+COUNT = Metric("seen_total", COUNTER, "What was seen", ("queue", "role"))
+TIME = Metric("took_seconds", HISTOGRAM, "How long", ("queue",), (1.0, 2.5))
+
+
+def test_counters_are_told_with_what_is_constant() -> None:
+    counters = Counters(COUNT, "alone")
+    counters.add(("a",))
+    counters.add(("a",), 2)
+    assert counters.text() == (
+        '# HELP seen_total What was seen\n# TYPE seen_total counter\nseen_total{queue="a",role="alone"} 3\n'
+    )
+
+
+def test_what_changed_is_told_anew() -> None:
+    counters = Counters(COUNT, "alone")
+    counters.add(("a",))
+    before = counters.text()
+    counters.set(("a",), 7)
+    assert (before[-2:], counters.text()[-2:]) == ("1\n", "7\n")
+
+
+def test_a_family_without_series_says_nothing() -> None:
+    assert (Counters(COUNT).text(), Histograms(TIME).text(), text_of(COUNT, [])) == ("", "", "")
+
+
+def test_buckets_hold_all_that_is_no_more_than_their_bound() -> None:
+    histograms = Histograms(TIME)
+    for value in (0.5, 1, 2, 99):
+        histograms.observe(("a",), value)
+    told = histograms.text().splitlines()[2:]
+    assert told == [
+        'took_seconds_bucket{queue="a",le="1"} 2',
+        'took_seconds_bucket{queue="a",le="2.5"} 3',
+        'took_seconds_bucket{queue="a",le="+Inf"} 4',
+        'took_seconds_sum{queue="a"} 102.5',
+        'took_seconds_count{queue="a"} 4',
+    ]
+
+
+def test_a_histogram_without_labels_has_that_of_buckets() -> None:
+    histograms = Histograms(TIME._replace(labels=()))
+    histograms.observe((), 3)
+    assert histograms.text().splitlines()[2:] == [
+        'took_seconds_bucket{le="1"} 0',
+        'took_seconds_bucket{le="2.5"} 0',
+        'took_seconds_bucket{le="+Inf"} 1',
+        "took_seconds_sum 3",
+        "took_seconds_count 1",
+    ]
+
+
+def test_who_is_gone_is_forgotten() -> None:
+    counters, histograms = Counters(COUNT, "alone"), Histograms(TIME)
+    for queue in ("a", "b"):
+        counters.add((queue,))
+        histograms.observe((queue,), 1)
+    counters.forget(queue="a")
+    histograms.forget(queue="a")
+    assert 'queue="a"' not in counters.text() + histograms.text()
+    assert 'queue="b"' in counters.text()
+
+
+def test_values_of_labels_are_escaped() -> None:
+    assert text_of(Metric("x", GAUGE, "h", ("a",)), [(('say "no"\\\n',), 1)]).endswith('x{a="say \\"no\\"\\\\\\n"} 1\n')
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(1, "1"), (2.0, "2"), (0.25, "0.25"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (1e16, "1e+16")],
+)
+def test_numbers_are_told_as_prometheus_reads_them(value: float, told: str) -> None:
+    assert number(value) == told

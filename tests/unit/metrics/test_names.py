@@ -1,0 +1,58 @@
+"""Names, kinds, labels and buckets are Kueue's; the documentation has all that is served."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from batchyard.metrics.families import HISTOGRAM
+from batchyard.metrics.names import GROUPS, metric
+
+#: Written from Kueue's reference of its metrics: name, kind, labels. All have `replica_role` too, but for one.
+UPSTREAM = [line.split() for line in (Path(__file__).parent / "kueue.txt").read_text("utf-8").splitlines()]
+DOC = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text("utf-8")
+NOT_TOLD = DOC.partition("## What is not told\n")[2].partition("\n## ")[0]
+#: How many buckets, of 1, 2.5, 5, 10 and so on; Kueue's pkg/metrics/metrics.go.
+SIXTEEN = (
+    "kueue_admission_wait_time_seconds",
+    "kueue_execution_time_seconds",
+    "kueue_local_queue_execution_time_seconds",
+)
+OTHERS = {"kueue_admission_attempt_duration_seconds": 11, "kueue_workload_creation_latency_seconds": 11}
+
+
+def test_what_is_served_is_as_upstream_has_it() -> None:
+    served = {found.name: (found.kind, found.labels) for found in GROUPS["kueue"]}
+    upstream = {name: (kind, (*labels.split(","), "replica_role")) for name, kind, labels in UPSTREAM}
+    upstream["kueue_build_info"] = (upstream["kueue_build_info"][0], upstream["kueue_build_info"][1][:-1])
+    assert served == {name: told for name, told in upstream.items() if f"`{name}`" not in NOT_TOLD}
+
+
+def test_what_is_not_told_is_said_with_its_reason() -> None:
+    missing = {name for name, _, _ in UPSTREAM} - {found.name for found in GROUPS["kueue"]}
+    assert missing == {name for name in re.findall(r"`(\w+)`", NOT_TOLD) if "kueue_" in name}
+
+
+@pytest.mark.parametrize("name", [found.name for found in GROUPS["kueue"] if found.kind == HISTOGRAM])
+def test_buckets_are_as_upstream_has_them(name: str) -> None:
+    bounds = metric(name).buckets
+    if name in OTHERS:
+        assert len(bounds) == OTHERS[name]
+        assert bounds[0] in {0.005, 0.01}
+        return
+    assert len(bounds) == (16 if name in SIXTEEN else 14)
+    assert bounds[:4] == (1, 2.5, 5, 10)
+    assert all(after == 2 * before for before, after in pairwise(bounds[1:]))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_documentation_has_all_of_it(group: str) -> None:
+    part = DOC.partition(f"### `{group}`\n")[2].partition("\n### ")[0].partition("\n## ")[0]
+    told = [line for line in part.splitlines() if line.startswith("| `")]
+    assert told == [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.help} |" for m in GROUPS[group]]
+
+
+def test_every_name_is_told_once() -> None:
+    names = [found.name for group in GROUPS.values() for found in group]
+    assert len(set(names)) == len(names)

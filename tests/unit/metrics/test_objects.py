@@ -1,0 +1,135 @@
+"""Nodes, pods and Jobs by kube-state-metrics' names, machines by ours."""
+
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Obj, key_of
+from batchyard.metrics.machines import MachineFigures
+from batchyard.metrics.objects import ObjectFigures
+from batchyard.ports.client import EventType, WatchEvent
+from unit.metrics.scraped import samples
+
+
+def node(name: str = "n", *, ready: bool = True, **spec: Any) -> Obj:
+    conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
+    amounts = {"cpu": "1930m", "memory": "1Ki", "nvidia.com/gpu": "2", "pods": "110"}
+    status = {"conditions": conditions, "allocatable": amounts, "nodeInfo": {"kernelVersion": "6.1"}}
+    labels = {"cloud.google.com/gke-nodepool": "pool"}
+    made = {"name": name, "creationTimestamp": make.stamp(), "labels": labels}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": made, "spec": spec, "status": status}
+
+
+def pod(name: str = "p", phase: str = "Running", **spec: Any) -> Obj:
+    resources = {"requests": {"cpu": "500m"}, "limits": {"memory": "2Ki"}}
+    spec = {"containers": [{"name": "main", "resources": resources}], "nodeName": "n", **spec}
+    made = {"name": name, "namespace": "team", "uid": f"uid-{name}"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": spec, "status": {"phase": phase}}
+
+
+def job(**status: Any) -> Obj:
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": "team"}, "status": status}
+
+
+def change(obj: Obj, old: Obj | None = None, *, is_gone: bool = False) -> WatchEvent:
+    kind = EventType.DELETED if is_gone else (EventType.ADDED if old is None else EventType.MODIFIED)
+    return WatchEvent(kind, key_of(obj), obj, old, 1)
+
+
+def told(*objects: Obj) -> dict[str, dict[tuple[str, ...], float]]:
+    figures = ObjectFigures()
+    for obj in objects:
+        figures.observe(change(obj))
+    return samples(figures.texts())
+
+
+def test_a_node_is_told_with_what_it_has() -> None:
+    found = told(node(unschedulable=True, taints=[{"key": "spot", "value": "true", "effect": "NoSchedule"}]))
+    assert found["kube_node_info"][("n", "6.1", *[""] * 8)] == 1
+    assert found["kube_node_spec_unschedulable"] == {("n",): 1}
+    assert found["kube_node_spec_taint"] == {("n", "spot", "true", "NoSchedule"): 1}
+    assert found["kube_node_status_allocatable"] == {
+        ("n", "cpu", "core"): 1.93,
+        ("n", "memory", "byte"): 1024,
+        ("n", "nvidia_com_gpu", "integer"): 2,
+        ("n", "pods", "integer"): 110,
+    }
+    assert found["kube_node_created"] == {("n",): make.NOW // 1_000_000}
+
+
+def test_a_condition_is_one_of_three() -> None:
+    found = told(node(ready=False))["kube_node_status_condition"]
+    assert found == {("n", "Ready", "true"): 0, ("n", "Ready", "false"): 0, ("n", "Ready", "unknown"): 1}
+
+
+def test_a_pod_is_in_one_phase_and_asks_for_what_its_containers_do() -> None:
+    found = told(pod())
+    phases = found["kube_pod_status_phase"]
+    assert [labels[-1] for labels, is_so in phases.items() if is_so] == ["Running"]
+    assert len(phases) == 5
+    whose = ("team", "p", "uid-p", "main", "n")
+    assert found["kube_pod_container_resource_requests"] == {(*whose, "cpu", "core"): 0.5}
+    assert found["kube_pod_container_resource_limits"] == {(*whose, "memory", "byte"): 2048}
+
+
+def test_jobs_say_how_they_fare() -> None:
+    found = told(job(active=2, conditions=[{"type": "Suspended", "status": "False"}], startTime=make.stamp(60)))
+    assert found["kube_job_status_active"] == {("team", "j"): 2}
+    assert found["kube_job_status_failed"] == {("team", "j", ""): 0}
+    assert found["kube_job_status_suspended"] == {("team", "j"): 0}
+    assert found["kube_job_status_start_time"] == {("team", "j"): make.NOW // 1_000_000 + 60}
+    assert "kube_job_complete" not in found
+
+
+def test_a_job_that_failed_says_why() -> None:
+    failed = [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]
+    found = told(job(failed=3, conditions=failed))
+    reasons = {labels[-1]: value for labels, value in found["kube_job_status_failed"].items()}
+    assert reasons == {"BackoffLimitExceeded": 1, "DeadlineExceeded": 0, "Evicted": 0}
+    assert found["kube_job_failed"]["team", "j", "true"] == 1
+    assert told(job(failed=3))["kube_job_status_failed"] == {("team", "j", ""): 3}
+
+
+def test_what_changed_is_told_anew_and_what_went_no_more() -> None:
+    figures, before, after = ObjectFigures(), pod(phase="Pending"), pod(phase="Failed")
+    figures.observe(change(before))
+    first = samples(figures.texts())["kube_pod_status_phase"]
+    figures.observe(change(after, before))
+    second = samples(figures.texts())["kube_pod_status_phase"]
+    assert (first["team", "p", "uid-p", "Pending"], second["team", "p", "uid-p", "Failed"]) == (1, 1)
+    figures.observe(change(after, is_gone=True))
+    assert samples(figures.texts()) == {}
+    assert figures.all(scheme.POD) == []
+
+
+def test_nodes_are_counted_by_pool_and_pods_without_a_place_by_namespace() -> None:
+    figures = MachineFigures()
+    figures.observe(change(node()))
+    figures.observe(change(node(ready=False), node()))
+    stuck = {**pod(nodeName=""), "status": {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}]}}
+    figures.observe(change(stuck))
+    found = samples(figures.texts())
+    assert found["batchyard_nodes"] == {("pool", "ready"): 0, ("pool", "notready"): 1}
+    assert found["batchyard_pods_unschedulable"] == {("team",): 1}
+    figures.observe(change(pod(), stuck))
+    figures.observe(change(node(), is_gone=True))
+    found = samples(figures.texts())
+    assert found["batchyard_pods_unschedulable"] == {("team",): 0}
+    assert found["batchyard_nodes"]["pool", "notready"] == 0
+
+
+def instance(phase: str = "", code: str = "") -> Obj:
+    status = {"phase": phase, **({"error": {"code": code}} if code else {})} if phase else {}
+    made = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "Instance", "metadata": {"name": "i"}}
+    return {**made, "spec": {"pool": "pool"}, "status": status}
+
+
+def test_each_refusal_of_the_cloud_is_counted_once() -> None:
+    figures, asked, failed = MachineFigures(), instance(), instance("Failed", "STOCKOUT")
+    figures.observe(change(asked))
+    figures.observe(change(failed, asked))
+    figures.observe(change({**failed, "metadata": {"name": "i", "labels": {}}}, failed))
+    figures.observe(change(failed, is_gone=True))
+    found = samples(figures.texts())
+    assert found["batchyard_instance_failures_total"] == {("pool", "STOCKOUT"): 1}
+    assert found["batchyard_instances"] == {("pool", "Requested"): 0, ("pool", "Failed"): 0}

@@ -1,0 +1,156 @@
+"""What is counted of Workloads is what the event log tells, and what queues' statuses say, in whole simulated runs."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import key_of
+from batchyard.base.instant import parse_duration
+from batchyard.metrics.queues import QueueFigures
+from batchyard.metrics.workloads import WorkloadFigures
+from batchyard.ports.client import EventType, WatchEvent
+from batchyard.sim.event_log import Record
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import World
+from unit.metrics.scraped import samples
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+class Played(NamedTuple):
+    """A run that came to a moment."""
+
+    world: World
+    records: list[Record]
+    #: By family and labels, what is told.
+    told: dict[str, dict[tuple[str, ...], float]]
+
+    def total(self, name: str) -> float:
+        """The sum of a family's figures."""
+        return sum(self.told.get(name, {}).values())
+
+
+def play(name: str, until: str, *, fair_sharing: bool = False) -> Played:
+    """An example, watched from its beginning."""
+    records: list[Record] = []
+    files = sorted((EXAMPLES / name).rglob("*.yaml"))
+    manifests = read_manifests((path.name, path.read_text("utf-8")) for path in files)
+    world = World(make_scenario(manifests), sink=records.append)
+    index = world.platform.index
+    workloads = WorkloadFigures(index, world.client, world.kernel.now, "standalone")
+
+    def watch(events: Sequence[WatchEvent]) -> None:
+        for event in events:
+            workloads.observe(event)
+
+    world.client.subscribe(watch)
+    world.run_until(parse_duration(until))
+    world.settle()
+    queues = QueueFigures(index, workloads, world.client, "standalone", fair_sharing=fair_sharing)
+    return Played(world, records, samples([*workloads.texts(), *queues.texts()]))
+
+
+MOMENTS = [
+    ("preemption", "40s"),
+    ("preemption", "1h"),
+    ("hierarchy", "70s"),
+    ("cohort-borrowing", "50s"),
+    ("dws", "1h"),
+]
+
+
+@pytest.fixture(scope="module", params=MOMENTS, ids=str)
+def played(request: pytest.FixtureRequest) -> Played:
+    return play(*request.param)
+
+
+def test_counters_are_what_the_event_log_tells(played: Played) -> None:
+    log = Counter("Evicted" if record["event"] == "Preempted" else record["event"] for record in played.records)
+    of = {"quota_reserved": "QuotaReserved", "admitted": "Admitted", "finished": "Finished", "evicted": "Evicted"}
+    for name, event in of.items():
+        for prefix in ("kueue", "kueue_local_queue"):
+            assert played.total(f"{prefix}_{name}_workloads_total") == log[event], name
+
+
+def test_each_that_is_counted_is_measured(played: Played) -> None:
+    for count, measured in (
+        ("quota_reserved_workloads_total", "quota_reserved_wait_time_seconds_count"),
+        ("admitted_workloads_total", "admission_wait_time_seconds_count"),
+        ("finished_workloads_total", "execution_time_seconds_count"),
+    ):
+        assert played.total(f"kueue_{count}") == played.total(f"kueue_{measured}")
+
+
+def test_gauges_of_queues_are_what_their_statuses_say(played: Played) -> None:
+    for kind, prefix in ((scheme.CLUSTER_QUEUE, "kueue_"), (scheme.LOCAL_QUEUE, "kueue_local_queue_")):
+        for obj in played.world.client.list(kind):
+            status, key = obj["status"], names(obj)
+            waiting = [
+                n for labels, n in played.told[f"{prefix}pending_workloads"].items() if labels[: len(key)] == key
+            ]
+            assert sum(waiting) == status["pendingWorkloads"]
+            for name, field in (("reserving", "reservingWorkloads"), ("admitted", "admittedWorkloads")):
+                assert played.told[f"{prefix}{name}_active_workloads"][*key, "standalone"] == status[field]
+
+
+def names(obj: Any) -> tuple[str, ...]:
+    metadata = obj["metadata"]
+    return (metadata["name"], *([metadata["namespace"]] if "namespace" in metadata else []))
+
+
+def test_unadmitted_and_finished_are_all_that_are_not_admitted(played: Played) -> None:
+    workloads = played.world.client.list(scheme.WORKLOAD)
+    admitted = played.total("kueue_admitted_active_workloads")
+    unadmitted, finished = played.total("kueue_unadmitted_workloads"), played.total("kueue_finished_workloads")
+    assert unadmitted + finished + admitted == len(workloads)
+    assert unadmitted == played.total("kueue_local_queue_unadmitted_workloads")
+    assert finished == played.total("kueue_local_queue_finished_workloads")
+
+
+def test_what_cohorts_hold_is_what_their_queues_hold(played: Played) -> None:
+    below = played.told.get("kueue_cohort_subtree_resource_reservations", {})
+    info = played.told["kueue_cluster_queue_info"]
+    root_of = {labels[0]: labels[2] for labels in info}
+    held: Counter[tuple[str, ...]] = Counter()
+    for (_, queue, flavor, resource, _), amount in played.told["kueue_cluster_queue_resource_reservation"].items():
+        if root_of[queue] and amount:
+            held[root_of[queue], flavor, resource, "standalone"] += amount  # type: ignore[assignment]
+    roots = set(root_of.values())
+    assert {labels: amount for labels, amount in below.items() if labels[0] in roots} == held
+
+
+def test_evictions_have_reasons_and_causes() -> None:
+    told = play("preemption", "1h").told
+    reasons = {labels[1:3] for labels in told["kueue_evicted_workloads_total"]}
+    assert reasons == {("Preempted", "")}
+    assert sum(told["kueue_evicted_workloads_once_total"].values()) == 3
+    assert set(told["kueue_workload_eviction_latency_seconds_count"].values()) <= {1.0, 2.0, 3.0}
+
+
+def test_who_waits_longer_is_in_higher_buckets() -> None:
+    told = play("preemption", "1h").told
+    waits = told["kueue_admission_wait_time_seconds_sum"]
+    assert sum(waits.values()) > 60
+    assert told["kueue_execution_time_seconds_sum"] != waits
+
+
+def test_shares_are_told_where_they_count() -> None:
+    played = play("fair-sharing", "3m", fair_sharing=True)
+    shares = {labels[0]: share for labels, share in played.told["kueue_cluster_queue_weighted_share"].items()}
+    assert set(shares) == {"alpha-queue", "beta-queue", "gamma-queue"}
+    assert max(shares.values()) > 0
+    assert "kueue_cluster_queue_weighted_share" not in play("fair-sharing", "3m").told
+
+
+def test_what_was_there_before_is_no_event() -> None:
+    world = play("first-steps", "1h").world
+    figures = WorkloadFigures(world.platform.index, world.client, world.kernel.now, "standalone")
+    for obj in world.client.list(scheme.WORKLOAD):
+        figures.recall(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1))
+    assert "".join(figures.texts()) == ""
+    assert sum(figures.finished.values()) == 3
