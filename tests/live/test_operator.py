@@ -126,9 +126,7 @@ def test_health_and_figures_are_told(platform: Running) -> None:
     assert figures['leader_election_master_status{name="batchyard"}'] == "1"
     assert int(figures['rest_client_requests_total{code="200",method="PUT"}']) > 4
     assert int(figures['controller_runtime_reconcile_total{controller="scheduler",result="success"}']) > 0
-    assert (
-        figures['kueue_finished_workloads_total{cluster_queue="cq",priority_class="",replica_role="standalone"}'] == "2"
-    )
+    assert [figures[name] for name in figures if name.startswith("kueue_finished_workloads_total{")] == ["2"]
 
 
 def test_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
