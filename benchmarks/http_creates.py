@@ -1,6 +1,6 @@
 """Durable creates of Workloads by many clients at once, and how soon a watch tells of them.
 
-    python benchmarks/http_creates.py [--creates N] [--connections N] [--insecure-loopback]
+    python benchmarks/http_creates.py [--creates N] [--connections N] [--insecure-loopback] [--scrape-every SECONDS]
 
 Each client creates one after the other, in a queue that admits a few; every answer says that the Workload is on disk.
 Prints creates a second, the CPU time of the platform for each, how long creates took, and how much later than the
@@ -111,18 +111,39 @@ def shares(seconds: Sequence[float]) -> str:
     return ", ".join(f"p{share} {ordered[len(ordered) * share // 100] * 1000:.1f} ms" for share in (50, 99))
 
 
+def scrape_later(running: Running, every: float) -> None:
+    """Take all of /metrics in a while, and again after that."""
+
+    async def scrape() -> None:
+        async for _ in running.wire.watched("/metrics"):
+            pass
+
+    def now() -> None:
+        scrapes.append(asyncio.ensure_future(scrape()))
+        scrape_later(running, every)
+
+    asyncio.get_running_loop().call_later(every, now)
+
+
+#: So that none is lost before it is over.
+scrapes: list[asyncio.Future[None]] = []
+
+
 async def main() -> None:
     """Run it, and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--creates", type=int, default=20_000)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--insecure-loopback", action="store_true")
+    parser.add_argument("--scrape-every", type=float, help="Take all of /metrics so often meanwhile.")
     arguments = parser.parse_args()
     options = ("--insecure-loopback",) if arguments.insecure_loopback else ()
     async with platform(*options, connections=arguments.connections) as running:
         await make_queue(running)
         cpu = running.cpu()
         creates = Creates(running, arguments.creates)
+        if arguments.scrape_every:
+            scrape_later(running, arguments.scrape_every)
         took = await creates.run(arguments.connections)
         each = (running.cpu() - cpu) / arguments.creates * 1e6
         told = f"creates {shares(creates.latencies)}; watch behind {shares(creates.behind())}"
