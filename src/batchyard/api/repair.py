@@ -72,7 +72,7 @@ def _covering(group: Any) -> Any:
     """A resource group that covers what its flavors have quota for."""
     if not isinstance(group, Mapping) or not isinstance(group.get("flavors"), list):
         return group
-    flavors = [flavor for flavor in group["flavors"] if isinstance(flavor, Mapping)]
-    named = [row.get("name") for flavor in flavors for row in flavor.get("resources") or () if isinstance(row, Mapping)]
+    lists = [flavor.get("resources") for flavor in group["flavors"] if isinstance(flavor, Mapping)]
+    named = [row.get("name") for rows in lists if isinstance(rows, list) for row in rows if isinstance(row, Mapping)]
     names = list(dict.fromkeys(name for name in named if isinstance(name, str)))
     return {**group, "coveredResources": names} if names else group

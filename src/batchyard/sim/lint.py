@@ -130,7 +130,7 @@ def _works_of(manifest: Manifest, reader: _Objects) -> Iterator[Work]:
     jobs = obj["spec"].get("replicatedJobs") or ()
     paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(jobs))]
     class_of = (key.kind.partition(".")[0], key.name) if key else ("", "")
-    yield _work(manifest, spec, paths or ["spec.template"], reader, class_of)
+    yield _work(manifest, spec, paths if kind == scheme.JOB_SET else ["spec.template"], reader, class_of)
 
 
 def _work(

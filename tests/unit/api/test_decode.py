@@ -175,3 +175,8 @@ def test_of_a_status_alone_its_own_rules_are_kept() -> None:
 def test_what_must_be_said_is_missed_beside_what_is_known() -> None:
     sound = held(TASK)
     assert decode({field: sound[field] for field in ("apiVersion", "kind", "spec")}, sound=sound).obj is None
+
+
+def test_a_label_without_a_value_is_empty_whatever_else_is_wrong() -> None:
+    labelled = {**TASK, "metadata": {"name": "a", "labels": {"team": None}}}
+    assert [fault.path for fault in decode({**labelled, "speck": {}}).faults] == ["speck"]

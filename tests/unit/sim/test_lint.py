@@ -1,17 +1,20 @@
 """Each rule finds its bad case, and nothing is found in what is sound or has been mended."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from batchyard import simulate
 from batchyard.apiserver.patch.merge import merged
-from batchyard.core.lint.findings import Severity
+from batchyard.core.lint.findings import DOCUMENT, Severity
 from batchyard.core.lint.registry import BY_NAME, RULES
 from batchyard.sim.lint import lint
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 PLATFORMS = yaml.safe_load((HERE / "lint_platforms.yaml").read_text())
 CASES = yaml.safe_load((HERE / "lint_cases.yaml").read_text())
 #: What no object can show: a file that is not there, a text that is no YAML.
@@ -112,3 +115,19 @@ def test_rules_can_be_chosen() -> None:
     objects = changed(PLATFORMS["plain"], [{"kind": "ClusterQueue", "metadata": {"name": "cq"}, "spec": {"x": 1}}])
     assert lint(objects, ["null-namespace-selector"]).findings == []
     assert [finding.rule for finding in lint(objects, ["unknown-field"]).findings] == ["unknown-field"]
+
+
+@pytest.mark.parametrize("name", ["shares", "reclaim"])
+def test_what_is_told_to_loop_does(name: str) -> None:
+    text = (HERE / ("livelock.yaml" if name == "shares" else "livelock_reclaim.yaml")).read_text()
+    assert "preemption-loop" in [finding.rule for finding in lint([text]).findings]
+    assert simulate(text, until="1m").loops
+
+
+def test_every_rule_is_described_as_it_is() -> None:
+    text = (ROOT / DOCUMENT).read_text()
+    sections = re.findall(r"^### (\S+)\n\n(\w+): (.+)", text, re.MULTILINE)
+    assert [(name, severity) for name, severity, _ in sections] == [(rule.name, rule.severity.value) for rule in RULES]
+    assert [
+        rule.name for rule, (_, _, said) in zip(RULES, sections, strict=True) if not said.startswith(rule.about)
+    ] == []

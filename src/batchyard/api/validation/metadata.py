@@ -69,7 +69,7 @@ def label_faults(labels: Mapping[str, str] | None, path: str) -> Iterator[FieldE
         return
     for key, value in labels.items():
         yield from label_key_faults(key, path)
-        for message in names.label_value(value):
+        for message in names.label_value(value or ""):
             yield faults.invalid(path, value, message, f"for {key}, {_LABEL_REMEDY}")
 
 

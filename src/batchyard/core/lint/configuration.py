@@ -26,6 +26,7 @@ from batchyard.core.lint.parts import Part, parts_of
 from batchyard.core.lint.works import Work
 from batchyard.core.matching import find_obstacle
 from batchyard.core.queue import ClusterQueue
+from batchyard.core.scaling.needs import is_system_label
 from batchyard.core.snapshot import Snapshot
 
 
@@ -157,13 +158,17 @@ class Configuration:
         return Park(self.all(scheme.CLUSTER), self.last(scheme.NODE_POOL), self.last(scheme.NODE))
 
     def makes_pools_for(self, name: str) -> bool:
-        """Whether pools could be made with the labels of a flavor; where no work says how, that is not ruled out."""
+        """Whether pools could be made with the labels of a flavor; where no work says how, that is not ruled out.
+
+        But where there are pools with such labels already, none is made for pods that tolerate only what the flavor
+        says, unless that keeps the pods of others away.
+        """
         known = self._makes_pools_for.get(name)
         if known is None:
             flavor = self.flavors[name][1]
             pods = [work.pod(index, [flavor]) for work, index in self.users_of(name)] if self.park.makes_pools else []
-            known = any(map(self.park.could_make, pods)) if pods else self.park.makes_pools
-            self._makes_pools_for[name] = known
+            assumed = self.park.makes_pools and (not self.park.of(flavor) or _separates(flavor))
+            known = self._makes_pools_for[name] = any(map(self.park.could_make, pods)) if pods else assumed
         return known
 
     def users_of(self, flavor: str) -> list[tuple[Work, int]]:
@@ -184,6 +189,12 @@ class Configuration:
         names = [rule.name for rule in queue.check_rules if flavor in rule.flavors]
         checks = [self.find(scheme.ADMISSION_CHECK, name) for name in names]
         return any(c and c.obj["spec"].get("controllerName") == PROVISIONING for c in checks)
+
+
+def _separates(flavor: Flavor) -> bool:
+    """Whether for each label of a user's own the flavor has a taint of that key, as made pools want it."""
+    keys = [taint.key for taint in flavor.taints]
+    return all(is_system_label(key) or key in keys for key in flavor.labels)
 
 
 #: The controller of checks that ask for capacity.

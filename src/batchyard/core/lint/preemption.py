@@ -1,6 +1,6 @@
 """Policies of preemption and sharing that do nothing, do otherwise than they say, or never come to rest."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -10,21 +10,52 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.queues import ClusterQueueView
 from batchyard.core.lint.configuration import Configuration
 from batchyard.core.lint.findings import Found
+from batchyard.core.lint.parts import Part
 from batchyard.core.lint.works import Work
 from batchyard.core.quality import Mode
 
 
 def preemption_loop(config: Configuration) -> Iterator[Found]:
-    """Under fair sharing, a queue that may reclaim but whose share counts as infinite."""
-    for manifest, view in config.queue_versions:
-        reclaims = view.preemption.reclaim_within_cohort != "Never"
-        if config.fair_sharing and view.weight == 0 and reclaims and _neighbours(config, view):
+    """Work that preempts others as long as it is small, and comes behind them once it may be large.
+
+    With fewer pods it stays within the quota of its queue, and may reclaim that. Once the quota is free all of its pods
+    would fit, which borrows: so whoever was preempted, and borrows too, comes first and takes the quota back.
+    """
+    for part in config.parts:
+        policy = part.queue.view.preemption.reclaim_within_cohort
+        may_reclaim = policy != "Never" if config.fair_sharing else policy == "Any"
+        contended = _only_whole_is_too_large(part) if may_reclaim and part.queue.node.parent else ()
+        rival = _rival(config, part, contended) if contended else None
+        if rival is not None:
+            view = part.queue.view
             problem = (
-                "with a fair sharing weight of 0 the queue reclaims its quota from others, and as soon as it would"
-                " borrow they come first and take it back: the two can preempt each other for ever"
+                f"with fewer pods {part.who} reclaims quota from {rival.view.key}, with all of them it borrows and"
+                " comes behind it: the two can take the quota from each other for ever"
             )
-            fix = "give the queue a weight above 0, or set reclaimWithinCohort to Never"
-            yield Found(manifest, "spec.fairSharing.weight", problem, fix, [(manifest, _weight("1"))])
+            fix = f"leave out the smaller count, or give {view.name} the quota for all pods"
+            fix += "" if config.fair_sharing else ", or set its reclaimWithinCohort to LowerPriority"
+            yield Found(part.work.manifest, part.path, problem, fix)
+
+
+def _only_whole_is_too_large(part: Part) -> frozenset[int]:
+    """The flavor-resources of which all pods would borrow, if the fewest that will do stay within the queue's quota."""
+    pod_set, node = part.work.view.pod_sets[part.index], part.queue.node
+    least = pod_set.min_count
+    usage = dict(part.assignment.pick.usage)
+    if not least or least >= pod_set.count or any(amount > node.subtree[fr] for fr, amount in usage.items()):
+        return frozenset()
+    return frozenset([fr for fr, amount in usage.items() if amount * pod_set.count > node.subtree[fr] * least])
+
+
+def _rival(config: Configuration, part: Part, contended: Container[int]) -> Work | None:
+    """Work in another queue of the tree that uses the same; without fair sharing one of no lower priority."""
+    for other in config.parts:
+        if other.queue is part.queue or other.queue.node.path[0] is not part.queue.node.path[0]:
+            continue
+        shared = any(amount and fr in contended for fr, amount in other.assignment.pick.usage)
+        if shared and (config.fair_sharing or other.work.view.priority >= part.work.view.priority):
+            return other.work
+    return None
 
 
 def contradicting_priorities(config: Configuration) -> Iterator[Found]:

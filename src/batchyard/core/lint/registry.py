@@ -90,7 +90,7 @@ _TERMS: Final = (
     Rule("check-without-resource", _WARNING, "a check that asks for nothing", terms.check_without_resource),
 )
 _PREEMPTION: Final = (
-    Rule("preemption-loop", _WARNING, "policies that never come to rest", preemption.preemption_loop),
+    Rule("preemption-loop", _WARNING, "two that preempt each other for ever", preemption.preemption_loop),
     Rule("contradicting-priorities", _WARNING, "two orders of the same work", preemption.contradicting_priorities),
     Rule("priority-without-preemption", _WARNING, "a swap quota rules out", preemption.priority_without_preemption),
     Rule("reclaim-without-cohort", _NOTE, "nobody to reclaim from", preemption.reclaim_without_cohort),

@@ -1,0 +1,71 @@
+"""`batchyard lint`: what it prints, and how it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from batchyard.cli.app import app
+
+ROOT = Path(__file__).parents[3]
+SOUND = str(ROOT / "examples" / "first-steps")
+QUEUE = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: cq}\nspec: {%s}\n"
+STRICT = "namespaceSelector: {}, fairSharing: {weight: '0'}"
+
+
+def lint(*arguments: str, text: str = "") -> tuple[int, str, str]:
+    """How it ended, what it printed, what it said besides."""
+    result = CliRunner().invoke(app, ["lint", *arguments], input=text)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_nothing_found_says_how_much_was_read() -> None:
+    assert lint(SOUND) == (0, "", "batchyard: nothing found in 7 documents\n")
+
+
+def test_a_finding_says_where_what_and_what_to_do() -> None:
+    code, told, summary = lint("-", "--severity", "error", text=QUEUE % "queueingStrategy: StrictFIFO")
+    assert code == 1
+    assert told.splitlines() == [
+        "<stdin>:4: error null-namespace-selector: ClusterQueue/cq spec.namespaceSelector",
+        "    there is no namespaceSelector, which selects no namespace: nothing is ever admitted here",
+        "    fix: write `namespaceSelector: {}` for all namespaces, or labels of those that may use the queue",
+        "    see: docs/lint.md#null-namespace-selector",
+    ]
+    assert summary == "batchyard: 1 error, 0 warnings, 1 note in 1 document\n"
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--strict",), 1)])
+def test_warnings_count_where_one_is_strict(options: tuple[str, ...], code: int) -> None:
+    assert lint("-", *options, text=QUEUE % STRICT)[0] == code
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_programs_get_all_of_it(form: str, read: object) -> None:
+    assert callable(read)
+    _, told, _ = lint("-", "-o", form, "--rule", "null-namespace-selector", text=QUEUE % "")
+    report = read(told)
+    assert report["counts"] == {"error": 1, "warning": 0, "note": 0}
+    (finding,) = report["findings"]
+    assert finding["patches"] == [
+        {
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "ClusterQueue",
+            "metadata": {"name": "cq"},
+            "spec": {"namespaceSelector": {}},
+        }
+    ]
+    assert (finding["rule"], finding["line"]) == ("null-namespace-selector", 4)
+
+
+def test_a_rule_that_is_not_there_is_told_with_the_nearest() -> None:
+    code, _, said = lint(SOUND, "--rule", "null-namespace-selectr")
+    assert (code, "did you mean null-namespace-selector?" in said) == (1, True)
+
+
+def test_the_machines_of_a_cluster_are_looked_at() -> None:
+    cluster = str(ROOT / "examples" / "refarch" / "cluster.yaml")
+    code, told, _ = lint(str(ROOT / "examples" / "refarch" / "platform"), "--cluster", cluster, "--severity", "error")
+    assert (code, "quota-above-capacity" in told) == (1, True)
