@@ -122,16 +122,18 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
     index = AdmissionIndex(view_by_creation if by_creation else workload_view)
     scaling = ScalingIndex()
     autoscaler = Autoscaler(scaling)
-    grouped = _grouped(index, (autoscaler, ProvisioningRequests(scaling)), ports, settings)
+    placement = PlacementController(settings.profile, hotswap=settings.hotswap)
+    nodes = _nodes(settings, placement, (autoscaler, ProvisioningRequests(scaling))) if settings.with_nodes else ()
+    grouped = _grouped(index, nodes, ports, settings)
     controllers = [each for group, some in grouped if group in settings.controllers for each in some]
     costs = next((each for each in controllers if isinstance(each, Costs)), None)
     runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
-    capacity = Capacity(scaling, autoscaler) if settings.with_nodes else None
+    capacity = Capacity(scaling, autoscaler, placement) if settings.with_nodes else None
     return Platform(runner, index, Explainer(index, settings.policy, ports.client, capacity), costs)
 
 
 def _grouped(
-    index: AdmissionIndex, scaling: Sequence[Controller], ports: Ports, settings: Settings
+    index: AdmissionIndex, nodes: Sequence[tuple[str, Sequence[Controller]]], ports: Ports, settings: Settings
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
     """All controllers, each with its group, in the order in which they hear of changes."""
     return (
@@ -144,7 +146,7 @@ def _grouped(
         (groups.RESOURCE_QUOTA, (ResourceQuotas(),)),
         (groups.DISRUPTION, (DisruptionBudgets(),)),
         (groups.API, _api(settings) if settings.with_api else ()),
-        *(_nodes(settings, scaling) if settings.with_nodes else ()),
+        *nodes,
         (groups.RUNTIME, ports.runtime),
         (groups.CLOUD, ports.cloud),
         (groups.API, (EventExpiry(),) if settings.with_api else ()),
@@ -186,10 +188,12 @@ def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Seque
     )
 
 
-def _nodes(settings: Settings, scaling: Sequence[Controller]) -> Sequence[tuple[str, Sequence[Controller]]]:
+def _nodes(
+    settings: Settings, placement: Controller, scaling: Sequence[Controller]
+) -> Sequence[tuple[str, Sequence[Controller]]]:
     """What there is to do where there are nodes."""
     return (
-        (groups.PLACEMENT, (PlacementController(settings.profile, hotswap=settings.hotswap),)),
+        (groups.PLACEMENT, (placement,)),
         (groups.JOBSET, (ExclusivePlacement(),)),
         (groups.NODES, (NodeHealth(), TaintEviction(), PodGarbageCollector())),
         (groups.HOTSWAP, (Hotswap(),) if settings.hotswap else ()),

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.base.instant import HOUR
+from batchyard.api.meta import Key
+from batchyard.base.instant import HOUR, SECOND
 from batchyard.sim.event_log import Record
-from batchyard.sim.scenario import make_scenario
+from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import World
 from clusters.test_checkpoints import QUEUE
 
@@ -47,12 +49,17 @@ def job(name: str, pods: int, at: str = "0s") -> str:
     return JOB.replace("NAME", name).replace("PODS", str(pods)).replace("AT", at)
 
 
-def happened(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
-    """What was told of Workloads: when, what, of which Job, and why."""
+def scenario(waits: str, *jobs: str) -> Scenario:
+    """The cluster with these Jobs."""
     found = read_manifests([("w.yaml", "---".join([QUEUE, CLUSTER.replace("WAITS", waits), *jobs]))])
     assert [*map(str, found.faults)] == []
+    return make_scenario(found)
+
+
+def happened(waits: str, *jobs: str) -> list[tuple[Any, ...]]:
+    """What was told of Workloads: when, what, of which Job, and why."""
     records: list[Record] = []
-    played = World(make_scenario(found), sink=records.append)
+    played = World(scenario(waits, *jobs), sink=records.append)
     played.run_until(HOUR)
     assert played.refused == []
     told = [record for record in records if record["event"] in {"QuotaReserved", "Evicted", "Finished"}]
@@ -88,3 +95,26 @@ def test_nobody_is_admitted_while_somebody_is_not_ready_if_that_blocks_admission
     assert [job for _, what, job, _ in told if what == "Finished"] == (
         ["wide", "small"] if blocks else ["small", "wide"]
     )
+
+
+def why(seconds: int, waits: str, name: str, *jobs: str) -> tuple[str, str]:
+    """What a Job is said to wait for at a moment: the limit, and what is said of it."""
+    played = World(scenario(waits, *jobs))
+    played.run_until(seconds * SECOND)
+    played.settle()
+    found = played.platform.explainer.why(Key(scheme.JOB, "team", name), played.kernel.now())
+    assert found is not None
+    return found["binding"]["limit"], found["binding"]["message"]
+
+
+def test_who_asks_why_is_told_until_when_it_is_held_back() -> None:
+    waits = "{timeout: 5m, requeuingStrategy: {backoffBaseSeconds: 60, backoffMaxSeconds: 120}}"
+    limit, told = why(330, waits, "wide", job("wide", 2))
+    assert (limit, told) == ("backoff", "it was put back, and is tried again at 2026-01-01T00:06:00Z")
+
+
+def test_who_asks_why_is_told_of_the_gate() -> None:
+    waits = "{timeout: 30m, blockAdmission: true}"
+    small = job("next", 1, "10s").replace("cpu: 2", "cpu: 0")
+    limit, told = why(60, waits, "next", job("wide", 2), small)
+    assert (limit, told) == ("podsReady", "waiting for all admitted workloads to be in PodsReady condition")

@@ -82,6 +82,8 @@ _RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
             ("bindings", "events", "limitranges", "namespaces/status", "pods/log", "pods/status", "resourcequotas"),
         ),
         Rule(_READ, ("",), ("namespaces", "resourcequotas/status")),
+        Rule(("get",), ("",), ("pods/why",)),
+        Rule(("get",), ("batch",), ("jobs/why",)),
         Rule(
             _READ,
             ("apps",),
@@ -132,6 +134,8 @@ _QUEUED: Final = (
 _FORECAST: Final = ((_KUEUE, "workloads"), ("batch", "jobs"), ("jobset.x-k8s.io", "jobsets"))
 #: Who reads what the work in his namespaces cost; its budgets are not for him to set.
 _COSTS: Final = ("cost.batchyard.dev", ("budgets", "costrecords"))
+#: Those of them that can be asked why they are as they are.
+_EXPLAINED: Final = ("clusterqueues", "workloads", "jobs", "jobsets")
 _SINGULAR: Final = {"topologies": "topology"}
 
 
@@ -156,11 +160,12 @@ def _kueue_roles() -> Iterator[Obj]:
     for group, plural, has_status, readers in _QUEUED:
         name = _SINGULAR.get(plural, plural[:-1])
         status = (Rule(("get",), (group,), (f"{plural}/status",)),) if has_status else ()
+        why = (Rule(("get",), (group,), (f"{plural}/why",)),) if plural in _EXPLAINED else ()
         editors = ("batch-admin", "batch-user") if group != _KUEUE else ("batch-admin",)
         kinds = (("editor", _EDIT, editors), ("viewer", _READ, readers))
         for role, verbs, into in kinds:
             labels = {"rbac.kueue.x-k8s.io/role": f"{name}-{role}", **_aggregated(into)}
-            yield _role(f"kueue-{name}-{role}-role", (Rule(verbs, (group,), (plural,)), *status), labels)
+            yield _role(f"kueue-{name}-{role}-role", (Rule(verbs, (group,), (plural,)), *status, *why), labels)
     for short, plural in (("cq", "clusterqueues"), ("lq", "localqueues")):
         into = ("batch-admin", "view", "admin", "edit", *(("batch-user",) if short == "lq" else ()))
         rule = Rule(_READ, (_VISIBILITY,), (f"{plural}/pendingworkloads",))

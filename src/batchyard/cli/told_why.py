@@ -9,7 +9,7 @@ Document: TypeAlias = Mapping[str, Any]
 WIDTH: Final = 120
 _CELL_MAX: Final = 44
 _ROWS_MAX: Final = 18
-_LABEL: Final = 11
+_LABEL: Final = 13
 
 _VERDICTS: Final = {
     "fits": "fits",
@@ -62,6 +62,11 @@ def _facts(found: Document) -> Iterator[str]:
         yield from _fact("preempted", preemption["text"])
         for text in preemption.get("alternatives") or ():
             yield from _fact("", text)
+    for check in found.get("checks") or ():
+        said = f": {check['message']}" if check.get("message") else ""
+        yield from _fact("check", f"{check['name']} is {check['state']}{said}")
+    for request in found.get("requests") or ():
+        yield from _fact("request", f"{request['name']}: {request['told']}")
     for label, text in (found.get("facts") or {}).items():
         yield from _fact(label, text)
 
@@ -119,7 +124,7 @@ def _holders(found: Document) -> Iterator[str]:
         return
     rows = [("HELD BY", "QUEUE", "PRIORITY", "HOLDS", "WHY IT STAYS")]
     for holder in holders:
-        holds = ", ".join(f"{each['amount']} {each['resource']} {each['flavor']}" for each in holder["holds"])
+        holds = ", ".join(f"{each['amount']} {each['resource']} {each['flavor']}".rstrip() for each in holder["holds"])
         fate = "it is being preempted" if holder.get("preempted") else holder.get("stays", "")
         borrows = " (borrows)" if holder["borrows"] else ""
         rows.append((holder["workload"], f"{holder['clusterQueue']}{borrows}", str(holder["priority"]), holds, fate))

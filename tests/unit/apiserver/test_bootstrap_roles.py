@@ -76,4 +76,7 @@ def test_who_looks_at_queues_and_usage() -> None:
     assert may(rbac, "kueue-batch-admin-role", "get", f"clusterqueues/pendingworkloads.{visibility}")
     assert may(rbac, "view", "list", "pods.metrics.k8s.io")
     assert may(rbac, "view", "get", "pods/log")
+    assert all(may(rbac, "view", "get", f"{each}") for each in ("pods/why", "jobs/why.batch"))
+    assert may(rbac, "kueue-batch-user-role", "get", "workloads/why.kueue.x-k8s.io")
+    assert not may(rbac, "kueue-batch-user-role", "get", "clusterqueues/why.kueue.x-k8s.io")
     assert not may(rbac, "view", "create", "pods/exec")

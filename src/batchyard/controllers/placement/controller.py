@@ -10,6 +10,7 @@ from typing import Final
 
 from batchyard.api import well_known
 from batchyard.api.meta import Key, Obj, key_of, with_path
+from batchyard.api.views.node import NodeView
 from batchyard.api.views.pods import PodView
 from batchyard.base.instant import Instant
 from batchyard.controllers.placement.followers import HeldRoom
@@ -52,6 +53,18 @@ class PlacementController:
         self._index = PlacementIndex(profile)
         #: The room that is held with Hotswap for pods to come.
         self._held = HeldRoom(self._index.nodes) if hotswap else None
+
+    def has_room_for(
+        self, pods: Sequence[PodView], *, without: Iterable[str] = (), with_nodes: Iterable[NodeView] = ()
+    ) -> bool:
+        """Whether pods would have nodes together as things stand, if others, by uid, left and nodes came."""
+        nodes = self._index.nodes
+        with nodes.what_if():
+            for uid in without:
+                nodes.remove_pod(uid)
+            for view in with_nodes:
+                nodes.set_node(view)
+            return isinstance(place_gang(pods, nodes, self._index.profile_of(pods[0])), GangPlaced)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The pass, if there is somebody to try."""

@@ -5,11 +5,13 @@ from typing import Any, Final
 
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Obj
+from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.why.capacity import CAPACITY, Capacity
+from batchyard.controllers.why.capacity import CAPACITY, LIMITS, Capacity
 from batchyard.controllers.why.document import Asker, Binding, Part, slim
+from batchyard.controllers.why.node_changes import node_changes
 from batchyard.controllers.why.occupants import occupants_of
 from batchyard.controllers.why.subjects import pods_of
 from batchyard.core.lifecycle import pod as pods
@@ -53,20 +55,18 @@ class AdmittedWorkloads:
     # --- admission checks ---
 
     def _checked(self, workload: Obj) -> Part:
+        checks = [slim(name=c["name"], state=c["state"], message=c.get("message", "")) for c in checks_of(workload)]
+        requests = [
+            slim(kind=each["kind"], name=_name(each), told=_conditions_text(each)) for each in self._requests(workload)
+        ]
+        part = slim(checks=checks, requests=requests)
         waiting = [check for check in checks_of(workload) if check["state"] != READY]
-        facts = {f"check {check['name']}"[:40]: _check_text(check) for check in checks_of(workload)}
-        for request in self._requests(workload):
-            facts[f"request {request['metadata']['name']}"] = _conditions_text(request)
         if not waiting:
-            text = "it has quota, and is admitted next"
-            return {"summary": text, "binding": Binding(CHECK, text).document(), "facts": facts}
+            return {**part, "summary": "it has quota, and is admitted next"}
         first = waiting[0]
-        told = f"it has quota, and waits for AdmissionCheck {_check_text(first, with_name=True)}"
-        return {
-            "summary": told,
-            "binding": Binding(CHECK, told, "AdmissionCheck", first["name"]).document(),
-            "facts": facts,
-        }
+        said = f": {first['message']}" if first.get("message") else ""
+        told = f"it has quota, and waits for AdmissionCheck {first['name']} ({first['state']}){said}"
+        return {**part, "summary": told, "binding": Binding(CHECK, told, "AdmissionCheck", first["name"]).document()}
 
     def _requests(self, workload: Obj) -> list[Obj]:
         owned = self._reader.owned_by(workload["metadata"].get("uid", ""))
@@ -98,22 +98,26 @@ class AdmittedWorkloads:
     def _without_nodes(self, workload: Obj, found: Sequence[Obj], now: Instant, asker: Asker) -> Part:
         unplaced = [pod for pod in found if not pods.node_of(pod)]
         scheduler, autoscaler = _counted(map(_scheduler_text, unplaced)), _counted(map(self._autoscaler_text, unplaced))
-        limit, waits_for = CAPACITY, list[str]()
         word = next(iter(autoscaler), "")
-        if self._capacity is not None:
-            waits_for = self._capacity.waits_for(now)
-            limit = self._capacity.limit_of(word, now)
+        assert self._capacity is not None, "where there are no nodes nobody lacks one"
+        waits_for, (limit, pool) = self._capacity.waits_for(now), self._capacity.limit_of(word, now)
         why = next(iter(scheduler), "nobody has looked at them yet")
         text = f"admitted, but {len(unplaced)} of {len(found)} pods have no node: {why}"
         texts = [f"scheduler, {count} pods: {each}" for each, count in scheduler.items()]
         texts += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler.items()]
         texts += [f"autoscaler waits for: {each}" for each in waits_for]
         nodes = slim(unplaced=len(unplaced), pods=len(found), text=texts, waitsFor=waits_for)
-        binding = Binding(limit, word or why, "Workload", _name(workload))
+        flavor = _flavor_of(workload)
+        kind, where = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
+        binding = Binding(limit, word or why, kind, where, flavor)
+        told = {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes}
         holders = occupants_of(workload, unplaced, self._index.snapshot, self._reader)
-        shown = [each.document(asker) for each in holders[:_SHOWN_MAX]]
-        part = slim(holders=shown, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
-        return {"state": ADMITTED, "summary": text, "binding": binding.document(), "nodes": nodes, **part}
+        shown = [each._replace(flavor=flavor).document(asker) for each in holders[:_SHOWN_MAX]]
+        told |= slim(holders=shown, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
+        if limit in {CAPACITY, LIMITS}:
+            asked = node_changes([pod_view(each) for each in unplaced], holders, self._capacity, asker)
+            told |= slim(changes=[each.document() for each in asked])
+        return told
 
     def _autoscaler_text(self, pod: Obj) -> str:
         return "" if self._capacity is None else self._capacity.told_about(pod["metadata"].get("uid", ""))
@@ -157,11 +161,6 @@ def _assigned(admission: Mapping[str, Any]) -> list[Part]:
         slim(name=each["name"], count=each.get("count"), flavors=each.get("flavors"), uses=each.get("resourceUsage"))
         for each in admission.get("podSetAssignments") or ()
     ]
-
-
-def _check_text(check: Mapping[str, Any], *, with_name: bool = False) -> str:
-    said = f": {check['message']}" if check.get("message") else ""
-    return f"{check['name']} ({check['state']}){said}" if with_name else f"{check['state']}{said}"
 
 
 def _conditions_text(request: Obj) -> str:
@@ -213,6 +212,12 @@ def _some(names: Sequence[str]) -> str:
     """The first few, and how many more there are."""
     more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
     return f"{', '.join(names[:_SHOWN_MAX])}{more}"
+
+
+def _flavor_of(workload: Obj) -> str:
+    """The flavor that its first pod set was given."""
+    assigned = _assigned((workload.get("status") or {}).get("admission") or {})
+    return next((str(flavor) for each in assigned for flavor in (each.get("flavors") or {}).values()), "")
 
 
 def _has_owner(workload: Obj) -> bool:

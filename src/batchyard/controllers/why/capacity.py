@@ -7,8 +7,10 @@ from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
 from batchyard.controllers.autoscaler.controller import Autoscaler
 from batchyard.controllers.autoscaler.index import ScalingIndex
+from batchyard.controllers.placement.controller import PlacementController
 from batchyard.core.scaling.backoff import Backoff
 from batchyard.core.scaling.fleet import FULL, IN_BACKOFF
+from batchyard.core.scaling.groups import NodeGroup
 
 STOCK_OUT: Final = "stockOut"
 CLOUD_QUOTA: Final = "cloudQuota"
@@ -24,22 +26,33 @@ _SHOWN_MAX: Final = 5
 class Capacity:
     """See the module."""
 
-    def __init__(self, index: ScalingIndex, autoscaler: Autoscaler) -> None:
+    def __init__(self, index: ScalingIndex, autoscaler: Autoscaler, placement: PlacementController) -> None:
         self._index = index
         self._autoscaler = autoscaler
+        self.has_room_for = placement.has_room_for
+
+    def groups(self) -> Sequence[NodeGroup]:
+        """The node groups there are, one of each pool."""
+        return [groups[0] for groups in self._index.groups.values() if groups]
+
+    def zones_of(self, pool: str) -> int:
+        """In how many zones a pool is."""
+        return len(self._index.groups.get(pool, ()))
 
     def told_about(self, pod: str) -> str:
         """What a pod, by its uid, was told last; '' if nothing."""
         return self._autoscaler.told_about(pod)
 
-    def limit_of(self, told: str, now: Instant) -> str:
-        """Which limit such words are about."""
+    def limit_of(self, told: str, now: Instant) -> tuple[str, str]:
+        """Which limit such words are about, and the pool it is about; '' where that is not to be said."""
         if told.startswith(_TRIGGERED):
-            return BOOTING
+            return BOOTING, next((machine.group.pool for machine in self._index.machines.coming.values()), "")
         if IN_BACKOFF in told:
-            codes = {each.code for _, each in self._backoffs(now)}
-            return CLOUD_QUOTA if codes == {_QUOTA_EXCEEDED} else STOCK_OUT
-        return LIMITS if _LIMITED in told and FULL not in told else CAPACITY
+            backoffs = self._backoffs(now)
+            codes = {each.code for _, each in backoffs}
+            pool = backoffs[0][0].partition("/")[0] if backoffs else ""
+            return (CLOUD_QUOTA if codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
+        return (LIMITS if _LIMITED in told and FULL not in told else CAPACITY), ""
 
     def waits_for(self, now: Instant) -> list[str]:
         """What it waits for: machines that boot, and groups that are left alone for a while."""
@@ -51,10 +64,12 @@ class Capacity:
             for where, born in sorted(coming.items())
         ]
         told += [
-            f"{where}: {each.code}; it is left alone until {format_time(each.until)}"
+            f"pool {where}: {each.code}; it is tried again after {format_time(each.until)}"
             for where, each in self._backoffs(now)
         ]
         return told[:_SHOWN_MAX]
 
     def _backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
-        return [(where, each) for where, each in sorted(self._index.backoffs.items()) if each.until > now]
+        """Those that last; where none does, those that ended, for nobody has looked again since."""
+        every = sorted(self._index.backoffs.items())
+        return [(where, each) for where, each in every if each.until > now] or every

@@ -22,10 +22,13 @@ class Occupant(NamedTuple):
     priority: int
     amounts: Mapping[str, int]
     nodes: Sequence[str]
+    #: Its pods there, by uid.
+    pods: Sequence[str] = ()
+    flavor: str = ""
 
     def document(self, asker: Asker) -> Part:
         """As the document tells of who holds something."""
-        holds = [{"flavor": "", "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()]
+        holds = [{"flavor": self.flavor, "resource": r, "amount": format_amount(r, n)} for r, n in self.amounts.items()]
         name = asker.name_of(self.key) if self.key else "pods of no Workload"
         told = slim(workload=name, clusterQueue=self.queue, nodes=list(self.nodes))
         return {**told, "priority": self.priority, "holds": holds, "borrows": False}
@@ -70,4 +73,4 @@ def _count(found: dict[str, Occupant], pod: Obj, view: PodView, asked: tuple[Seq
         if resource in wanted:
             amounts[resource] = amounts.get(resource, 0) + amount
     nodes = list(dict.fromkeys([*known.nodes, view.node_name]))
-    found[key] = known._replace(amounts=amounts, nodes=nodes)
+    found[key] = known._replace(amounts=amounts, nodes=nodes, pods=[*known.pods, view.uid])

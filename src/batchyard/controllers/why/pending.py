@@ -249,7 +249,9 @@ class PendingWorkloads:
 
     def _changes(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
         """What would admit it, each tried in the fork."""
-        case = Case(situation.workload, situation.view, situation.looks, fork, self._owner(situation.workload))
+        owner, shortage = self._owner(situation.workload), situation.shortage
+        limit = shortage.limit if shortage is not None else ""
+        case = Case(situation.workload, situation.view, situation.looks, fork, owner, limit)
         imagine = self._index.imagined
         classes = {c["metadata"]["name"]: c.get("value", 0) for c in self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)}
         searches: list[Callable[[], Iterator[Proposal]]] = [
@@ -279,8 +281,7 @@ class PendingWorkloads:
 
 def _change(proposal: Proposal, fork: Fork) -> Part:
     given = f"once the {fork.left_out} before it in line are gone" if fork.left_out else ""
-    change = {"kind": proposal.kind, "text": proposal.text, "apply": list(proposal.apply), "proven": True}
-    return {**change, **slim(given=given)}
+    return {**proposal.document(), **slim(given=given)}
 
 
 def _strategy(queue: ClusterQueue) -> str:

@@ -14,6 +14,7 @@ SIZE: Final = "size"
 FLAVOR: Final = "flavor"
 END: Final = "end"
 STRATEGY: Final = "strategy"
+NODES: Final = "nodes"
 
 Patch = Mapping[str, Any]
 
@@ -25,6 +26,10 @@ class Proposal(NamedTuple):
     text: str
     apply: Sequence[Patch]
 
+    def document(self) -> dict[str, Any]:
+        """As the document has it."""
+        return {"kind": self.kind, "text": self.text, "apply": list(self.apply), "proven": True}
+
 
 class Case(NamedTuple):
     """A Workload that waits, and a fork to try things in."""
@@ -35,6 +40,8 @@ class Case(NamedTuple):
     fork: Fork
     #: The job that the Workload was made for; None if it was made for none.
     owner: Obj | None
+    #: The limit that binds.
+    limit: str = ""
 
 
 def json_patch(kind: str, name: str, operations: Sequence[Mapping[str, Any]], namespace: str = "") -> Patch:

@@ -10,7 +10,7 @@ from batchyard.api.views.queues import ClusterQueueView, CohortView, Quota, Reso
 from batchyard.controllers.why.fork import Change, Fork
 from batchyard.controllers.why.proposal import QUOTA, Case, Proposal, json_patch
 from batchyard.controllers.why.smallest import smallest
-from batchyard.core.explain.limits import kept_back
+from batchyard.core.explain.limits import BORROWING, LENDING, kept_back
 from batchyard.core.explain.looks import Look
 from batchyard.core.plan import PODS
 from batchyard.core.quota import QuotaNode
@@ -72,8 +72,8 @@ def quota_changes(case: Case) -> Iterator[Proposal]:
         if not lacking:
             continue
         case.fork.restore()
-        places = list(_places(case.fork, list(lacking)))
-        for place in places if number == 0 else places[:1]:
+        places = list(_places(case.fork, list(lacking), case.limit))
+        for place in places if number == 0 else [each for each in places if each.node is case.fork.queue.node][:1]:
             found = _tried(case, place, lacking)
             if found is not None:
                 yield found
@@ -114,7 +114,7 @@ def _lack(wants: Wants) -> tuple[bool, float]:
     return max(shares, default=0.0) > 0, max(shares, default=0.0)
 
 
-def _places(fork: Fork, pairs: Sequence[tuple[str, str]]) -> Iterator[_Place]:
+def _places(fork: Fork, pairs: Sequence[tuple[str, str]], limit: str) -> Iterator[_Place]:
     snapshot, queue = fork.snapshot, fork.queue
     node, views = queue.node, snapshot.forest.views
     wanted = [_Place(queue.view, node, _NOMINAL), _Place(queue.view, node, _BORROWING)]
@@ -128,7 +128,9 @@ def _places(fork: Fork, pairs: Sequence[tuple[str, str]]) -> Iterator[_Place]:
         wanted.append(_Place(view, kept.node, _LENDING))
     if node.parent is not None and node.parent.name in views:
         wanted.append(_Place(views[node.parent.name], node.parent, _NOMINAL))
-    yield from (place for place in wanted if all(place.value(pair) is not None for pair in pairs))
+    binding = {BORROWING: _BORROWING, LENDING: _LENDING}.get(limit, _NOMINAL)
+    fitting = [place for place in wanted if all(place.value(pair) is not None for pair in pairs)]
+    yield from sorted(fitting, key=lambda place: place.field != binding)
 
 
 def _tried(case: Case, place: _Place, lacking: Mapping[tuple[str, str], int]) -> Proposal | None:

@@ -1,0 +1,128 @@
+"""The situations of `examples/why`: what binds, who holds what is lacking, and the smallest change that admits.
+
+And whoever else is asked about, in any of the examples and at any moment: there is an answer.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, key_of
+from batchyard.base.instant import parse_duration
+from batchyard.cli.told_why import WIDTH, lines_of
+from batchyard.sim.simulate import read_scenario
+from batchyard.sim.world import World
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+KINDS = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
+
+
+class Case(NamedTuple):
+    """A situation: which Job to ask about, when, and what is to be said."""
+
+    file: str
+    namespace: str
+    job: str
+    at: str
+    limit: str
+    where: str
+    #: The job of the first holder; '' if there is none to name.
+    holder: str
+    #: The first change, or what it begins with; '' if there is none.
+    change: str
+
+
+RAISE = "ClusterQueue {}: raise {} of cpu in flavor {} from {}"
+CASES = [
+    Case("nominal", "lab", "report", "1m", "nominal", "ClusterQueue lab-queue", "sweep",
+         RAISE.format("lab-queue", "nominalQuota", "lab-machines", "4 to 5 (+1)")),
+    Case("borrowing", "red", "burst", "1m", "borrowing", "ClusterQueue red-why", "steady",
+         RAISE.format("red-why", "borrowingLimit", "shared-machines", "1 to 2 (+1)")),
+    Case("lending", "green", "burst", "1m", "lending", "ClusterQueue grey-why", "steady",
+         RAISE.format("grey-why", "lendingLimit", "lent-machines", "1 to 2 (+1)")),
+    Case("maximum", "small", "too-large", "1m", "maximum", "ClusterQueue small-queue", "",
+         RAISE.format("small-queue", "nominalQuota", "small-machines", "4 to 6 (+2)")),
+    Case("taint", "spot", "delicate", "1m", "taint", "ResourceFlavor spot-machines", "",
+         "let its pods use flavor spot-machines: tolerate spot=true:NoSchedule"),
+    Case("affinity", "zonal", "elsewhere", "1m", "affinity", "ResourceFlavor zone-a-machines", "",
+         "let its pods use flavor zone-a-machines: select topology.kubernetes.io/zone=zone-a"),
+    Case("head-of-line", "strict", "small", "1m", "headOfLine", "Workload strict/job-large-", "",
+         "ClusterQueue strict-queue: set queueingStrategy to BestEffortFIFO"),
+    Case("priority", "rank", "equal", "1m", "priority", "ClusterQueue rank-queue", "holder",
+         "raise its priority from 100 to 101; WorkloadPriorityClass rank-urgent has 1000"),
+    Case("admission-check", "queued", "pretrain", "10m", "admissionCheck", "AdmissionCheck h100-capacity", "", ""),
+    Case("stock-out", "empty", "render", "10m", "stockOut", "NodePool l4-pool", "", ""),
+    Case("quota-above-hardware", "trap", "second", "30m", "nodeCapacity", "ResourceFlavor reserved-l4", "first",
+         "2 more machines of pool reserved-pool (g2-standard-24)"),
+]  # fmt: skip
+
+
+@cache
+def world(path: str, at: str) -> World:
+    """Manifests of the examples, simulated up to a moment."""
+    scenario, _ = read_scenario([str(EXAMPLES / path)])
+    made = World(scenario)
+    made.run_until(parse_duration(at))
+    made.settle()
+    return made
+
+
+def told(case: Case) -> dict[str, Any]:
+    """The document about the Job of a situation."""
+    found = world(f"why/{case.file}.yaml", case.at)
+    document = found.platform.explainer.why(Key(scheme.JOB, case.namespace, case.job), found.kernel.now())
+    assert document is not None
+    return document
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.file for case in CASES])
+def test_the_answer_names_limit_holder_and_smallest_change(case: Case) -> None:
+    document = told(case)
+    binding = document["binding"]
+    assert binding["limit"] == case.limit
+    assert f"{binding['where']['kind']} {binding['where']['name']}".startswith(case.where)
+    holders = [holder["workload"].partition("/job-")[2].rpartition("-")[0] for holder in document.get("holders", [])]
+    assert (holders[0] if holders else "") == case.holder
+    changes = {change["text"] for change in document.get("changes", [])}
+    assert case.change in changes if case.change else not changes
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.file for case in CASES])
+def test_the_answer_fits_on_a_screen(case: Case) -> None:
+    lines = list(lines_of(told(case), is_wide=False))
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= WIDTH + 60
+
+
+def test_what_waits_for_a_request_tells_of_it_and_what_waits_for_machines_tells_of_those() -> None:
+    queued, empty = (told(case) for case in CASES if case.file in {"admission-check", "stock-out"})
+    assert queued["requests"][0]["kind"] == "ProvisioningRequest"
+    assert "Accepted=True" in queued["requests"][0]["told"]
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED" in empty["nodes"]["waitsFor"][0]
+
+
+def test_every_situation_is_tested_and_listed() -> None:
+    files = sorted(path.stem for path in (EXAMPLES / "why").glob("*.yaml"))
+    assert files == sorted(case.file for case in CASES)
+    listed = (EXAMPLES / "why" / "README.md").read_text("utf-8")
+    assert [name for name in files if f"{name}.yaml" not in listed] == []
+
+
+MOMENTS = [
+    *((name, at) for name in ("cohort-borrowing", "fair-sharing", "hierarchy", "preemption") for at in ("5s", "50s")),
+    *((name, "2m") for name in ("dws", "hotswap", "multislice", "training", "refarch")),
+]
+
+
+@pytest.mark.parametrize(("name", "at"), MOMENTS)
+def test_there_is_an_answer_for_everything_in_the_examples(name: str, at: str) -> None:
+    found = world(name, at)
+    for obj in (obj for kind in KINDS for obj in found.objects(kind)[:12]):
+        document = found.platform.explainer.why(key_of(obj), found.kernel.now())
+        assert document is not None
+        assert document["summary"], obj["metadata"]["name"]
+        assert list(lines_of(document, is_wide=True))

@@ -1,0 +1,231 @@
+"""Why a Workload waits, whatever its state; who has it and who has its place; what is hidden from whom."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import make
+import yard
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import SECOND
+from batchyard.sim.generate import scenario_of
+from batchyard.sim.world import World
+
+QUEUE = yard.queue("cq", 4)
+LOCAL = make.local_queue()
+FLAVOR = make.flavor("spot")
+
+
+def written(obj: Obj) -> dict[str, Any]:
+    """An object as a user writes it."""
+    kept = {key: value for key, value in obj.items() if key != "status"}
+    metadata = {key: value for key, value in obj["metadata"].items() if key not in {"uid", "creationTimestamp"}}
+    return {**kept, "metadata": metadata}
+
+
+def at(obj: Obj, moment: str) -> dict[str, Any]:
+    """An object that comes at a moment."""
+    annotations = {**(obj["metadata"].get("annotations") or {}), "batchyard.dev/submit-at": moment}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
+
+
+def world(*objects: Obj, fair_sharing: bool = False, until: int = 60) -> World:
+    """A world without nodes, some time after the objects came."""
+    made = World(scenario_of([written(obj) for obj in objects], fair_sharing=fair_sharing))
+    made.run_until(until * SECOND)
+    made.settle()
+    return made
+
+
+def why(of: World, name: str = "wl", kind: str = scheme.WORKLOAD, namespace: str = "team") -> Mapping[str, Any]:
+    """The document about an object."""
+    found = of.platform.explainer.why(Key(kind, namespace, name), of.kernel.now())
+    assert found is not None
+    return found
+
+
+def limit(of: World, name: str = "wl") -> tuple[str, str]:
+    """What binds, and where."""
+    binding = why(of, name)["binding"]
+    return binding["limit"], f"{binding['where']['kind']} {binding['where']['name']}"
+
+
+def workload(name: str = "wl", cpu: Any = 2, **fields: Any) -> Obj:
+    return yard.workload(name, cpu, queue="lq", **fields)
+
+
+OUT_OF_CYCLE = yard.cohort("root", parent="leaf"), yard.cohort("leaf", parent="root")
+GATED = {"annotations": {"kueue.x-k8s.io/admission-gated-by": "example.com/gate"}}
+OVER = make.pod_set(requests={"cpu": "2"})
+OVER["template"]["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "1"}
+
+
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        ([FLAVOR, QUEUE], ("misconfigured", "LocalQueue lq")),
+        ([FLAVOR, LOCAL], ("misconfigured", "ClusterQueue cq")),
+        ([FLAVOR, QUEUE, make.local_queue(stopPolicy="Hold")], ("stopped", "LocalQueue lq")),
+        ([FLAVOR, LOCAL, yard.queue("cq", 4, stopPolicy="Hold")], ("stopped", "ClusterQueue cq")),
+        ([LOCAL, QUEUE], ("stopped", "ClusterQueue cq")),
+        ([FLAVOR, LOCAL, yard.queue("cq", 4, namespaceSelector=None)], ("misconfigured", "ClusterQueue cq")),
+        ([FLAVOR, LOCAL, yard.queue("cq", 4, cohort="leaf"), *OUT_OF_CYCLE], ("stopped", "ClusterQueue cq")),
+    ],
+    ids=["no LocalQueue", "no ClusterQueue", "LocalQueue held", "queue held", "no flavor", "no namespace", "cycle"],
+)
+def test_what_keeps_it_from_being_looked_at_comes_first(objects: Sequence[Obj], expected: tuple[str, str]) -> None:
+    assert limit(world(*objects, workload())) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"active": False}, ("stopped", "Workload wl")),
+        (GATED, ("gated", "Workload wl")),
+        ({"pod_sets": [OVER]}, ("misconfigured", "Workload wl")),
+        ({"pod_sets": [make.pod_set(requests={"memory": "1Gi"})]}, ("misconfigured", "ClusterQueue cq")),
+    ],
+    ids=["deactivated", "gated", "above its limits", "not covered"],
+)
+def test_its_own_state_and_requests_count(fields: Mapping[str, Any], expected: tuple[str, str]) -> None:
+    assert limit(world(FLAVOR, QUEUE, LOCAL, workload(**fields))) == expected
+
+
+def test_limits_of_its_namespace_are_told() -> None:
+    bounds = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small", "namespace": "team"}}
+    most = {**bounds, "spec": {"limits": [{"type": "Pod", "max": {"cpu": "1"}}]}}
+    found = why(world(FLAVOR, QUEUE, LOCAL, most, workload()))
+    assert found["binding"]["limit"] == "misconfigured"
+    assert "requests must not be above the limitRange max" in found["summary"]
+
+
+def test_all_flavors_are_told_with_every_level_also_those_the_search_does_not_come_to() -> None:
+    quotas = yard.group(spot={"cpu": yard.quota(1, borrowing=1)}, tainted={"cpu": 9}, other={"cpu": 1})
+    tainted = make.flavor("tainted", nodeTaints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
+    tree = [yard.cohort("leaf", parent="root"), yard.cohort("root", groups=[yard.group(spot={"cpu": 2})])]
+    queue = yard.queue("cq", cohort="leaf", groups=[quotas])
+    (told,) = why(world(FLAVOR, tainted, make.flavor("other"), queue, *tree, LOCAL, workload(cpu=5)))["podSets"]
+    verdicts = {each["flavor"]: each["verdict"] for each in told["flavors"]}
+    assert verdicts == {"spot": "exceedsMaximum", "tainted": "taint", "other": "exceedsMaximum"}
+    levels = told["flavors"][0]["resources"][0]["levels"]
+    assert [(each["kind"], each["name"], each["nominal"], each["available"]) for each in levels] == [
+        ("ClusterQueue", "cq", "1", "2"),
+        ("Cohort", "leaf", "0", "3"),
+        ("Cohort", "root", "2", "3"),
+    ]
+    assert levels[0]["borrowingLimit"] == "1"
+
+
+def test_who_holds_it_is_told_borrowers_of_ones_own_first() -> None:
+    queues = [
+        yard.queue("cq", 4, cohort="c", preemption=yard.preemption(reclaim="LowerPriority")),
+        yard.queue("b", 0, cohort="c"),
+    ]
+    lender = make.local_queue("b", cluster_queue="b")
+    borrower = yard.workload("taker", 3, queue="b", priority=5)
+    found = why(world(FLAVOR, *queues, LOCAL, lender, borrower, at(workload(cpu=3), "1s")))
+    (holder,) = found["holders"]
+    assert (holder["workload"], holder["clusterQueue"], holder["borrows"]) == ("team/taker", "b", True)
+    assert holder["stays"] == "its priority 5 is not lower than 0"
+    assert found["binding"]["limit"] == "priority"
+    assert "raise its priority from 0 to 6" in [change["text"] for change in found["changes"]]
+
+
+def test_those_that_have_to_go_first_are_waited_for() -> None:
+    queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
+    job = make.job("low", completions=4, parallelism=4)
+    found = world(FLAVOR, queue, LOCAL, job, at(workload(cpu=4, priority=9), "30s"), until=30)
+    assert why(found)["state"] in {"Running", "Admitted"}
+    evicted = why(found, "low", scheme.JOB)
+    assert (evicted["state"], evicted["preemption"]["by"]) == ("Evicted", "team/wl")
+    assert evicted["preemption"]["rule"] == "InClusterQueue"
+
+
+def test_one_that_was_preempted_is_told_who_was_not_taken_and_why() -> None:
+    queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
+    holders = [workload("first", priority=1), at(workload("second", priority=0), "1s")]
+    found = world(FLAVOR, queue, LOCAL, *holders, at(workload("urgent", priority=9), "30s"))
+    told = why(found, "second")["preemption"]
+    assert told["alternatives"] == ["team/first was not taken: its priority 1 is higher"]
+
+
+def test_names_of_others_are_told_to_those_who_may_read_them() -> None:
+    elsewhere = {**workload("secret", cpu=4), "metadata": {**make.metadata("secret", "other")}}
+    locals_ = [LOCAL, {**make.local_queue(), "metadata": make.metadata("lq", "other")}]
+    found = world(FLAVOR, QUEUE, *locals_, elsewhere, at(workload(), "1s"))
+    key, now = Key(scheme.WORKLOAD, "team", "wl"), found.kernel.now()
+    hidden = found.platform.explainer.why(key, now, lambda namespace: namespace == "team")
+    assert hidden is not None
+    assert hidden["holders"][0]["workload"] == "a Workload of another namespace"
+    assert "secret" not in str(hidden)
+    assert [change["apply"] for change in hidden["changes"] if change["kind"] == "end"] == [[]]
+    assert "other/secret" in str(why(found))
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (make.job(queue=None, suspend=False), "has no label kueue.x-k8s.io/queue-name"),
+        (
+            make.job(queue=None, suspend=False, annotations={"kueue.x-k8s.io/queue-name": "lq"}),
+            "lq is given as an annotation: make that a label",
+        ),
+    ],
+)
+def test_a_job_outside_any_queue_says_so(job: Obj, said: str) -> None:
+    found = why(world(FLAVOR, QUEUE, LOCAL, job), "job", scheme.JOB)
+    assert (found["state"], said in found["summary"]) == ("Unmanaged", True)
+
+
+def test_a_job_and_its_pods_lead_to_the_workload() -> None:
+    found = world(FLAVOR, QUEUE, LOCAL, make.job(annotations={"batchyard.dev/runtime": "1h"}))
+    pod = found.objects(scheme.POD)[0]["metadata"]["name"]
+    job, of_pod = why(found, "job", scheme.JOB), why(found, pod, scheme.POD)
+    assert job["state"] == of_pod["state"] == "Running"
+    assert (
+        job["facts"]["workload"] == of_pod["facts"]["workload"] == found.objects(scheme.WORKLOAD)[0]["metadata"]["name"]
+    )
+    assert of_pod["pod"]["phase"] == "Running"
+
+
+def test_one_that_runs_says_who_could_preempt_it() -> None:
+    queue = yard.queue("cq", 4, preemption=yard.preemption(within="LowerPriority"))
+    assert why(world(FLAVOR, queue, LOCAL, workload()))["facts"]["preemptible"] == "in cq by priority above 0"
+
+
+def test_a_queue_tells_its_head_and_what_it_lends() -> None:
+    queues = [yard.queue("cq", 4, cohort="c"), yard.queue("b", 0, cohort="c")]
+    borrower = yard.workload("taker", 3, queue="b")
+    found = world(FLAVOR, *queues, LOCAL, make.local_queue("b", cluster_queue="b"), borrower, at(workload(), "1s"))
+    told = why(found, "cq", scheme.CLUSTER_QUEUE, "")
+    assert (told["state"], told["binding"]["limit"]) == ("Active", "nominal")
+    assert "at the front team/wl" in told["summary"]
+    assert told["quotas"][0]["lent"] == "3"
+    assert why(found, "b", scheme.CLUSTER_QUEUE, "")["quotas"][0]["borrowed"] == "3"
+
+
+def test_fair_shares_are_told_where_they_decide() -> None:
+    queues = [yard.queue(name, 2, cohort="c", weight=1) for name in ("cq", "b")]
+    taker = yard.workload("taker", 3, queue="b")
+    locals_ = [LOCAL, make.local_queue("b", cluster_queue="b")]
+    found = why(world(FLAVOR, *queues, *locals_, taker, at(workload(), "1s"), fair_sharing=True))
+    assert {each["clusterQueue"]: each.get("share", 0) for each in found["shares"]} == {"cq": 0, "b": 250}
+
+
+def test_there_is_nothing_to_say_of_what_is_not_there() -> None:
+    found = world(FLAVOR, QUEUE)
+    assert found.platform.explainer.why(Key(scheme.WORKLOAD, "team", "none"), found.kernel.now()) is None
+
+
+def test_asking_changes_nothing() -> None:
+    objects = [FLAVOR, QUEUE, LOCAL, workload("first", cpu=3), at(workload(), "1s"), at(workload("third"), "2s")]
+    asked, left = world(*objects), world(*objects)
+    for _ in range(3):
+        why(asked)
+    for each in (asked, left):
+        each.run_until(120 * SECOND)
+        each.settle()
+    assert asked.objects(scheme.WORKLOAD) == left.objects(scheme.WORKLOAD)
+    assert asked.platform.index.snapshot.queues["cq"].node.usage == left.platform.index.snapshot.queues["cq"].node.usage
