@@ -1,8 +1,9 @@
 """The API: a request in, a response or a watch out. Nothing here knows of sockets."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from batchyard.api import scheme
 from batchyard.apiserver.access import HEALTH, Access
 from batchyard.apiserver.audit import Audited, Auditor, no_audit
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
@@ -26,6 +27,12 @@ from batchyard.base.instant import Instant
 #: What client-go asks for as a message, and kubectl too, of kinds that nobody patches, such as List.
 _OPENAPI_ASKED: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 _OPENAPI_GIVEN: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+Foresee: TypeAlias = Callable[[Request, ResourcePath, Response], Reply]
+"""The answer to a dry run that was no refusal, with what it would do."""
+#: Of these it is told what a change would do.
+_FORESEEN: Final = (
+    *(scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.LOCAL_QUEUE, scheme.WORKLOAD_PRIORITY_CLASS),
+)
 
 
 class ApiServer:
@@ -48,6 +55,7 @@ class ApiServer:
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
         self._documents: dict[str, Callable[[Request], Reply]] = {}
+        self._foresee: Foresee | None = None
 
     def tell_at(self, path: str, document: Callable[[], Any]) -> None:
         """Tell something more of the server, to those who may get that path."""
@@ -56,6 +64,10 @@ class ApiServer:
     def answer_at(self, path: str, answer: Callable[[Request], Reply]) -> None:
         """Answer whoever may get that path."""
         self._documents[path] = answer
+
+    def foresee_with(self, foresee: Foresee) -> None:
+        """Have somebody tell, in answers to dry runs of queues, what the change would do."""
+        self._foresee = foresee
 
     def known(self, request: Request) -> Request:
         """The request with the user who makes it; Refused where nobody is known. So it is known before its body."""
@@ -89,7 +101,10 @@ class ApiServer:
         if request.method != "GET":
             if self._registry.makes_by_apply(request, path):
                 self._access.check(request, path, "create")
-            return self._registry.handle(request, path)
+            answer = _with_deprecation(self._registry.handle(request, path), path)
+            if self._foresee is None or not _is_trial(request, path) or not isinstance(answer, Response):
+                return answer
+            return self._foresee(request, path, answer)
         if request.flag("watch"):
             return self._reading.watch(request, path)
         return self._reading.get(request, path) if path.name else self._reading.list(request, path)
@@ -113,6 +128,12 @@ class ApiServer:
         if found is None:
             return NO_SUCH_PATH
         return Response(200, found, content_type=AGGREGATED) if is_aggregated else Response(200, found)
+
+
+def _is_trial(request: Request, path: ResourcePath) -> bool:
+    """Whether it writes an object of which it is told what it would do, and only tries it."""
+    is_tried = bool(request.query.get("dryRun")) and request.method in {"POST", "PUT", "PATCH"}
+    return is_tried and not path.subresource and path.info.constant in _FORESEEN
 
 
 def _with_deprecation(answer: Reply, path: ResourcePath | None) -> Reply:

@@ -11,9 +11,10 @@ from batchyard.api.meta import Obj, with_path
 from batchyard.api.scheme import CLUSTER, kind_info
 from batchyard.cli import output
 from batchyard.cli.up import Wanted
+from batchyard.live.futures import Foresight
 from batchyard.live.place import Place
 from batchyard.live.serving import PortError, serve
-from batchyard.sim.answering import forecast_of
+from batchyard.sim.answering import forecast_of, warnings_for
 from batchyard.store.mark import JournalError
 
 #: What `--cluster` means by this machine as the one node.
@@ -29,7 +30,7 @@ spec: {zones: [local], local: {}}
 def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
     """Run a platform until it is told to end; `ready` is told its address once it listens."""
     try:
-        uvloop.run(serve(place, cluster, speed, ready, forecast_of))
+        uvloop.run(serve(place, cluster, speed, ready, Foresight(forecast_of, warnings_for)))
     except (JournalError, PortError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:

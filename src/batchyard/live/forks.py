@@ -12,13 +12,12 @@ import gc
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
 
-from batchyard.apiserver.forecasts import Question
 from batchyard.apiserver.request import Refused, Response
 from batchyard.apiserver.streams import Later
 from batchyard.live.overload import too_many
@@ -30,10 +29,10 @@ WAITING_MAX: Final = 16
 _NICE: Final = 10
 _READ: Final = 1 << 16
 _NO_ANSWER: Final = Refused(
-    504, "Timeout", f"no forecast was made within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
+    504, "Timeout", f"no answer was found within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
 )
 Told: TypeAlias = Callable[[Response], None]
-Work: TypeAlias = Callable[[Question], Mapping[str, Any]]
+Work: TypeAlias = Callable[[], Any]
 """Answers a question, in a child; Refused where there is no answer."""
 
 
@@ -41,7 +40,8 @@ Work: TypeAlias = Callable[[Question], Mapping[str, Any]]
 class _Asked:
     """A question with all who wait for its answer."""
 
-    question: Question
+    question: Hashable
+    work: Work
     revision: int
     told: list[Told] = field(default_factory=list)
     answer: bytearray = field(default_factory=bytearray)
@@ -50,18 +50,17 @@ class _Asked:
 class Forks:
     """See the module."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Work, revision: Callable[[], int]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, revision: Callable[[], int]) -> None:
         self._loop = loop
-        self._work = work
         self._revision = revision
         self._waiting: deque[_Asked] = deque()
         self._child: tuple[int, _Asked] | None = None
         #: The last answers, and at which revision they were given.
-        self._known: dict[Question, Response] = {}
+        self._known: dict[Hashable, Response] = {}
         self._known_at = -1
 
-    def ask(self, question: Question) -> Later:
-        """The answer to a question; Refused where too many wait."""
+    def ask(self, question: Hashable, work: Work) -> Later:
+        """The answer to a question, by that work; Refused where too many wait."""
         known = self._known.get(question) if self._known_at == self._revision() else None
         if known is not None:
             response = known
@@ -70,7 +69,7 @@ class Forks:
         if asked is None:
             if len(self._waiting) >= WAITING_MAX:
                 raise too_many()
-            asked = _Asked(question, self._revision())
+            asked = _Asked(question, work, self._revision())
             self._waiting.append(asked)
             self._loop.call_soon(self._next)
         return Later(asked.told.append)
@@ -81,7 +80,7 @@ class Forks:
         if self._child is not None:
             _kill(self._child[0])
 
-    def _same(self, question: Question) -> _Asked | None:
+    def _same(self, question: Hashable) -> _Asked | None:
         """The same question, if it waits already."""
         return next((asked for asked in self._waiting if asked.question == question), None)
 
@@ -93,7 +92,7 @@ class Forks:
         reading, writing = os.pipe()
         pid = os.fork()
         if not pid:
-            _answer(self._work, asked.question, writing)
+            _answer(asked.work, writing)
         os.close(writing)
         self._child = (pid, asked)
         killing = self._loop.call_later(WITHIN, _kill, pid)
@@ -133,7 +132,7 @@ def _response(answer: bytes) -> Response:
     return Response(int(answer[:3]), answer[3:])
 
 
-def _answer(work: Work, question: Question, writing: int) -> NoReturn:
+def _answer(work: Work, writing: int) -> NoReturn:
     """All that a child does."""
     code = 1
     try:
@@ -142,7 +141,7 @@ def _answer(work: Work, question: Question, writing: int) -> NoReturn:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         _close_all_but(writing)
-        written = _worked_out(work, question)
+        written = _worked_out(work)
         while written:
             written = written[os.write(writing, written) :]
         code = 0
@@ -150,9 +149,9 @@ def _answer(work: Work, question: Question, writing: int) -> NoReturn:
         os._exit(code)
 
 
-def _worked_out(work: Work, question: Question) -> bytes:
+def _worked_out(work: Work) -> bytes:
     try:
-        return b"200" + msgspec.json.encode(work(question))
+        return b"200" + msgspec.json.encode(work())
     except Refused as refused:
         response = refused.response()
         return b"%d" % response.code + msgspec.json.encode(response.body)

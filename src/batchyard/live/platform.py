@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from batchyard.admission_chain import AdmissionChain
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
-from batchyard.api.meta import Key, Obj, key_of, with_path
+from batchyard.api.meta import Obj, key_of, with_path
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
 from batchyard.apiserver.api_services import ApiServices
@@ -18,7 +18,7 @@ from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.custom.definitions import definition_resource
 from batchyard.apiserver.custom.serving import CustomResources
 from batchyard.apiserver.decisions import decisions
-from batchyard.apiserver.forecasts import Question, may_see_workloads, with_forecasts
+from batchyard.apiserver.forecasts import with_forecasts
 from batchyard.apiserver.managed.in_process import InProcess
 from batchyard.apiserver.own_service import own_service
 from batchyard.apiserver.renamed_events import events_resource
@@ -43,7 +43,7 @@ from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.embedded_figures import EmbeddedFigures
 from batchyard.live.figures import Observed
 from batchyard.live.folder import JOURNAL, LEDGER
-from batchyard.live.forks import Forks
+from batchyard.live.futures import Foresight, Futures
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.ledger import LiveLedger
 from batchyard.live.local_containers import BothContainers
@@ -66,11 +66,6 @@ from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store, remembered
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
-Forecast: TypeAlias = Callable[
-    [Callable[[str], Iterable[Obj]], Instant, Key, int, Callable[[str], bool]], Mapping[str, Any]
-]
-"""Says when something starts: what lists objects, the time, what is asked about, a seed, whose names may be told."""
-
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
 
@@ -83,13 +78,12 @@ class Embedded:
         cluster: Obj | None,
         speed: float,
         audit: Auditor = no_audit,
-        forecast: Forecast | None = None,
+        foresight: Foresight | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._journal = Journal(place.folder / JOURNAL, place.sync, accept_loss=place.accept_loss)
         self._store = Store(window=2 * HISTORY, recovered=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
-        self._forks: Forks | None = None
         #: Called when nothing can be kept any more.
         self.on_failure: Callable[[], None] = _nobody
         self._commit = GroupCommit(self._store, self._journal, loop, self._failed)
@@ -119,13 +113,12 @@ class Embedded:
         self.platform = self._wired(settings, described, speed)
         containers = self._containers()
         served = with_subresources(built_in, self._client, containers, self.platform.index, self._kernel.now)
-        if forecast is not None:
-            self._forks = Forks(loop, partial(self._forecast, forecast), lambda: self._store.revision)
-            served = with_forecasts(served, self._client, self._forks)
+        futures = None if foresight is None else Futures(foresight, self._store, self._kernel.clock, loop)
+        if futures is not None:
+            served = with_forecasts(served, self._client, futures)
         why = Why(self.platform.explainer, self._kernel.now)
         security = security_of(self._client, why.with_parts(served), tokens)
         why.authorizer = security.rbac
-        self._rbac = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
         resources.serve_always(decisions(self._ledger, security.rbac, self._kernel.now))
@@ -134,12 +127,11 @@ class Embedded:
         noted = _both(self._figures.requests.note, audit)
         self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, noted)
         self._server.tell_at(REPORT, lambda: self._told(report))
+        if futures is not None:
+            futures.authorizer = security.rbac
+            self._server.foresee_with(futures.foreseen)
+        self._futures = futures
         self._begin(cluster)
-
-    def _forecast(self, forecast: Forecast, question: Question) -> Mapping[str, Any]:
-        """An answer, in a child of this process."""
-        may_see = partial(may_see_workloads, self._rbac, question.user)
-        return forecast(self._store.list, self._kernel.clock(), question.subject, question.seed, may_see)
 
     def _told(self, report: Report) -> Mapping[str, Any]:
         local = None if self._local is None else self._local.told()
@@ -164,8 +156,8 @@ class Embedded:
     async def close(self) -> None:
         """Write what is left, and let the file go."""
         self._kernel.stop()
-        if self._forks is not None:
-            self._forks.close()
+        if self._futures is not None:
+            self._futures.close()
         if self._local is not None:
             self._local.close()
         if self._spans is not None:

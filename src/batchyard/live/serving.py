@@ -21,10 +21,11 @@ from batchyard.live.clock import wall_clock
 from batchyard.live.connections import Connections
 from batchyard.live.credentials import ADMIN, AUTHORITY, Authority, kubeconfig
 from batchyard.live.folder import KUBECONFIG, forget_state, write_private, write_state
+from batchyard.live.futures import Foresight
 from batchyard.live.garbage import seldom_collected
 from batchyard.live.http import HEAD_WITHIN, HttpConnection
 from batchyard.live.place import LOOPBACK, Place
-from batchyard.live.platform import Embedded, Forecast
+from batchyard.live.platform import Embedded
 from batchyard.live.tls import server_context
 
 #: How long requests may take to end when the platform is told to.
@@ -43,17 +44,17 @@ class PortError(Exception):
 
 
 async def serve(
-    place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None], forecast: Forecast | None = None
+    place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None], foresight: Foresight | None = None
 ) -> None:
     """Run the embedded platform until it is told to end; `ready` is told its address once it listens.
 
-    `forecast` says when something starts, given what lists objects; without it nobody is told.
+    `foresight` tells of the future; without it nobody is told.
 
     PortError if it cannot listen; JournalError if the journal cannot be used, or no longer.
     """
     audit_log = None if place.audit_log is None else AuditLog(place.audit_log)
     with _listener(place) as listener, nullcontext() if audit_log is None else closing(audit_log):
-        embedded = Embedded(place, cluster, speed, no_audit if audit_log is None else audit_log.note, forecast)
+        embedded = Embedded(place, cluster, speed, no_audit if audit_log is None else audit_log.note, foresight)
         try:
             with seldom_collected(asyncio.get_running_loop()):
                 await _serve_on(listener, place, embedded, ready)

@@ -1,6 +1,6 @@
-"""A forecast for a server: of the objects as it has them, for somebody who may not see all of them."""
+"""Forecasts and warnings for a server: of the objects as it has them, for those who may not see all of them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
@@ -8,6 +8,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.apiserver.request import Refused
 from batchyard.base.instant import Instant
 from batchyard.sim.forecast import Asked, forecasts
+from batchyard.sim.foresight import warnings_of
 from batchyard.sim.state import State
 from batchyard.sim.subjects import told_of, workload_of
 
@@ -40,6 +41,12 @@ def forecast_of(
             404, "NotFound", f'{subject.kind} "{subject.name}" {told}: it will not start', {"name": subject.name}
         )
     return found.document(told_of(subject))
+
+
+def warnings_for(listed: Listed, at: Instant, changed: Obj, may_see: Callable[[str], bool]) -> Sequence[str]:
+    """What a changed object would do at once."""
+    objects = {key_of(obj): obj for kind in (*KINDS, scheme.NODE) for obj in listed(kind)}
+    return warnings_of(objects, at, changed, may_see)
 
 
 def _revision(objects: Mapping[Key, Obj]) -> int:

@@ -66,14 +66,20 @@ class Lines:
     places: Mapping[str, tuple[str, int]]
 
 
-def queues_of(state: State) -> Queues:
-    """How the queues of a state hang together."""
+def trees_of(state: State) -> Snapshot:
+    """The trees of ClusterQueues and Cohorts, with nobody in them."""
     snapshot = Snapshot()
     for cohort in state.of_kind(scheme.COHORT):
         snapshot.put_cohort(cohort_view(cohort))
     for queue in state.of_kind(scheme.CLUSTER_QUEUE):
         snapshot.put_queue(cluster_queue_view(queue))
     snapshot.settle()
+    return snapshot
+
+
+def queues_of(state: State) -> Queues:
+    """How the queues of a state hang together."""
+    snapshot = trees_of(state)
     trees = {name: queue.node.tree for name, queue in snapshot.queues.items()}
     local = {
         f"{obj['metadata']['namespace']}/{obj['metadata']['name']}": obj["spec"]["clusterQueue"]
@@ -99,17 +105,17 @@ def lines_of(state: State, queues: Queues) -> Lines:
     return Lines(waiting, holding, places)
 
 
-def lean(state: State, queues: Queues, lines: Lines, asked: Collection[str]) -> Lean:
-    """What is left of a state for those who wait and are asked about, by namespace and name."""
-    own = {lines.places[name][0] for name in asked if name in lines.places}
-    trees = {queues.trees[queue] for queue in own if queue in queues.trees}
+def lean(state: State, queues: Queues, lines: Lines, asked: Collection[str] | None) -> Lean:
+    """What is left of a state for those who wait and are asked about, by namespace and name; None: for all trees."""
+    own = {lines.places[name][0] for name in asked or () if name in lines.places}
+    trees = {tree for queue, tree in queues.trees.items() if asked is None or queue in own}
     kept = [view for view in lines.holding if queues.trees.get(view.cluster_queue) in trees]
     of_trees = [queue for queue in lines.waiting if queues.trees.get(queue) in trees]
     last = {}
     for queue in of_trees:
         most = max(_LEAST, KEPT_MAX // len(of_trees))
         if queue in own:
-            most = max(most, _needed(queue, lines, asked))
+            most = max(most, _needed(queue, lines, asked or ()))
         line = lines.waiting[queue][:most]
         last[queue] = line[-1].key
         kept += line

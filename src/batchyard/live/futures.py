@@ -1,0 +1,90 @@
+"""What a platform is asked about its future: when something starts, and what a change that is tried would do."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.authorization import Authorizer
+from batchyard.apiserver.forecasts import Question, may_see_workloads
+from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.streams import Later, Reply
+from batchyard.base.instant import Instant
+from batchyard.client.places import received
+from batchyard.live.forks import Forks
+
+Listed: TypeAlias = Callable[[str], Iterable[Obj]]
+MaySee: TypeAlias = Callable[[str], bool]
+
+
+class Foresight(NamedTuple):
+    """Who can tell: each is given what lists objects and the time, and whose names may be told."""
+
+    #: When something starts, by a seed.
+    forecast: Callable[[Listed, Instant, Key, int, MaySee], Mapping[str, Any]]
+    #: What a changed object would do.
+    warn: Callable[[Listed, Instant, Obj, MaySee], Sequence[str]]
+
+
+class Objects(Protocol):
+    """Where the objects are."""
+
+    @property
+    def revision(self) -> int:
+        """The revision of the last change."""
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All objects of a kind, sorted by namespace and name."""
+
+
+class Futures:
+    """See the module."""
+
+    def __init__(
+        self, foresight: Foresight, objects: Objects, clock: Callable[[], Instant], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._foresight = foresight
+        self._objects = objects
+        self._clock = clock
+        self._forks = Forks(loop, lambda: objects.revision)
+        #: Who decides who may see what; until it is known nobody asks.
+        self.authorizer: Authorizer | None = None
+
+    def ask(self, question: Question) -> Later:
+        """When something starts."""
+        return self._forks.ask(question, partial(self._forecast, question))
+
+    def foreseen(self, request: Request, path: ResourcePath, answer: Response) -> Reply:
+        """The answer to a dry run, with what the change would do; as it is where nobody has the time to say."""
+        changed = received(path.info, path.version, answer.body)
+        question = (request.user, msgspec.json.encode(changed))
+        try:
+            later = self._forks.ask(question, partial(self._warn, changed, request))
+        except Refused:
+            return answer
+        return Later(lambda told: later.then(lambda found: told(_warned(answer, found))))
+
+    def close(self) -> None:
+        """Ask for nothing any more."""
+        self._forks.close()
+
+    def _forecast(self, question: Question) -> Mapping[str, Any]:
+        told_by, may_see = self._foresight.forecast, self._may_see(question)
+        return told_by(self._objects.list, self._clock(), question.subject, question.seed, may_see)
+
+    def _warn(self, changed: Obj, request: Request) -> Sequence[str]:
+        return self._foresight.warn(self._objects.list, self._clock(), changed, self._may_see(request))
+
+    def _may_see(self, asked: Question | Request) -> MaySee:
+        assert self.authorizer is not None, "whoever asks has come through the door"
+        return partial(may_see_workloads, self.authorizer, asked.user)
+
+
+def _warned(answer: Response, found: Response) -> Response:
+    if found.code != 200:
+        return answer
+    return answer._replace(warnings=(*answer.warnings, *msgspec.json.decode(found.body)))
