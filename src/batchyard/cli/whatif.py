@@ -116,7 +116,7 @@ def _workload(row: WorkloadRow) -> list[str]:
 def _start_of(story: Story | None) -> str:
     if story is None or story.starts is None:
         return _NEVER
-    return in_words(story.starts) if story.starts > 0 else "running" if not story.since else "at once"
+    return "running" if story.starts < 0 else in_words(story.starts) if story.starts else "at once"
 
 
 def _end_of(story: Story | None) -> str:

@@ -15,6 +15,7 @@ from batchyard.core.lifecycle.workload import is_finished
 from batchyard.sim.event_log import Record
 from batchyard.sim.files import Source, read_sources
 from batchyard.sim.result import Refusal, Result
+from batchyard.sim.runtimes import age_of
 from batchyard.sim.scenario import FileFault, Scenario, Step, make_scenario
 from batchyard.sim.simulate import Options, Simulation
 from batchyard.sim.state import State
@@ -57,7 +58,7 @@ class Story:
     queue: str
     #: When it came; 0 if it was there before.
     since: float = 0.0
-    #: When it was admitted first; None: it was not. 0 or less: it was before.
+    #: When it was admitted first; None: it was not. Below 0: it was before.
     starts: float | None = None
     ends: float | None = None
     preemptions: int = 0
@@ -158,7 +159,8 @@ def _stories(start: Start, result: Result, log: Sequence[Record]) -> dict[str, S
     if start.state is not None:
         for obj in start.state.of_kind(scheme.WORKLOAD):
             if not is_finished(obj):
-                told[_name(obj)] = _Telling(_queue(obj), starts=0.0 if workload_view(obj).admitted else None)
+                age = age_of(obj, start.state.at)
+                told[_name(obj)] = _Telling(_queue(obj), starts=None if age is None else -seconds(age))
     queues = {_name(row.obj): f"{row.namespace}/{row.queue}" for row in result.workloads}
     for record in log:
         name = record.get("workload")

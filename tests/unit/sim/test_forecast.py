@@ -1,0 +1,76 @@
+"""When Workloads start: what is certain, what is likely, and what nobody knows."""
+
+from batchyard.base.instant import SECOND
+from batchyard.sim import forecast as forecasting
+from batchyard.sim.forecast import Asked, Forecast, forecasts
+from batchyard.sim.runtimes import Basis
+from batchyard.sim.state import State
+from unit.sim.forks_make import queue, state, untold, workload
+
+QUIET = Asked(expects_arrivals=False)
+
+
+def one(found: State, name: str, asked: Asked = QUIET) -> Forecast:
+    return forecasts(found, [f"team/{name}"], asked)[f"team/{name}"]
+
+
+def test_where_manifests_say_all_the_start_is_certain() -> None:
+    told = one(state([*queue(1), workload("a", 30), workload("b", 30, 1), workload("c", 30, 2)], 10), "c")
+    assert (told.basis, told.forks, told.waits) == (Basis.MANIFEST, 1, [50 * SECOND])
+
+
+def test_where_nobody_knows_how_long_somebody_runs_no_time_is_told() -> None:
+    told = one(state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10), "b")
+    assert (told.waits, told.quantile(0.5), told.within, told.basis) == ([], None, 0, Basis.UNKNOWN)
+    assert told.depends_on[0] == "team/a holds 2 cpu and nobody knows how long it runs"
+    assert told.depends_on[1].startswith("it waits because: couldn't assign flavors")
+
+
+def test_names_of_others_are_told_to_those_who_may_see_them() -> None:
+    found = state([*queue(2), workload("a", cpus=2), workload("b", 5, 1)], 10)
+    told = one(found, "b", Asked(may_see=lambda _: False))
+    assert told.depends_on[0] == "somebody holds 2 cpu and nobody knows how long it runs"
+
+
+def test_history_gives_an_interval_and_the_same_each_time() -> None:
+    ended = [workload(f"w-{n}", 10 * n) for n in range(1, 7)]
+    then = untold(state([*queue(7), *ended, workload("w-9", 200), workload("w-10", 5, 61, cpus=7)], 70))
+    told, again = (one(then, "w-10") for _ in range(2))
+    low, high = told.quantile(0.1), told.quantile(0.9)
+    assert low is not None
+    assert high is not None
+    assert 0 < low < high
+    assert (told.basis, told.forks, told) == (Basis.HISTORY, forecasting.FORKS, again)
+    assert one(then, "w-10", Asked(seed=1, expects_arrivals=False)).waits != told.waits
+
+
+def test_who_runs_has_started_and_who_ended_is_not_told_of() -> None:
+    found = state([*queue(1), workload("a", 5), workload("b", 50, 1)], 10)
+    assert (one(found, "b").has_started, one(found, "b").quantile(0.9)) == (True, 0)
+    assert forecasts(found, ["team/a", "team/gone"], QUIET) == {}
+
+
+def test_those_who_come_before_may_be_overtaken_by_those_who_come() -> None:
+    rows = [workload(f"w{n:02}", 10, n, priority=100) for n in range(40)]
+    found = state([*queue(1), *rows, workload("low", 10, 0.5)], 39.5)
+    alone, among = one(found, "low"), one(found, "low", Asked(forks=5, horizon=600 * SECOND))
+    assert alone.within == 1
+    assert among.within < 1 or min(among.waits) > max(alone.waits)
+
+
+def test_who_stands_too_far_back_is_told_of_by_the_pace_of_the_line() -> None:
+    rows = [workload(f"w{n:04}", 10) for n in range(1700)]
+    found = state([*queue(10), *rows], 5)
+    last = max(found.objects, key=lambda key: found.objects[key]["metadata"]["uid"] * (key.kind[0] == "W"))
+    told = one(found, last.name)
+    assert told.waits[0] == (1690 // 10 - 1) * 10 * SECOND + 5 * SECOND
+    assert told.depends_on == ["1689 are before it in line: told from the pace at which the first of them start"]
+
+
+def test_a_document_tells_no_more_than_is_known() -> None:
+    found = state([*queue(1), workload("a", 30), workload("b", 30, 1)], 10)
+    document = one(found, "b").document({"kind": "Workload", "namespace": "team", "name": "b"})
+    assert document["waitSeconds"] == {"p10": 20, "p50": 20, "p90": 20}
+    assert document["startsAt"]["p50"] == "2026-01-01T00:00:30Z"
+    unknown = one(state([*queue(1), workload("a"), workload("b", 30, 1)], 10), "b").document({})
+    assert (unknown["startsAt"], unknown["waitSeconds"], unknown["within"]) == ({}, {}, 0)

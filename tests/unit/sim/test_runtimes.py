@@ -1,0 +1,63 @@
+"""How long Workloads run: what manifests say, and what history does."""
+
+from typing import Any
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, controller_reference, with_metadata
+from batchyard.base.instant import SECOND
+from batchyard.sim.runtimes import Basis, Runtimes, told_runtime
+from unit.sim.forks_make import queue, state, untold, workload
+
+
+def owned(owner: Obj) -> tuple[Obj, dict[Key, Obj]]:
+    """The Workload of a Job or JobSet, and the objects there are."""
+    kind = scheme.JOB if owner["kind"] == "Job" else scheme.JOB_SET
+    found = with_metadata(make.workload("w"), ownerReferences=[controller_reference(owner)])
+    return found, {Key(kind, "team", owner["metadata"]["name"]): owner}
+
+
+def sleeping(seconds: int) -> dict[str, Any]:
+    container = {"name": "c", "image": "busybox", "command": ["sleep", str(seconds)]}
+    return {"template": {"spec": {"containers": [container], "restartPolicy": "Never"}}}
+
+
+def test_a_job_takes_as_many_rounds_as_its_pods_need() -> None:
+    assert told_runtime(*owned(make.job(completions=5, parallelism=2, **sleeping(10)))) == 30 * SECOND
+
+
+def test_a_job_set_takes_as_long_as_its_longest_job() -> None:
+    jobs = [make.replicated_job("a", **sleeping(10)), make.replicated_job("b", **sleeping(40))]
+    assert told_runtime(*owned(make.jobset(replicatedJobs=jobs))) == 40 * SECOND
+
+
+def test_of_a_command_that_does_more_than_sleep_nothing_is_told() -> None:
+    assert told_runtime(*owned(make.job())) is None
+
+
+def test_an_annotation_goes_before_the_command() -> None:
+    job = make.job(**sleeping(10), annotations={"batchyard.dev/runtime": "7s"})
+    assert told_runtime(*owned(job)) == 7 * SECOND
+
+
+HISTORY = [workload(f"train-{n}", 10) for n in range(6)] + [workload(f"test-{n}", 2) for n in range(6)]
+
+
+def test_history_is_that_of_the_same_name_but_for_numbers() -> None:
+    then = untold(state([*queue(20), *HISTORY], 15))
+    runtimes = Runtimes(then)
+    for name, runs in (("train-77", 10), ("test-5", 2)):
+        found = runtimes.estimate({**workload(name), "metadata": {"name": name, "namespace": "team"}})
+        assert (found.basis, found.draw(0.5, 0)) == (Basis.HISTORY, runs * SECOND)
+
+
+def test_who_is_like_nobody_is_like_all_of_the_queue() -> None:
+    found = Runtimes(untold(state([*queue(20), *HISTORY], 15))).estimate(workload("other"))
+    assert {found.draw(chance, 0) for chance in (0.9, 0.1)} == {2 * SECOND, 10 * SECOND}
+
+
+def test_without_history_nobody_knows_and_a_limit_is_all_there_is() -> None:
+    runtimes = Runtimes(untold(state([*queue(20), *HISTORY[:2]], 15)))
+    found = runtimes.estimate(workload("new"))
+    assert (found.basis, found.draw(0.5, 0)) == (Basis.UNKNOWN, None)
+    assert runtimes.estimate(workload("new", maximumExecutionTimeSeconds=60)).draw(0.5, 0) == 60 * SECOND

@@ -1,0 +1,102 @@
+"""What a change would do: who starts when, who is preempted, who waits, what it costs."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.base.instant import SECOND
+from batchyard.sim.difference import Difference, difference_of, document_of
+from batchyard.sim.generate import scenario_of
+from batchyard.sim.scenario import InvalidScenario
+from batchyard.sim.simulate import read_scenario
+from batchyard.sim.whatif import Start, compare, read_change, start_of
+from unit.sim.forks_make import queue, state, workload
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+PREEMPTS = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+THERE = [*queue(1), workload("a", 30), workload("b", 30, 1)]
+
+
+def difference(start: Start, *manifests: Any, deleted: tuple[Key, ...] = ()) -> Difference:
+    change, _ = read_change([msgspec.json.encode(each).decode() for each in manifests], deleted, start)
+    return difference_of(compare(start, change), 0)
+
+
+def effects(found: Difference) -> dict[str, tuple[str, float | None]]:
+    return {row.name.partition("/")[2]: (row.effect, row.sooner) for row in found.workloads}
+
+
+@pytest.mark.parametrize("is_state", [False, True])
+def test_more_quota_lets_somebody_start_sooner(is_state: bool) -> None:
+    start = start_of(state(THERE, 10)) if is_state else Start(scenario_of(THERE), at=10 * SECOND)
+    found = difference(start, queue(2)[1])
+    assert effects(found) == {"b": ("sooner", 20)}
+    assert found.summary == "1 start sooner"
+    assert (found.queues[0].waited_without, found.queues[0].waited_changed) == (10, 0)
+
+
+def test_who_is_new_preempts_whom_it_may() -> None:
+    start = start_of(state([*queue(1, **PREEMPTS), workload("a", 30)], 10))
+    found = difference(start, workload("urgent", 5, priority=100))
+    assert effects(found) == {"a": ("preempted", 0), "urgent": ("new", None)}
+    (row,) = [row for row in document_of(found)["workloads"] if row["name"] == "team/a"]
+    assert row["changed"] == {"startsAfter": -10, "endsAfter": 35, "preemptions": 1, "preemptedBy": "team/urgent"}
+    assert found.summary == "1 new, 1 preempted that would not be, 1 more preemptions"
+
+
+def test_a_deletion_is_a_change() -> None:
+    found = difference(start_of(state(THERE, 10)), deleted=(Key(scheme.WORKLOAD, "team", "a"),))
+    assert effects(found) == {"a": ("gone", 0), "b": ("sooner", 20)}
+
+
+def test_a_change_may_come_later() -> None:
+    manifest = queue(2)[1]
+    manifest["metadata"]["annotations"] = {"batchyard.dev/submit-at": "5s"}
+    assert effects(difference(start_of(state(THERE, 10)), manifest)) == {"b": ("sooner", 15)}
+
+
+def test_what_changes_nothing_says_so() -> None:
+    found = difference(start_of(state(THERE, 10)), queue(1)[1])
+    assert (found.workloads, found.summary) == ([], "nothing changes for any Workload")
+
+
+def test_what_the_api_refuses_is_told() -> None:
+    moved = workload("a", 30, cpus=2)
+    found = difference(start_of(state(THERE, 10)), moved)
+    assert found.comparison.refused[0].reason == "Invalid"
+    assert not found.workloads
+
+
+def test_another_policy_is_a_change_of_a_scenario_that_runs() -> None:
+    scenario, _ = read_scenario([str(EXAMPLES / "fair-sharing")])
+    policy = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "other"}}
+    change, _ = read_change([msgspec.json.encode(policy).decode()], (), Start(scenario))
+    assert (scenario.fair_sharing, change.fair_sharing) == (True, False)
+    assert compare(Start(scenario, at=5 * SECOND), change).changed.result.counts.pending == 0
+
+
+def test_a_drained_node_is_told_with_nodes_and_costs() -> None:
+    scenario, _ = read_scenario([str(EXAMPLES / "hotswap")])
+    start = Start(scenario, at=120 * SECOND)
+    node = next(name for name in _nodes(scenario) if name)
+    found = document_of(difference(start, deleted=(Key(scheme.NODE, "", node),)))
+    assert found["nodes"]["without"] != found["nodes"]["changed"]
+
+
+def test_a_pool_needs_the_cluster_that_is_there() -> None:
+    pool = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "p"}}
+    spec = {"machineType": "e2-standard-4", "nodeCount": 1}
+    with pytest.raises(InvalidScenario, match="there is no Cluster for this pool"):
+        difference(start_of(state(THERE, 10)), {**pool, "spec": spec})
+
+
+def _nodes(scenario: Any) -> list[str]:
+    from batchyard.sim.world import World  # noqa: PLC0415 - here alone
+
+    world = World(scenario)
+    world.run_until(120 * SECOND)
+    return [node["metadata"]["name"] for node in world.objects(scheme.NODE)]
