@@ -1,0 +1,148 @@
+"""Costs and budgets in worlds: the example's budgets, and ledgers that start anew."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard import simulate
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Obj
+from batchyard.base.instant import HOUR, MINUTE
+from batchyard.controllers.costs.resuming import History, nothing_remembered, resumed
+from batchyard.core.costs.accounts import WHOLE
+from batchyard.core.costs.report import report
+from batchyard.sim.checkers.inspection import attach
+from batchyard.sim.faulty_client import Trouble
+from batchyard.sim.files import read_sources
+from batchyard.sim.scenario import Scenario, make_scenario
+from batchyard.sim.world import EPOCH, World
+from batchyard.store.memory import remembered
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "budgets"
+FOREVER = 1 << 62
+#: Millionths of dollars that may be lost by rounding whenever a ledger is written and read.
+ROUNDED = 3
+
+
+def scenario() -> Scenario:
+    return make_scenario(read_manifests(read_sources([str(EXAMPLE)], [])))
+
+
+def world_at(hours: float, crash_every: int = 0) -> World:
+    """The example after so many hours; its platform crashes after so many writes each."""
+    trouble = Trouble()
+    world = World(scenario(), trouble=trouble)
+    if crash_every:
+        trouble.on_write = lambda count: world.crash() if count % crash_every == 0 else None
+    world.run_until(int(hours * HOUR))
+    return world
+
+
+def budget(world: World, namespace: str) -> Obj:
+    (found,) = world.objects(scheme.BUDGET, namespace)
+    return found
+
+
+def queue(world: World, namespace: str) -> Obj:
+    (found,) = world.objects(scheme.LOCAL_QUEUE, namespace)
+    return found
+
+
+def admissions(**options: Any) -> dict[str, float]:
+    """When the example's Jobs were admitted last, in hours."""
+    result = simulate(str(EXAMPLE), **options)
+    told = [event for event in result.events if type(event).__name__ == "Admitted"]
+    return {event.workload.partition("/")[2].rpartition("-")[0]: event.time / 3600 for event in told}  # type: ignore[attr-defined]
+
+
+def test_who_has_spent_his_budget_waits_for_the_next_day() -> None:
+    at = admissions()
+    assert [at[f"job-train-{number}"] for number in (2, 3, 4, 5)] == [24, 24, 48, 48]
+
+
+def test_who_has_spent_half_of_it_goes_behind_others() -> None:
+    at = admissions()
+    assert at["job-transcribe-1"] < 3 < at["job-train-2"]
+
+
+def test_the_held_queue_and_those_who_wait_name_the_budget() -> None:
+    world = world_at(6)
+    active = find_condition(queue(world, "vision"), "Active")
+    assert active is not None
+    assert active["message"] == "LocalQueue is stopped: held by Budget daily"
+    waiting = [obj for obj in world.objects(scheme.WORKLOAD, "vision") if not obj["status"].get("admission")]
+    reasons = {find_condition(obj, "QuotaReserved")["message"] for obj in waiting if "admission" not in obj["status"]}  # type: ignore[index]
+    assert "LocalQueue main is inactive: held by Budget daily" in reasons
+
+
+def test_a_budget_says_how_it_stands() -> None:
+    world = world_at(6)
+    status = budget(world, "vision")["status"]
+    exceeded = find_condition(status, "Exceeded")
+    assert exceeded is not None
+    assert (exceeded["status"], exceeded["reason"]) == ("True", "Held")
+    assert float(status["spent"]) == pytest.approx(16, abs=0.2)  # what runs goes on
+    assert float(status["remaining"]) == pytest.approx(10 - float(status["spent"]), abs=0.02)
+    assert status["periodEnd"] == "2026-01-02T00:00:00Z"
+
+
+def test_a_new_period_lets_go() -> None:
+    world = world_at(24.01)
+    assert queue(world, "vision")["spec"]["stopPolicy"] == "None"
+    assert "annotations" not in queue(world, "vision")["metadata"]
+    assert budget(world, "vision")["status"]["periodStart"] == "2026-01-02T00:00:00Z"
+
+
+@pytest.mark.parametrize("crash_every", [5, 23])
+def test_budgets_hold_though_the_platform_crashes(crash_every: int) -> None:
+    world = world_at(12, crash_every)
+    assert float(budget(world, "vision")["status"]["spent"]) == pytest.approx(16, abs=0.4)
+    assert queue(world, "vision")["spec"]["stopPolicy"] == "Hold"
+    world.run_until(24 * HOUR + MINUTE)
+    assert queue(world, "vision")["spec"]["stopPolicy"] == "None"
+
+
+def test_a_world_with_budgets_keeps_all_laws() -> None:
+    world = World(scenario())
+    inspection = attach(world)
+    world.kernel.run(steps_max=100_000)
+    world.settle()
+    assert [str(violation) for violation in inspection.finish()] == []
+
+
+def test_teams_cost_the_same_in_the_records_and_in_the_statement() -> None:
+    world = World(scenario())
+    world.kernel.run(steps_max=100_000)
+    recorded = report(world.objects(scheme.COST_RECORD), "team", 0, FOREVER)
+    result = simulate(str(EXAMPLE))
+    assert result.costs is not None
+    stated: dict[str, int] = {}
+    for line in result.costs.by_team:
+        stated[line.team] = stated.get(line.team, 0) + line.cents
+    for team in ("vision", "speech"):
+        (row,) = [row for row in recorded.rows if row.name == team]
+        assert abs(row.total - stated[team]) <= 1
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_a_ledger_that_starts_anew_is_what_it_was(remembers: bool) -> None:
+    world = World(scenario())
+    history: History = remembered(world.store) if remembers else nothing_remembered
+    for minutes in range(7, 60 * 6, 37):
+        world.run_until(minutes * MINUTE)
+        now = EPOCH + minutes * MINUTE
+        costs = world.platform.costs
+        assert costs is not None
+        assert costs.ledger is not None
+        expected = costs.ledger.accounts(now)
+        ledger, missed, _ = resumed(world.client, history, now)
+        for change, then in missed:
+            ledger.observe((change,), then)
+        found = ledger.accounts(now)
+        assert ledger.begun == costs.ledger.begun
+        for place in {**expected, **found}:
+            amounts = [each[place].cost if place in each else 0 for each in (expected, found)]
+            assert abs(amounts[0] - amounts[1]) <= ROUNDED * HOUR * WHOLE, place
