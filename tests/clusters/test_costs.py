@@ -14,6 +14,7 @@ from batchyard.base.instant import HOUR, MINUTE
 from batchyard.controllers.costs.resuming import History, nothing_remembered, resumed
 from batchyard.core.costs.accounts import WHOLE
 from batchyard.core.costs.report import report
+from batchyard.metrics.costs import CostFigures
 from batchyard.sim.checkers.inspection import attach
 from batchyard.sim.faulty_client import Trouble
 from batchyard.sim.files import read_sources
@@ -146,3 +147,20 @@ def test_a_ledger_that_starts_anew_is_what_it_was(remembers: bool) -> None:
         for place in {**expected, **found}:
             amounts = [each[place].cost if place in each else 0 for each in (expected, found)]
             assert abs(amounts[0] - amounts[1]) <= ROUNDED * HOUR * WHOLE, place
+
+
+def test_figures_for_prometheus_come_to_the_same() -> None:
+    world = world_at(5)
+    costs = world.platform.costs
+    assert costs is not None
+    text = "".join(CostFigures().texts(costs, world.client, world.kernel.now()))
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    vision = 'team="vision",cluster_queue="gpus",local_queue="main"'
+    spent = float(budget(world, "vision")["status"]["spent"])
+    assert float(samples[f"batchyard_cost_dollars_total{{{vision}}}"]) == pytest.approx(spent, abs=0.02)
+    assert float(samples[f'batchyard_cost_outcome_dollars_total{{{vision},use="done"}}']) == pytest.approx(
+        spent, abs=0.02
+    )
+    assert samples['batchyard_budget_amount{namespace="vision",budget="daily",unit="dollars"}'] == "10"
+    assert float(samples['batchyard_budget_remaining{namespace="vision",budget="daily",unit="dollars"}']) < 0
+    assert float(samples['batchyard_cost_unused_dollars_total{pool="l4",use="booting"}']) > 0

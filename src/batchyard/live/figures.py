@@ -10,6 +10,7 @@ from batchyard.controllers.runner import Runner
 from batchyard.live.clock import ticks
 from batchyard.live.process_figures import build_texts, process_texts
 from batchyard.metrics.controllers import ControllerFigures
+from batchyard.metrics.costs import CostFigures
 from batchyard.metrics.cycles import CycleFigures
 from batchyard.metrics.exposition import Texts
 from batchyard.metrics.families import text_of
@@ -45,6 +46,8 @@ class Figures:
         self._controllers = ControllerFigures(ticks)
         self.objects = ObjectFigures()
         self._machines = MachineFigures()
+        self._costs = CostFigures()
+        self._observed: Observed | None = None
         #: None as long as there is no platform.
         self._workloads: WorkloadFigures | None = None
         self._queues: QueueFigures | None = None
@@ -54,6 +57,7 @@ class Figures:
     def begin(self, observed: Observed, found: Iterable[WatchEvent]) -> None:
         """Watch a platform from now on; what was there before is shown too."""
         index, objects = observed.platform.index, observed.client
+        self._observed = observed
         self._workloads = workloads = WorkloadFigures(index, objects, observed.now, self._role)
         self._queues = QueueFigures(index, workloads, objects, self._role, fair_sharing=observed.fair_sharing)
         self._runner = observed.platform.runner
@@ -99,3 +103,6 @@ class Figures:
         yield from self.cycles.own_texts()
         yield from self._machines.texts()
         yield text_of(metric("batchyard_defects_total"), [((), self.defects)])
+        observed = self._observed
+        if observed is not None:
+            yield from self._costs.texts(observed.platform.costs, observed.client, observed.now())

@@ -332,6 +332,8 @@ _GPUS: Final = (
     Metric("DCGM_FI_DEV_POWER_USAGE", GAUGE, "Power, in W", _GPU),
 )
 
+_COST_QUEUE: Final = ("team", "cluster_queue", "local_queue")
+_BUDGET: Final = ("namespace", "budget", "unit")
 _OWN: Final = (
     Metric("batchyard_cycle_phase_seconds_total", COUNTER, "Seconds of scheduling cycles", ("phase",)),
     Metric("batchyard_preemption_loops_total", COUNTER, "Trees in which Workloads preempt each other in turn"),
@@ -348,6 +350,13 @@ _OWN: Final = (
     Metric("batchyard_instances", GAUGE, "Machines, by pool and phase", ("pool", "phase")),
     Metric("batchyard_instance_failures_total", COUNTER, "Machines that the cloud could not give", ("pool", "code")),
     Metric("batchyard_pods_unschedulable", GAUGE, "Pods that fit no node", ("namespace",)),
+    Metric("batchyard_cost_dollars_total", COUNTER, "Dollars that work has cost", _COST_QUEUE),
+    Metric("batchyard_cost_accelerator_seconds_total", COUNTER, "Accelerator time that work took", _COST_QUEUE),
+    Metric("batchyard_cost_outcome_dollars_total", COUNTER, "Dollars of work that has ended", (*_COST_QUEUE, "use")),
+    Metric("batchyard_cost_unused_dollars_total", COUNTER, "Dollars of machines that nobody used", ("pool", "use")),
+    Metric("batchyard_budget_amount", GAUGE, "What a Budget allows in its period", _BUDGET),
+    Metric("batchyard_budget_spent", GAUGE, "What of it is used", _BUDGET),
+    Metric("batchyard_budget_remaining", GAUGE, "What of it is left", _BUDGET),
     Metric("batchyard_lists_total", COUNTER, "Lists that an operator asked for", ("kind",)),
     Metric("batchyard_watches_total", COUNTER, "Watches that an operator began", ("kind",)),
 )

@@ -5,6 +5,7 @@ anew in between writes these again, and to the same.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from batchyard.api import scheme
@@ -13,7 +14,7 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
 from batchyard.controllers.costs.ledger import Ledger
 from batchyard.controllers.costs.resuming import KINDS, History, resumed
 from batchyard.controllers.costs.retention import shortened
-from batchyard.core.costs.accounts import Account, Place
+from batchyard.core.costs.accounts import Account, Place, Totals
 from batchyard.core.costs.records import (
     OPEN,
     PLATFORM,
@@ -59,6 +60,8 @@ class Costs:
         #: Whether the records of the open hour are written, and the platform's own is next.
         self._is_open_told = False
         self._tries = 0
+        #: What all hours came to that this process has closed.
+        self._totals = Totals({}, {})
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Show the ledger what changed; the batch, if nobody is to look at it yet."""
@@ -95,6 +98,15 @@ class Costs:
         writes = [_write(reader, OPEN, self.unwritten[OPEN]), *together]
         return Outcome(writes, independent=True, requeue_at=now + _AGAIN)
 
+    def totals(self, now: Instant) -> Totals:
+        """What was spent since this process counts, Workloads and flavors not told apart."""
+        accounts, settled = ({place: replace(a) for place, a in some.items()} for some in self._totals)
+        ledger = self.ledger
+        if ledger is not None:
+            _add_up(accounts, ledger.accounts(now))
+            _add_up(settled, {place: account for (_, place), account in ledger.settled.items()})
+        return Totals(accounts, settled)
+
     def _note_written(self, reader: Reader) -> None:
         """Forget what is written, and what cannot be."""
         for name, obj in list(self.unwritten.items()):
@@ -126,6 +138,9 @@ class Costs:
         while ledger is not None and now >= ledger.begun + HOUR:
             begun = ledger.begun
             accounts, settled = ledger.close(begun + HOUR)
+            _add_up(self._totals.accounts, accounts)
+            for (_, place), account in settled.items():
+                _add_up(self._totals.settled, {place: account})
             unpriced = ledger.unpriced()
             self._due, self._is_untidy, self._is_open_told = 0, True, False
             self.unwritten.pop(OPEN, None)
@@ -154,6 +169,12 @@ class Costs:
         lines, settled = _told(ledger.accounts(now), ledger.settled)
         spec = {"revision": str(self._revision), **checkpoint(lines, settled, ledger.unpriced())}
         return record(PLATFORM, OPEN.name, (ledger.begun, ledger.begun + HOUR), now, spec)
+
+
+def _add_up(sums: dict[Place, Account], accounts: Mapping[Place, Account]) -> None:
+    """Add accounts, Workloads and flavors not told apart."""
+    for place, account in accounts.items():
+        sums.setdefault(place._replace(flavor="", workload=""), Account()).add(account)
 
 
 def _told(

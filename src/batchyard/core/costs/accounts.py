@@ -65,6 +65,13 @@ class Account:
         )
 
 
+class Totals(NamedTuple):
+    """What was spent, and what of it became of running time of hours that are over."""
+
+    accounts: dict[Place, Account]
+    settled: dict[Place, Account]
+
+
 def rounded(amounts: Mapping[_Row, int], unit: int) -> dict[_Row, int]:
     """Amounts in whole units that add up to the rounded sum: the largest remainders are rounded up.
 

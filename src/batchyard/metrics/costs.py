@@ -1,0 +1,74 @@
+"""What machines cost, as figures: dollars and accelerator time by team and queue, what nobody took, budgets.
+
+Counters begin with the hour that is not over when the platform starts. What work costs counts as it is spent; whether
+it was done or lost counts once that is known.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from batchyard.api import scheme
+from batchyard.base.instant import HOUR, SECOND, Instant
+from batchyard.core.costs.accounts import BOOT, DONE, IDLE, LOST, WHOLE, Totals
+from batchyard.core.costs.budgets import amount_of, is_in_dollars
+from batchyard.metrics.families import Counters, Labels, text_of
+from batchyard.metrics.names import metric
+from batchyard.ports.client import Reader
+
+_DOLLAR: Final = 1_000_000 * HOUR * WHOLE
+_SECOND: Final = SECOND * WHOLE
+
+
+class Spending(Protocol):
+    """Who knows that."""
+
+    def totals(self, now: Instant) -> Totals:
+        """All until now; Workloads and flavors are not told apart."""
+
+
+class CostFigures:
+    """See the module."""
+
+    def __init__(self) -> None:
+        names = ("dollars", "accelerator_seconds", "outcome_dollars", "unused_dollars")
+        self._counters = {name: Counters(metric(f"batchyard_cost_{name}_total")) for name in names}
+        self._told: dict[tuple[str, Labels], float] = {}
+
+    def texts(self, spending: Spending | None, reader: Reader, now: Instant) -> Iterator[str]:
+        """All families; of a platform that keeps no ledger those of budgets alone."""
+        if spending is not None:
+            self._count(spending.totals(now))
+            yield from (each.text() for each in self._counters.values())
+        budgets = [(obj, obj.get("status") or {}) for obj in reader.list(scheme.BUDGET)]
+        rows: dict[str, list[tuple[Labels, float]]] = {"amount": [], "spent": [], "remaining": []}
+        for obj, status in budgets:
+            is_dollars = is_in_dollars(obj)
+            labels = obj["metadata"]["namespace"], obj["metadata"]["name"], "dollars" if is_dollars else "hours"
+            rows["amount"].append((labels, amount_of(obj) / (1_000_000 if is_dollars else HOUR)))
+            for field in ("spent", "remaining"):
+                if field in status:
+                    rows[field].append((labels, float(status[field])))
+        for name, found in rows.items():
+            yield text_of(metric(f"batchyard_budget_{name}"), found)
+
+    def _count(self, totals: Totals) -> None:
+        sums: dict[tuple[str, Labels], float] = {}
+
+        def add(name: str, labels: Labels, amount: float) -> None:
+            sums[name, labels] = sums.get((name, labels), 0.0) + amount
+
+        for place, account in totals.accounts.items():
+            if place.use in {IDLE, BOOT}:
+                add("unused_dollars", (place.pool, place.use), account.cost / _DOLLAR)
+                continue
+            queue = place.team, place.cluster_queue, place.local_queue
+            add("dollars", queue, account.cost / _DOLLAR)
+            add("accelerator_seconds", queue, account.accelerators / _SECOND)
+        for places in totals:
+            for place, account in places.items():
+                if place.use in {DONE, LOST}:
+                    ended = place.team, place.cluster_queue, place.local_queue, place.use
+                    add("outcome_dollars", ended, account.cost / _DOLLAR)
+        for (name, labels), amount in sums.items():  # what is found to have been earlier must not take back
+            told = self._told[name, labels] = max(amount, self._told.get((name, labels), 0.0))
+            self._counters[name].set(labels, told)
