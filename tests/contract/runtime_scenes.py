@@ -31,7 +31,8 @@ def pod_template(seconds: float = 0.2, code: int = 0, policy: str = "Never", **s
     container = {
         "name": "main",
         "image": "machine",
-        "command": ["sh", "-c", f"sleep {seconds}; exit {code}"],
+        # the first process of a container gets no signal that it does not wait for
+        "command": ["sh", "-c", f"trap 'exit 143' TERM; sleep {seconds} & wait $!; exit {code}"],
         **requests,
     }
     whole = {"restartPolicy": policy, "terminationGracePeriodSeconds": 2, "containers": [container], **spec}
@@ -114,7 +115,7 @@ SCENES: Mapping[str, Sequence[RuntimeStep]] = {
     "runs": [RuntimeStep(in_phase("runs", "Running"), [pod("runs", seconds=LONG)])],
     "loops": [RuntimeStep(waits_for("loops", "CrashLoopBackOff"), [pod("loops", code=1, policy="OnFailure")])],
     "expires": [
-        RuntimeStep(in_phase("expires", "Failed"), [pod("expires", seconds=LONG, activeDeadlineSeconds=1)]),
+        RuntimeStep(in_phase("expires", "Failed"), [pod("expires", seconds=LONG, activeDeadlineSeconds=4)]),
     ],
     "deleted": [
         RuntimeStep(in_phase("deleted", "Running"), [pod("deleted", seconds=LONG)]),

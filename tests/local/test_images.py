@@ -10,7 +10,7 @@ import pytest
 
 from live.running import Running
 from local.node import PATIENCE, ended, local_platform, script, wait_for
-from node.engine_image import busybox_image
+from node.engine_image import SAYS, busybox_image
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 MISSING = "localhost:1/no/such:1"
@@ -19,7 +19,7 @@ MISSING = "localhost:1/no/such:1"
 @pytest.fixture(scope="module")
 def image() -> Iterator[str]:
     """The name of an image that podman has."""
-    with busybox_image() as name:
+    with busybox_image(*SAYS) as name:
         yield name
 
 

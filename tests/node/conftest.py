@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from node.engine_image import busybox_image, image_id
+from node.engine_image import SAYS, busybox_image, image_id
 from node.machine import ORDINARY_USER, Machine, machine
 
 PLAIN = "bubblewrap,network,cgroups,userns"
@@ -86,7 +86,7 @@ def grouped(pool: Pool) -> Iterator[Machine]:
 @pytest.fixture(scope="session")
 def busybox() -> Iterator[str]:
     """The name of an image that podman has."""
-    with busybox_image() as name:
+    with busybox_image(*SAYS) as name:
         yield name
 
 

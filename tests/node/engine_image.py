@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-_SAYS = (
+SAYS = (
     'ENTRYPOINT ["/bin/sh", "-c"]',
     'CMD ["echo from the image; id -u; pwd"]',
     "ENV WHO=image",
@@ -22,8 +22,8 @@ _SAYS = (
 
 
 @contextmanager
-def busybox_image() -> Iterator[str]:
-    """The name of an image that there is as long as it is wanted; skips where there is no engine for it."""
+def busybox_image(*says: str) -> Iterator[str]:
+    """The name of an image that says that, as long as it is wanted; skips where there is no engine for it."""
     busybox = shutil.which("busybox")
     if shutil.which("podman") is None or os.geteuid() != 0:
         pytest.skip("no podman is here, or it may not be used: apt-get install podman runc, and be root")
@@ -36,9 +36,9 @@ def busybox_image() -> Iterator[str]:
             (root / folder).mkdir()
         (root / "tmp").chmod(0o1777)
         shutil.copy(busybox, root / "bin/busybox")
-        for command in ("sh", "id", "env", "cat", "sleep", "pwd", "ls", "hostname", "touch", "ip", "grep", "test"):
+        for command in ("sh", "id", "env", "cat", "sleep", "pwd", "ls", "hostname", "touch", "ip", "grep", "true"):
             (root / "bin" / command).symlink_to("busybox")
-        changes = [part for line in _SAYS for part in ("--change", line)]
+        changes = [part for line in says for part in ("--change", line)]
         tar = subprocess.run(["tar", "-C", made, "-c", "."], capture_output=True, check=True).stdout
         subprocess.run(["podman", "import", *changes, "-", name], input=tar, capture_output=True, check=True)
     try:

@@ -28,12 +28,30 @@ def stop_signal(said: str) -> int:
     return signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}", signal.SIGTERM)
 
 
-class Ending:
-    """The end of one container; nothing happens until it is told to end."""
+def ask_group(pid: int, number: int) -> None:
+    """Signal the command's group; where it has a terminal, whose session is bubblewrap's, the command alone."""
+    with suppress(ProcessLookupError, PermissionError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)
+        else:
+            for child in descendants.children(pid)[:1]:
+                os.kill(child, number)
 
-    def __init__(self, pid: int, loop: Loop, hook: Mapping[str, Any] | None, attempt: Try, first: int) -> None:
+
+def ask_first(pid: int, number: int) -> None:
+    """Signal the first process of a container alone, as runtimes do: it hears what it waits for, nothing else."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+class Ending:
+    """The end of one container; nothing happens until it is told to end, of which `ask` tells it."""
+
+    def __init__(
+        self, pid: int, loop: Loop, hook: Mapping[str, Any] | None, attempt: Try, ask: Callable[[], None]
+    ) -> None:
         self._pid = pid
-        self._first = first
+        self._ask = ask
         self._loop = loop
         self._hook = hook
         self._attempt = attempt
@@ -50,7 +68,7 @@ class Ending:
             if self._hook and wish["grace"] > 0:
                 self._attempt(self._hook, wish["grace"], lambda outcome: self._after_hook(outcome, warn))
             else:
-                self._signal_group(self._first)
+                self._ask()
         self._look()
 
     def kill(self) -> None:
@@ -62,7 +80,7 @@ class Ending:
         if outcome.result not in {"success", "warning"}:
             warn("FailedPreStopHook", "PreStopHook failed")
         self._killed_not_before = clock.now() + int(_AFTER_HOOK_SECONDS * 1e6)
-        self._signal_group(self._first)
+        self._ask()
 
     def _look(self) -> None:
         """Kill it if it is time, or look again then."""
@@ -71,12 +89,3 @@ class Ending:
             self.kill()
         else:
             self._loop.after(left / 1e6, self._look)
-
-    def _signal_group(self, number: int) -> None:
-        """Signal the command's group; where it has a terminal, whose session is bubblewrap's, the command alone."""
-        with suppress(ProcessLookupError, PermissionError):
-            if os.getpgid(self._pid) == self._pid:
-                os.killpg(self._pid, number)
-            else:
-                for pid in descendants.children(self._pid)[:1]:
-                    os.kill(pid, number)

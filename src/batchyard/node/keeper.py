@@ -11,7 +11,7 @@ from typing import Any
 from batchyard.node import cgroups, clock, descendants, folder, launch, messages, words
 from batchyard.node.attached import Attached
 from batchyard.node.attempts import Outcome
-from batchyard.node.ending import Ending, stop_signal
+from batchyard.node.ending import Ending, ask_first, ask_group, stop_signal
 from batchyard.node.features import Features
 from batchyard.node.health import Health, Report
 from batchyard.node.logs import Log, Stream
@@ -153,8 +153,9 @@ class Keeper:
         hooks = self._run.spec["hooks"]
         report = Report(self._teller.warn, self._fail, self._tell_health)
         self._health = Health(self._run.spec["probes"], self._loop, attempt, report)
-        first = stop_signal(self._run.spec.get("stopSignal") or "")
-        self._ending = Ending(child, self._loop, hooks.get("preStop"), attempt, first)
+        number = stop_signal(self._run.spec.get("stopSignal") or "")
+        ask = partial(ask_first if launch.is_contained(self._run) else ask_group, child, number)
+        self._ending = Ending(child, self._loop, hooks.get("preStop"), attempt, ask)
         hook = hooks.get("postStart")
         is_up = hook is None
         started, ready = is_up and self._health.started, is_up and self._health.ready
