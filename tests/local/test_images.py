@@ -63,10 +63,11 @@ def test_an_image_runs_what_it_says_as_whom_it_says(platform: Running, image: st
 
 
 def test_arguments_go_with_the_command_of_the_image(platform: Running, image: str) -> None:
-    said = pod("arguments", image, args=["echo $(WHO) $WHO"], env=[{"name": "WHO", "value": "pod"}])
+    variables = [{"name": "WHO", "value": "pod"}]
+    said = pod("arguments", image, args=["echo $(WHO) $WHO; pwd"], workingDir="/made/for/it", env=variables)
     platform.kubectl("create", "-f", "-", sent=said)
     wait_for(platform, "arguments", "Succeeded")
-    assert platform.kubectl("logs", "arguments") == "pod pod\n"
+    assert platform.kubectl("logs", "arguments").splitlines() == ["pod pod", "/made/for/it"]
 
 
 def test_a_server_is_probed_talked_to_and_reads_its_token(platform: Running, image: str) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from batchyard.node import cgroups, settings
+from batchyard.node import cgroups, images, settings
 from batchyard.node.cgroups import Group
 from batchyard.node.engine import Engine, placed, quoted
 
@@ -103,6 +103,8 @@ def _mounts(spec: Mapping[str, Any], places: Places) -> list[str]:
         (f"{places.sandbox}/{name}", f"/etc/{name}", False) for name in settings.NAMES if f"/etc/{name}" not in taken
     ]
     rows += [(f"{places.run}/termination-log", last, False)] if last else []
+    if spec["image"].get("lacksFolder") and not any(images.is_within(spec["workingDir"], place) for place in taken):
+        rows.append((f"{places.run}/root/folder", spec["workingDir"], False))
     return [part for row in rows for part in ("--mount", _mount(*row))]
 
 

@@ -45,7 +45,7 @@ def _see_to(run: Run, engine: Engine) -> None:
     name, policy = run.spec["image"], run.spec["policy"]
     found = _inspected(engine, run.spec["reference"]) or _inspected(engine, run.spec["named"])
     if found is not None and policy != _ALWAYS:
-        _end_with(run, found, f'Container image "{name}" already present on machine')
+        _end_with(run, engine, found, f'Container image "{name}" already present on machine')
     elif policy == _NEVER:
         message = f'Container image "{name}" is not present with pull policy of Never'
         _warn(run, "Warning", "ErrImageNeverPull", message)
@@ -79,7 +79,7 @@ def _pull(run: Run, engine: Engine) -> None:
     now = clock.monotonic()
     times = f"{_seconds(now - begins)} ({_seconds(now - began)} including waiting)"
     size = f"Image size: {found['size']} bytes."
-    _end_with(run, found, f'Successfully pulled image "{name}" in {times}. {size}')
+    _end_with(run, engine, found, f'Successfully pulled image "{name}" in {times}. {size}')
 
 
 def _pulled(run: Run, engine: Engine) -> Done:
@@ -166,9 +166,20 @@ def _warn(run: Run, kind: str, reason: str, message: str) -> None:
     _tell(run, phase="Running", startedAt=clock.now(), warnings=[*before, told])
 
 
-def _end_with(run: Run, found: Mapping[str, Any], message: str) -> None:
+def _end_with(run: Run, engine: Engine, found: Mapping[str, Any], message: str) -> None:
     _warn(run, "Normal", "Pulled", message)
-    _tell(run, phase="Exited", finishedAt=clock.now(), exitCode=0, reason="Completed", message="", image=found)
+    image = {**found, "lacksFolder": _lacks(engine, found["id"], run.spec.get("workingDir") or "")}
+    _tell(run, phase="Exited", finishedAt=clock.now(), exitCode=0, reason="Completed", message="", image=image)
+
+
+def _lacks(engine: Engine, image: str, path: str) -> bool:
+    """Whether a container is to begin in a folder that its image has not: the engine would not make it."""
+    if path in {"", "/"}:
+        return False
+    told = engine.ask("image", "mount", image)
+    lacks = told.code == 0 and not os.path.lexists(told.output.strip() + path)
+    engine.ask("image", "unmount", image)
+    return lacks
 
 
 def _end(run: Run, reason: str, message: str) -> None:

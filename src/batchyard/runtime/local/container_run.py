@@ -126,7 +126,7 @@ def _place(pod: Obj, container: Mapping[str, Any], standing: Standing, default: 
     told = {"engine": row.engine, "id": image["id"], "resolved": image["name"] or name, "digest": image["digest"]}
     group = shared_group(pod)
     return {
-        "image": {"name": name, **told},
+        "image": {"name": name, **told, "lacksFolder": image["lacksFolder"]},
         "workingDir": folder or image["workingDir"] or "/",
         "user": user_in_image(pod, container, image["user"]),
         "groups": [] if group is None else [group],

@@ -51,7 +51,7 @@ def image_of(start: Start, now: Instant) -> Mapping[str, Any] | Waits | Ask:
     if last is None or last.attempt != start.attempt:
         return Ask(_number(last) + 1, 0)
     if last.is_alive:
-        return Waits(_told_before(container.told))
+        return Waits(told_before(container.told))
     if last.exit_code == 0:
         found: Mapping[str, Any] = last.status["image"]
         return found
@@ -72,6 +72,7 @@ def wish_for(pod: Obj, start: Start, row: ImageRow, ask: Ask, reader: Reader) ->
         "named": row.image or name,
         "reference": reference(row.image or name),
         "policy": start.container.spec.get("imagePullPolicy") or "IfNotPresent",
+        "workingDir": start.container.spec.get("workingDir") or "",
         "auth": credentials(pod, reader),
     }
     return image_wish(pod, spec)
@@ -120,7 +121,7 @@ def _after_failure(last: Run, now: Instant) -> Waits | Ask:
     return Waits(Trouble(error.reason, error.message), until)
 
 
-def _told_before(told: Mapping[str, Any]) -> Trouble | None:
+def told_before(told: Mapping[str, Any]) -> Trouble | None:
     """What was said when it was tried before: that goes on being said until this try has ended."""
     waiting = (told.get("state") or {}).get("waiting") or {}
     is_about_image = "Image" in waiting.get("reason", "")

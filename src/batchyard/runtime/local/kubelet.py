@@ -18,7 +18,7 @@ from batchyard.ports.machine import RUN
 from batchyard.runtime.local.container_status import Trouble
 from batchyard.runtime.local.errors import VolumeError
 from batchyard.runtime.local.happenings import happenings, warnings_of
-from batchyard.runtime.local.image_pulls import Waits
+from batchyard.runtime.local.image_pulls import Waits, told_before
 from batchyard.runtime.local.next_steps import Start, Steps, next_steps, stopping
 from batchyard.runtime.local.refreshing import refreshed_every
 from batchyard.runtime.local.runs import READY, Stop, key_of_run, pod_of, run_of, stopped
@@ -164,12 +164,14 @@ class LocalKubelet:
                 return wanted._replace(fault=str(error))
         for start in steps.starts:
             wish = self._wishes.container(situation, start, reader, now)
-            if not isinstance(wish, Waits):
+            if isinstance(wish, Waits):
+                wanted.looks.append(wish.until)
+                trouble = wish.trouble
+            else:
                 wanted.writes.extend([*_outdated(start, wish), Create(wish)])
-                continue
-            wanted.looks.append(wish.until)
-            if wish.trouble is not None:
-                wanted.troubles[start.container.name] = wish.trouble
+                trouble = told_before(start.container.told) if run_of(wish).image_for else None
+            if trouble is not None:
+                wanted.troubles[start.container.name] = trouble
         return wanted
 
     def _refresh(self, situation: Situation, reader: Reader, wanted: "_Wanted", now: Instant) -> Instant | None:

@@ -57,6 +57,8 @@ class PretendedMachine:
         self._events: list[WatchEvent] = []
         #: Why the next sandboxes cannot be made.
         self.faults: list[str] = []
+        #: What becomes of the next images that are looked for: fields of their status.
+        self.images: list[dict[str, Any]] = []
         #: The starts, in order: "sandbox" or "CONTAINER/N".
         self.started: list[str] = []
         #: When these were, in seconds from the beginning.
@@ -132,6 +134,11 @@ class PretendedMachine:
             told = {"phase": "Exited", "message": fault, "finishedAt": now}
             self._change({**run, "status": told if fault else {"phase": "Ready", "startedAt": now}}, run)
             return
+        if run["spec"]["kind"] == "image":
+            self._change({**run, "status": {"phase": "Running", "startedAt": now}}, run)
+            said: dict[str, Any] = self.images.pop(0) if self.images else {"code": 1, "reason": "ErrImagePull"}
+            self._kernel.call_at(now + SECOND, lambda: self.end(key.name, uid=key.namespace, **{"code": 0, **said}))
+            return
         script = self.script(run["spec"]["container"], run["spec"]["attempt"])
         marks = {"started": script.started == 0, "ready": script.ready == 0, **(script.says or {})}
         self._change({**run, "status": {"phase": "Running", "startedAt": now, **marks}}, run)
@@ -164,8 +171,8 @@ class PretendedMachine:
         self._change({**run, "stop": stop}, run)
         if not run["status"]:
             return run  # it looks when it has begun
-        if key.name == SANDBOX:
-            self.end(key.name, 0, key.namespace)
+        if key.name == SANDBOX or run["spec"]["kind"] == "image":
+            self.end(key.name, 1 if key.name != SANDBOX else 0, key.namespace)
             return run
         script = self.script(run["spec"]["container"], run["spec"]["attempt"])
         forced: Instant = stop["at"] + stop["grace"] * SECOND
@@ -202,6 +209,9 @@ class PretendedMachine:
 
 class LocalStage(Stage):
     """A node with the kubelet of this machine; `scripts` are by container, or by `CONTAINER/N`; else it runs on."""
+
+    #: The container engine that works there.
+    engine = ""
 
     def __init__(self, *objects: Obj, **scripts: Script) -> None:
         self.kernel = VirtualKernel(make.NOW)
@@ -259,7 +269,7 @@ class LocalStage(Stage):
         return self.scripts.get(f"{container}/{attempt}") or self.scripts.get(container) or FOREVER
 
     def _run_platform(self) -> None:
-        settings = NodeSettings([ImageRow("python:*", machine=True)])
+        settings = NodeSettings([ImageRow("python:*", machine=True)], engine=self.engine)
         kubelet = LocalKubelet("node", Wishes("node", settings, lambda *_: "token"))
         self.runner = Runner(self.kernel, self.client, [kubelet], self._record)
 
