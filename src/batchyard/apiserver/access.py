@@ -5,14 +5,17 @@ from typing import Final
 from batchyard.apiserver.authentication import ANONYMOUS
 from batchyard.apiserver.authorization import Authorizer, attributes_of, forbidden
 from batchyard.apiserver.impersonation import impersonated, rights_needed
+from batchyard.apiserver.page import MODELS
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import Refused, Request
 from batchyard.apiserver.tokens import Tokens
 
 HEALTH: Final = ("healthz", "livez", "readyz")
 #: What whoever comes by may ask.
-_OPEN: Final = (*HEALTH, "version")
+_OPEN: Final = (*HEALTH, "version", "ui")
 _SCHEME: Final = "bearer"
+#: Parts of objects that the page shows beside its models.
+_LOOKED_AT: Final = ("why", "eta")
 
 
 class Access:
@@ -29,6 +32,8 @@ class Access:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == _SCHEME and token.strip():
             user = self._tokens.user_of(token.strip())
+            if user is None and is_for_looking(request):
+                user = self._tokens.looker_of(token.strip())
             if user is None:
                 raise unauthorized()
             return request.made_by(user)
@@ -62,6 +67,13 @@ class Access:
 def unauthorized() -> Refused:
     """The refusal of those who do not show who they are."""
     return Refused(401, "Unauthorized", "Unauthorized")
+
+
+def is_for_looking(request: Request) -> bool:
+    """Whether a token that was made for the page is good for a request: it reads models, and answers about objects."""
+    if request.method != "GET" or "upgrade" in request.headers:
+        return False
+    return request.path.startswith(MODELS) or request.path.rpartition("/")[2] in _LOOKED_AT
 
 
 def _is_open(request: Request) -> bool:

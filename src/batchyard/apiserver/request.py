@@ -53,6 +53,8 @@ class Response(NamedTuple):
     content_type: str = JSON
     #: After how many seconds to ask again.
     retry_after: int | None = None
+    #: What else its head says: names in lower case, and values.
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 #: Kubernetes answers so, and clients make a Status of it that names what they asked for.

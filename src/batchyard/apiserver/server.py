@@ -56,6 +56,7 @@ class ApiServer:
         self._openapi = OpenApi(resources)
         self._documents: dict[str, Callable[[Request], Reply]] = {}
         self._foresee: Foresee | None = None
+        self._prefixes: dict[str, Callable[[Request], Reply]] = {}
 
     def tell_at(self, path: str, document: Callable[[], Any]) -> None:
         """Tell something more of the server, to those who may get that path."""
@@ -68,6 +69,10 @@ class ApiServer:
     def foresee_with(self, foresee: Foresee) -> None:
         """Have somebody tell, in answers to dry runs of queues, what the change would do."""
         self._foresee = foresee
+
+    def answer_below(self, prefix: str, answer: Callable[[Request], Reply]) -> None:
+        """Let somebody answer all that is read below a prefix, to those who may get that path."""
+        self._prefixes[prefix] = answer
 
     def known(self, request: Request) -> Request:
         """The request with the user who makes it; Refused where nobody is known. So it is known before its body."""
@@ -118,6 +123,9 @@ class ApiServer:
             return Response(200, _health(first) if "verbose" in request.query else "ok", content_type=TEXT)
         if request.path in self._documents:
             return self._documents[request.path](request)
+        for prefix, answer in self._prefixes.items():
+            if request.path.startswith(prefix):
+                return answer(request)
         is_aggregated = not rest and AGGREGATED in request.headers.get("accept", "") and first in {"api", "apis"}
         if first == "openapi":
             if rest == "v2" and _OPENAPI_ASKED in request.headers.get("accept", ""):

@@ -21,6 +21,8 @@ from batchyard.base.instant import SECOND, Instant
 
 #: Who signs, and for whom a token is that does not say otherwise.
 ISSUER: Final = "https://kubernetes.default.svc"
+#: Who signs what is for the page alone.
+PAGE: Final = "https://batchyard.dev/page"
 ALGORITHM: Final = "ES256"
 _BOUND: Final[Mapping[str, str]] = {"pod": scheme.POD, "secret": scheme.SECRET}
 _LENGTH_MAX: Final = 16 * 1024
@@ -62,6 +64,13 @@ class Tokens:
         verified = self.verified(token)
         return verified.user if verified is not None and ISSUER in verified.audiences else None
 
+    def looker_of(self, token: str) -> User | None:
+        """The user of a token that was made for looking at the page; None of any other, and once its time is over."""
+        claims, now = self._signed_claims(token), self.clock() // SECOND
+        if claims is None or claims["iss"] != PAGE or not claims["nbf"] <= now < claims["exp"]:
+            return None
+        return User(claims["sub"], (*claims["groups"], AUTHENTICATED))
+
     def issue(self, account: Obj, bound: Obj | None, audiences: Sequence[str], expires_at: Instant) -> str:
         """A token for a ServiceAccount, good as long as the object it is bound to is there too."""
         metadata, now = account["metadata"], self.clock() // SECOND
@@ -77,9 +86,7 @@ class Tokens:
             "nbf": now,
             "sub": account_name(metadata["namespace"], metadata["name"]),
         }
-        header = {"alg": ALGORITHM, "kid": self._signer.key_id}
-        message = f"{_text_of(_encode(header))}.{_text_of(_encode(claims))}"
-        return f"{message}.{_text_of(self._signer.sign(message.encode()))}"
+        return _signed(self._signer, claims)
 
     def verified(self, token: str) -> Verified | None:
         """What a token says; None where it is not ours, not good now, or for what is no longer there."""
@@ -125,6 +132,18 @@ class Tokens:
         if found is None or found["metadata"]["uid"] != reference["uid"]:
             return False
         return kind == scheme.POD or "deletionTimestamp" not in found["metadata"]
+
+
+def page_token(signer: Signer, user: str, groups: Sequence[str], now: Instant, expires_at: Instant) -> str:
+    """A token with which a browser may look at the page as somebody, and do nothing else, until then."""
+    times = {"nbf": now // SECOND, "exp": expires_at // SECOND}
+    return _signed(signer, {"iss": PAGE, "sub": user, "groups": list(groups), **times})
+
+
+def _signed(signer: Signer, claims: Mapping[str, Any]) -> str:
+    header = {"alg": ALGORITHM, "kid": signer.key_id}
+    message = f"{_text_of(_encode(header))}.{_text_of(_encode(claims))}"
+    return f"{message}.{_text_of(signer.sign(message.encode()))}"
 
 
 def _reference(obj: Obj) -> dict[str, str]:

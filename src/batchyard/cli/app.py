@@ -12,6 +12,7 @@ from batchyard.cli.commands.cost import cost
 from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.commands.eta import eta
 from batchyard.cli.commands.lint import lint
+from batchyard.cli.commands.page import page
 from batchyard.cli.commands.whatif import whatif
 from batchyard.cli.commands.why import why
 from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Step, Sync
@@ -101,6 +102,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_Report: TypeAlias = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Write a page of the whole run as one HTML file.")
+]
+
+
 @app.callback()
 def batchyard(
     version: Annotated[
@@ -141,6 +147,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
         OnLoop, typer.Option(help="When Workloads preempt each other for ever: leave them and go on, or end.")
     ] = OnLoop.CONTINUE,
     output: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the objects.")] = None,
+    report: _Report = None,
 ) -> None:
     """Run manifests in virtual time; print the queues, Workloads and Jobs as they stand at the end."""
     if events == "-" and output is not None:
@@ -152,7 +159,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     from batchyard.cli import simulate as command  # noqa: PLC0415 - loads the platform
     from batchyard.cli import trace as replay  # noqa: PLC0415 - loads the platform
 
-    request = command.Request(paths or [], cluster, until, seed, events, on_loop, output or Output.TABLE)
+    request = command.Request(paths or [], cluster, until, seed, events, on_loop, output or Output.TABLE, report)
+    if report is not None and trace is not None:
+        raise typer.BadParameter("--report is of manifests: a trace has a report of its own, which it prints")
     if trace is None:
         command.run(request)
     else:
@@ -177,11 +186,14 @@ def guide(
         float,
         typer.Option(parser=_speed, metavar="FACTOR", show_default="60x", help="With --live: how fast time runs."),
     ] = 60.0,
+    report: _Report = None,
 ) -> None:
     """Play the reference architecture's guide; print its queues after each step beside what the guide saw."""
+    if live and report is not None:
+        raise typer.BadParameter("--report is of a simulation: leave out --live, whose platform has a page of its own")
     from batchyard.cli.guide import run  # noqa: PLC0415 - loads the platform
 
-    run(manifests, step, output, speed if live else None)
+    run(manifests, step, output, speed if live else None, report)
 
 
 _DataDir: TypeAlias = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where all is kept.")]
@@ -458,5 +470,6 @@ def submit(  # noqa: PLR0913, PLR0917 - each parameter is an option of the comma
 app.command()(cost)
 app.command()(decisions)
 app.command()(eta)
+app.command()(page)
 app.command()(whatif)
 app.command()(why)

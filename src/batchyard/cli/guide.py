@@ -10,9 +10,10 @@ from batchyard.api.meta import Obj
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.options import Output
-from batchyard.cli.simulate import tell_warnings
+from batchyard.cli.simulate import tell_warnings, write_report
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.sim.guide import Guide, Seen, examples_folder, played_steps, pool_of, unfinished_of
+from batchyard.sim.reporter import Reporter
 from batchyard.sim.result import refusal_of
 from batchyard.sim.scenario import InvalidScenario
 
@@ -35,7 +36,7 @@ class Played(Protocol):
         """All objects of a kind."""
 
 
-def run(manifests: Path | None, step: str | None, form: Output, live: float | None) -> None:
+def run(manifests: Path | None, step: str | None, form: Output, live: float | None, report: Path | None = None) -> None:
     """Play it, `live` by a platform that runs so much faster than the clock.
 
     Exits with 1 where a row that quota alone decides differs, or something does not end.
@@ -48,7 +49,10 @@ def run(manifests: Path | None, step: str | None, form: Output, live: float | No
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide cannot be played")
     tell_warnings(guide.warnings)
+    reporter = None if report is None else Reporter(guide.world)
     seen = _played(guide)
+    if reporter is not None and report is not None:
+        write_report(report, reporter.html(guide.now(), None))
     if live is None:
         _show(seen, guide, step, form)
         return

@@ -18,6 +18,7 @@ from batchyard.cli.tables import NOTHING_FOUND, render
 from batchyard.controllers.admission.preemption_loops import PreemptionLoop
 from batchyard.kernel import EndlessInstant
 from batchyard.sim.event_log import Record
+from batchyard.sim.reporter import Reporter
 from batchyard.sim.result import Ending, Result
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, InvalidScenario, Scenario
 from batchyard.sim.simulate import OnLoop as WhenLooping
@@ -40,16 +41,30 @@ class Request:
     events: str | None
     on_loop: OnLoop
     output: Output
+    #: Where a page of the whole run goes.
+    report: Path | None = None
 
 
 def run(request: Request) -> None:
     """Do it; exits with 1 where it fails."""
     scenario = asked_for(request)
     with options_of(request) as options:
-        result = finished(Simulation(scenario, options))
+        simulation = Simulation(scenario, options)
+        reporter = None if request.report is None else Reporter(simulation.world)
+        result = finished(simulation)
+    if reporter is not None and request.report is not None:
+        write_report(request.report, reporter.html(result.now, result.costs))
     if request.events != "-":
         output.write(shown(result, request.output))
     conclude(result)
+
+
+def write_report(path: Path, html: str) -> None:
+    """Write a report; ends the command where that cannot be."""
+    try:
+        path.write_text(html, "utf-8")
+    except OSError as wrong:
+        output.fail(f"{path}: the report cannot be written: {wrong.strerror}; name another file with --report")
 
 
 def asked_for(request: Request) -> Scenario:

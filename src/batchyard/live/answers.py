@@ -116,4 +116,4 @@ def encoded(response: Response) -> Response:
     if isinstance(body, bytes):
         return response
     text = body.encode() if isinstance(body, str) else _encode(body)
-    return Response(response.code, text, response.warnings, response.content_type, response.retry_after)
+    return response._replace(body=text)

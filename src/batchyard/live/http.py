@@ -315,6 +315,7 @@ def _head(response: Response, date: bytes, framing: bytes, *, is_last: bool) -> 
     if response.retry_after is not None:
         lines.append(b"\r\nretry-after: %d" % response.retry_after)
     lines += [f'\r\nwarning: 299 - "{text}"'.encode() for text in _quoted(response.warnings)]
+    lines += [f"\r\n{name}: {value}".encode() for name, value in response.headers]
     if is_last:
         lines.append(b"\r\nconnection: close")
     lines.append(b"\r\n\r\n")

@@ -1,7 +1,7 @@
 """The embedded platform: a durable store, the controllers of every world, and an API server, in one process."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -21,9 +21,10 @@ from batchyard.apiserver.decisions import decisions
 from batchyard.apiserver.forecasts import with_forecasts
 from batchyard.apiserver.managed.in_process import InProcess
 from batchyard.apiserver.own_service import own_service
+from batchyard.apiserver.page import FILES, MODELS, Files, Models
 from batchyard.apiserver.renamed_events import events_resource
-from batchyard.apiserver.resources import Resources
-from batchyard.apiserver.security import security_of
+from batchyard.apiserver.resources import Resource, Resources
+from batchyard.apiserver.security import Security, security_of
 from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.subresources import with_subresources
 from batchyard.apiserver.tokens import Tokens
@@ -51,6 +52,7 @@ from batchyard.live.local_node import LocalNodeParts, local_of
 from batchyard.live.pace import Pace
 from batchyard.live.place import Place
 from batchyard.live.pod_tokens import pod_token
+from batchyard.live.real_time import RealTime
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
 from batchyard.live.span_export import SpanExport
@@ -64,6 +66,9 @@ from batchyard.runtime.pace import pace_of
 from batchyard.store.journal import Journal
 from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store, remembered
+from batchyard.web.assets import HEADERS, asset
+from batchyard.web.history import History
+from batchyard.web.pages import Pages, Time
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
@@ -111,27 +116,40 @@ class Embedded:
             self._client.subscribe(LifeSpans(self._kernel.now, self._spans.emit).observe)
         self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
         self.platform = self._wired(settings, described, speed)
-        containers = self._containers()
-        served = with_subresources(built_in, self._client, containers, self.platform.index, self._kernel.now)
-        futures = None if foresight is None else Futures(foresight, self._store, self._kernel.clock, loop)
-        if futures is not None:
-            served = with_forecasts(served, self._client, futures)
-        why = Why(self.platform.explainer, self._kernel.now)
-        security = security_of(self._client, why.with_parts(served), tokens)
+        self._futures = None if foresight is None else Futures(foresight, self._store, self._kernel.clock, loop)
+        self._server, security = self._served(built_in, tokens, _both(self._figures.requests.note, audit))
+        self._server.tell_at(REPORT, lambda: self._told(report))
+        self._serve_page(security, RealTime(loop), speed)
+        self._begin(cluster)
+
+    def _served(self, built_in: Sequence[Resource], tokens: Tokens, audit: Auditor) -> tuple[ApiServer, Security]:
+        """The API server, with all that is asked of it besides stored objects."""
+        client, now, index = self._client, self._kernel.now, self.platform.index
+        served = with_subresources(built_in, client, self._containers(), index, now)
+        if self._futures is not None:
+            served = with_forecasts(served, client, self._futures)
+        why = Why(self.platform.explainer, now)
+        security = security_of(client, why.with_parts(served), tokens)
         why.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
-        resources.serve_always(decisions(self._ledger, security.rbac, self._kernel.now))
-        resources.serve_always(ApiServices(self._client, resources.all).resource(self._kernel.now))
-        self._store.listen(CustomResources(self._client, resources).observe)
-        noted = _both(self._figures.requests.note, audit)
-        self._server = ApiServer(self._client, self._commit, self._kernel.clock, resources, security.access, noted)
-        self._server.tell_at(REPORT, lambda: self._told(report))
-        if futures is not None:
-            futures.authorizer = security.rbac
-            self._server.foresee_with(futures.foreseen)
-        self._futures = futures
-        self._begin(cluster)
+        resources.serve_always(decisions(self._ledger, security.rbac, now))
+        resources.serve_always(ApiServices(client, resources.all).resource(now))
+        self._store.listen(CustomResources(client, resources).observe)
+        server = ApiServer(client, self._commit, self._kernel.clock, resources, security.access, audit)
+        if self._futures is not None:
+            self._futures.authorizer = security.rbac
+            server.foresee_with(self._futures.foreseen)
+        return server, security
+
+    def _serve_page(self, security: Security, timers: RealTime, speed: float) -> None:
+        """Show what there is to whoever looks with a browser; what happens is noted from now on."""
+        index, clock = self.platform.index, self._kernel.clock
+        self._history = History(clock, index.cluster_queue_of)
+        self._client.subscribe(self._history.observe)
+        pages = Pages(self._client, index, self._history, Time(clock, speed))
+        self._server.answer_below(FILES, Files(asset, HEADERS).answer)
+        self._server.answer_below(MODELS, Models(pages, security.rbac, self._commit, timers).answer)
 
     def _told(self, report: Report) -> Mapping[str, Any]:
         local = None if self._local is None else self._local.told()
@@ -207,6 +225,7 @@ class Embedded:
             self._figures.local, self._figures.local_gpus = self._local.name, self._local.gpu_states
         watched = Observed(self.platform, self._client, self._kernel.now, fair_sharing=False)
         self._figures.begin(watched, events, self._server)
+        self._history.observe(events)
         wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *bootstrap_roles()]
         if cluster is not None:
             wanted += initial_objects(cluster)

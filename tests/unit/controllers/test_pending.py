@@ -497,3 +497,20 @@ def test_who_leaves_from_behind_leaves_nothing_behind() -> None:
     for n in range(1, 100):
         queue.remove(f"team/w{n:03}")
     assert (len(queue._fronts), taken(queue)) == (before, ["w000"])
+
+
+def test_the_first_and_places_are_those_of_the_whole_order() -> None:
+    queue = PendingQueue("cq")
+    for number, priority in enumerate([1, 5, 3, 5, 2]):
+        queue.put(workload_view(make.workload(f"w{number}", priority=priority)), make.NOW)
+    preempting = queue.head()
+    assert preempting is not None
+    for sticky in (False, True):
+        if sticky:
+            queue.requeue(preempting, None, RequeueReason.PENDING_PREEMPTION, make.NOW)
+            queue.put(workload_view(make.workload("first", priority=9)), make.NOW)
+        order = [view.key for view in queue.views()]
+        for count in range(len(order) + 1):
+            assert [view.key for view in queue.first(count)] == order[:count]
+        assert [queue.place_of(key) for key in order] == list(range(len(order)))
+    assert order[0] == preempting.workload.key

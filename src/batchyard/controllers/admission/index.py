@@ -111,6 +111,21 @@ class AdmissionIndex:
         waiting = self.line_up.pending.get(cluster_queue)
         return None if waiting is None else waiting.views()
 
+    def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
+        """The first of those that wait in a ClusterQueue, in the order of their turn."""
+        waiting = self.line_up.pending.get(cluster_queue)
+        return [] if waiting is None else waiting.first(count)
+
+    def count_pending(self, cluster_queue: str) -> int:
+        """How many wait in a ClusterQueue."""
+        waiting = self.line_up.pending.get(cluster_queue)
+        return 0 if waiting is None else len(waiting)
+
+    def place_of(self, cluster_queue: str, workload: str) -> int | None:
+        """How many have their turn before a Workload; None if it does not wait there."""
+        waiting = self.line_up.pending.get(cluster_queue)
+        return None if waiting is None or waiting.get(workload) is None else waiting.place_of(workload)
+
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
         """The ClusterQueue of a LocalQueue; None if there is no such queue."""
         found = self.book.local_queues.get(f"{namespace}/{local_queue}")

@@ -9,6 +9,7 @@ Source: Kueue's pkg/cache/queue (cluster_queue, inadmissible_workloads).
 
 import heapq
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from batchyard.api.views.workload import Shape, WorkloadView
@@ -22,6 +23,10 @@ ClassKey: TypeAlias = tuple[Shape, str]
 
 _IN_LINE_AGAIN: Final = (RequeueReason.FAILED_AFTER_NOMINATION, RequeueReason.PENDING_PREEMPTION)
 _HOPELESS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES)
+
+
+#: The order of turns, but for the one that preempts for its place.
+_ORDER: Final = attrgetter("order")
 
 
 class Waiting:
@@ -144,6 +149,14 @@ class PendingQueue:
 
     def _turn(self, waiting: Waiting) -> tuple[bool, Order]:
         return waiting.view.key != self._sticky, waiting.order
+
+    def first(self, count: int) -> list[WorkloadView]:
+        """The first of those that wait, in the order of their turn."""
+        first = heapq.nsmallest(count, self._waiting.values(), key=_ORDER)
+        sticky = self._waiting.get(self._sticky)
+        if sticky is not None:
+            first = [sticky, *(each for each in first if each is not sticky)][:count]
+        return [each.view for each in first]
 
     @property
     def has_held(self) -> bool:

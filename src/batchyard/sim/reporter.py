@@ -1,0 +1,27 @@
+"""The page of a run as one file: the models that a platform that runs has, of a world at its end."""
+
+from batchyard.base.instant import Instant
+from batchyard.sim.accounts import Statement
+from batchyard.sim.world import World
+from batchyard.web.history import History
+from batchyard.web.pages import Pages, Time
+from batchyard.web.report import report
+
+
+class Reporter:
+    """To be made before a run begins, so that nothing of it is missed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._history = History(world.kernel.now, self._queue_of)
+        world.client.subscribe(self._history.observe)
+
+    def html(self, now: Instant, costs: Statement | None) -> str:
+        """The report, as things stand; `now` is what ages are counted to."""
+        world = self._world
+        time = Time(lambda: now, 0)
+        return report(Pages(world.client, world.platform.index, self._history, time, lambda: costs, whole=True))
+
+    def _queue_of(self, namespace: str, local_queue: str) -> str | None:
+        """The ClusterQueue of a LocalQueue, as the platform knows it that runs now: one may take another's place."""
+        return self._world.platform.index.cluster_queue_of(namespace, local_queue)

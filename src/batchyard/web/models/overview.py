@@ -1,0 +1,83 @@
+"""The overview: the cluster, the queues, what runs, and what waits and why."""
+
+import heapq
+from collections.abc import Iterator
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.api.views.workload import WorkloadView
+from batchyard.core.queue import Admitted
+from batchyard.web.models.nodes import cluster_figures
+from batchyard.web.models.queues import local_queues, queue_line
+from batchyard.web.models.rows import Reasons, row_at, row_of
+from batchyard.web.sight import Scope
+from batchyard.web.source import Model, Query, Source
+from batchyard.web.states import PENDING
+
+#: How many lines each part has; there is a view with all of them.
+QUEUES_MAX: Final = 60
+LINES_MAX: Final = 12
+#: Of each queue so many are looked at for what waits.
+_FIRST: Final = 3
+
+
+def overview(source: Source, scope: Scope, _query: Query) -> Model:
+    """See the module. Who sees no ClusterQueues sees his LocalQueues, and his own Workloads, instead."""
+    told: Model = {}
+    if scope.all_of(scheme.NODE):
+        told["cluster"] = cluster_figures(source)
+    if scope.all_of(scheme.CLUSTER_QUEUE):
+        told |= _queues(source)
+    else:
+        told["localQueues"] = local_queues(source, scope)
+    namespaces = scope.namespaces(scheme.WORKLOAD, source.reader)
+    told |= _of_all(source) if namespaces is None else _of_some(source, namespaces)
+    return told
+
+
+def _queues(source: Source) -> Model:
+    queues = source.standing.snapshot.queues
+    names = sorted(queues)
+    lines = [queue_line(source, queues[name]) for name in names[:QUEUES_MAX]]
+    return {"queues": lines, "queuesCount": len(names)}
+
+
+def _of_all(source: Source) -> Model:
+    """What runs and what waits, for whoever sees all."""
+    queues = source.standing.snapshot.queues
+    held = [each for queue in queues.values() for each in queue.workloads.values()]
+    latest = heapq.nlargest(LINES_MAX, held, key=_reserved_at)
+    waiting = heapq.nsmallest(LINES_MAX, _first_in_line(source), key=lambda place: place[:2])
+    reasons = Reasons()
+    return {
+        "runningCount": len(held),
+        "running": [row for each in latest if (row := row_at(source, each.key))],
+        "waitingCount": sum(map(source.standing.count_pending, queues)),
+        "waiting": [reasons.told(view, row) for _, _, view in waiting if (row := row_at(source, view.key))],
+    }
+
+
+def _first_in_line(source: Source) -> Iterator[tuple[int, str, WorkloadView]]:
+    for name in source.standing.snapshot.queues:
+        for place, view in enumerate(source.standing.first_pending(name, _FIRST)):
+            yield place, name, view
+
+
+def _of_some(source: Source, namespaces: list[str]) -> Model:
+    """The same for whoever sees some namespaces: told from their Workloads alone."""
+    found = source.roster.entries(source.reader, namespaces)
+    running = [each for each in found if each.view.quota_reserved and not each.view.finished]
+    waiting = [each for each in found if each.state == PENDING]
+    latest = heapq.nlargest(LINES_MAX, running, key=lambda each: each.view.reserved_at or 0)
+    first = heapq.nsmallest(LINES_MAX, waiting, key=lambda each: (-each.view.priority, each.view.queued))
+    reasons = Reasons()
+    return {
+        "runningCount": len(running),
+        "running": [row_of(source, each.view, each.obj) for each in latest],
+        "waitingCount": len(waiting),
+        "waiting": [reasons.told(each.view, row_of(source, each.view, each.obj)) for each in first],
+    }
+
+
+def _reserved_at(held: Admitted) -> tuple[int, str]:
+    return held.reserved_at, held.key

@@ -1,0 +1,70 @@
+// One ClusterQueue: its order, its LocalQueues, its quota, how it went.
+
+import { forbiddenPage } from "./cohorts.js";
+import { h } from "./dom.js";
+import { chart, empty, linkTo, panel, since, stateBadge, table, usageTable, workloadCells } from "./parts.js";
+import { pager } from "./workloads.js";
+
+export const queuePage = {
+  model: "queue",
+  title: (route) => route.names[0],
+  query: (route) => ({ name: route.names[0], offset: route.query.offset || "0" }),
+  show: showQueue,
+};
+
+function showQueue(model, context) {
+  if (model.forbidden) return forbiddenPage(model.forbidden);
+  return h("div", { class: "page" },
+    h("p", { class: "crumbs" }, model.path.length ? model.path.map((name) => [linkTo("cohorts", [], name), " / "]) : null, "ClusterQueue"),
+    h("h1", {}, model.name, model.active ? null : h("span", { class: "warn" }, model.why)),
+    h("p", { class: "facts" }, fact("strategy", model.strategy), Object.entries(model.rules).map(([name, value]) => fact(name, value))),
+    panel("Quota", model.cohort ? `in cohort ${model.cohort}` : "in no cohort", usageTable(model.usage)),
+    h("div", { class: "columns" }, linePanel(model, context), runningPanelOf(model)),
+    seriesPanel(model), localPanel(model));
+}
+
+export function fact(name, value) {
+  return h("span", { class: "fact" }, h("span", { class: "faint" }, name), " ", value);
+}
+
+function linePanel(model, context) {
+  if (!model.pending) return panel("In line", "", empty("Nothing waits here", "The next one is looked at as soon as it comes."));
+  const columns = [
+    ["#", "num faint", (row) => row.position],
+    ["workload", "main", (row) => (row.hidden ? h("span", { class: "faint" }, "of another team") : [linkTo("workload", [row.namespace, row.name], row.owner ? row.owner.name : row.name), h("span", { class: "under" }, row.namespace)])],
+    ["priority", "num", (row) => (row.hidden ? "" : row.priority)],
+    ["waits", "num", (row) => (row.hidden ? "" : since(row.since))],
+    ["why", "why", (row) => (row.hidden ? "" : h("span", { class: "clip", title: row.why }, row.why || "it has not been looked at yet"))],
+  ];
+  return panel("In line", `${model.pending.toLocaleString("en")} wait`, table(columns, model.line, (row) => String(row.position)), pager(model, model.pending, context));
+}
+
+function runningPanelOf(model) {
+  if (!model.running.length && !model.hiddenRunning) return panel("Hold quota", "", empty("Nothing runs here"));
+  const cells = workloadCells();
+  const columns = [cells[0], cells[2], cells[3], ["state", "", (row) => stateBadge(row.state)], ["since", "num", (row) => since(row.since)]];
+  const hidden = model.hiddenRunning ? h("p", { class: "faint more" }, `and ${model.hiddenRunning} of other teams`) : null;
+  return panel("Hold quota", `${model.reserving}`, table(columns, model.running, (row) => `${row.namespace}/${row.name}`), hidden);
+}
+
+function seriesPanel(model) {
+  if (!model.series) return null;
+  const lines = [
+    { name: "waiting", values: model.series.pending, most: String(Math.max(...model.series.pending)), kind: "waiting" },
+    { name: "holding quota", values: model.series.running, most: String(Math.max(...model.series.running)), kind: "running" },
+    ...model.series.usage.filter((line) => Math.max(...line.values)).map((line) => ({ name: `${line.flavor} ${line.resource}`, values: line.values, most: line.most, kind: "used" })),
+  ];
+  return panel("Over time", "since it is known", chart(model.series, lines, model.name));
+}
+
+function localPanel(model) {
+  if (!model.localQueues.length) return panel("LocalQueues", "", empty("No LocalQueue leads here", "Jobs come in by a LocalQueue in their namespace."));
+  const columns = [
+    ["queue", "main", (line) => [h("a", { href: `#/workloads?namespace=${encodeURIComponent(line.namespace)}&queue=${encodeURIComponent(line.name)}` }, line.name), h("span", { class: "under" }, line.namespace)]],
+    ["waiting", "num", (line) => line.pending],
+    ["hold quota", "num", (line) => line.reserving],
+    ["uses", "", (line) => line.usage.map((each) => `${each.flavor} ${each.resource} ${each.used}`).join(" · ") || h("span", { class: "faint" }, "nothing")],
+    ["", "", (line) => (line.active ? null : h("span", { class: "warn" }, line.why))],
+  ];
+  return panel("LocalQueues", String(model.localQueues.length), table(columns, model.localQueues, (line) => `${line.namespace}/${line.name}`));
+}

@@ -1,0 +1,139 @@
+// One Workload: its line of life, where its pods are, what is said of it, why it waits and when it may begin.
+
+import { h } from "./dom.js";
+import { clockText, timeText } from "./format.js";
+import { empty, linkTo, panel, since, stateBadge, table, workloadLink } from "./parts.js";
+import { fact } from "./queue.js";
+
+const WHAT = {
+  created: "was created", quotaReserved: "got quota", admitted: "was admitted", podsReady: "its pods were ready",
+  evicted: "was evicted", preempted: "was preempted", preempts: "preempted", finished: "finished", deleted: "was deleted",
+};
+
+export const workloadPage = {
+  model: "workload",
+  title: (route) => route.names[1],
+  query: (route) => ({ namespace: route.names[0], name: route.names[1] }),
+  show: showWorkload,
+  // What the platform answers beside the model; where it has no such answer nothing is shown.
+  besides: (model) => model.answers,
+};
+
+function showWorkload(model, context) {
+  return h("div", { class: "page" },
+    h("p", { class: "crumbs" }, h("a", { href: `#/workloads?namespace=${encodeURIComponent(model.namespace)}` }, model.namespace), " / Workload"),
+    h("h1", {}, model.owner ? model.owner.name : model.name, " ", stateBadge(model.state)),
+    h("p", { class: "facts" },
+      model.owner ? fact(model.owner.kind, model.owner.name) : null, fact("workload", model.name),
+      fact("queue", [model.queue, " → ", model.clusterQueue ? linkTo("queue", [model.clusterQueue]) : "none"]),
+      fact("priority", `${model.priority}${model.priorityClass ? ` (${model.priorityClass})` : ""}`),
+      fact("pods", model.pods), model.position ? fact("place in line", `#${model.position}`) : null, fact("for", since(model.since))),
+    model.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
+    whyPanel(context.besides.why), etaPanel(context.besides.eta),
+    h("div", { class: "columns" }, lifePanel(model), podsPanel(model)),
+    podSetsPanel(model), conditionsPanel(model), eventsPanel(model));
+}
+
+function lifePanel(model) {
+  return panel("Life", "", h("ol", { class: "life" }, model.life.map((mark, n) => h("li", { class: `mark mark-${mark.what}`, "data-row": true, "data-key": `${n} ${mark.what}` },
+    h("time", { datetime: mark.at, class: "num faint" }, timeText(mark.at)),
+    h("span", {}, WHAT[mark.what] || mark.what, mark.workload ? [" ", workloadLink(mark.workload)] : null,
+      mark.by ? [" by ", workloadLink(mark.by)] : mark.by === "" ? " by a workload that you may not see, or that is gone" : null,
+      mark.reason ? h("span", { class: "under", title: mark.message || "" }, mark.reason) : null)))));
+}
+
+function podsPanel(model) {
+  if (!model.podLines) return panel("Pods", "", empty("You may not list pods here"));
+  if (!model.podLines.length) return panel("Pods", "", empty("It has no pods now", model.state === "Pending" ? "They are made when it is admitted." : ""));
+  const columns = [
+    ["pod", "main", (pod) => [pod.name, pod.podSet ? h("span", { class: "under" }, pod.podSet) : null]],
+    ["phase", "", (pod) => pod.phase],
+    ["node", "", (pod) => (pod.node ? linkTo("node", [pod.node]) : h("span", { class: "faint clip", title: pod.why }, pod.why || "none yet"))],
+    ["since", "num", (pod) => since(pod.since)],
+  ];
+  const more = model.podsCount > model.podLines.length ? `the first ${model.podLines.length} of ${model.podsCount}` : String(model.podsCount);
+  return panel("Pods", more, table(columns, model.podLines, (pod) => pod.name));
+}
+
+function podSetsPanel(model) {
+  const columns = [
+    ["pod set", "main", (set) => set.name],
+    ["pods", "num", (set) => set.count],
+    ["each asks for", "", (set) => Object.entries(set.requests).map(([name, amount]) => `${name} ${amount}`).join(" · ") || "nothing"],
+    ["holds", "", (set) => (set.flavors ? set.flavors.map((each) => `${each.resource} ${each.used} of ${each.flavor}`).join(" · ") : h("span", { class: "faint" }, "no quota"))],
+  ];
+  return panel("Pod sets", "", table(columns, model.podSets, (set) => set.name));
+}
+
+function conditionsPanel(model) {
+  const columns = [
+    ["condition", "main", (each) => each.type],
+    ["", "", (each) => each.status],
+    ["reason", "", (each) => each.reason],
+    ["message", "why", (each) => each.message],
+    ["since", "num", (each) => since(each.since)],
+  ];
+  const checks = model.checks.length ? table([["check", "main", (each) => each.name], ["state", "", (each) => each.state], ["message", "why", (each) => each.message]], model.checks, (each) => each.name) : null;
+  return panel("Conditions", "", checks, model.conditions.length ? table(columns, model.conditions, (each) => each.type) : empty("None yet"));
+}
+
+function eventsPanel(model) {
+  if (!model.events || !model.events.length) return null;
+  const columns = [
+    ["when", "when", (each) => since(each.at)],
+    ["about", "", (each) => each.about],
+    ["reason", "", (each) => each.reason],
+    ["message", "why", (each) => each.message + (each.count > 1 ? ` (${each.count} times)` : "")],
+  ];
+  return panel("Events", "the latest first", table(columns, model.events, (each) => `${each.at} ${each.reason} ${each.message}`));
+}
+
+function whyPanel(why) {
+  if (!why) return null;
+  const changes = (why.changes || []).map((change, n) => h("li", { "data-key": String(n) }, change.text, change.proven ? h("span", { class: "proven", title: "tried in a fork of this state: with it the workload is admitted" }, "proven") : null));
+  return panel("Why", why.state || "",
+    h("p", { class: "summary" }, why.summary),
+    why.binding ? h("p", { class: "facts" }, Object.entries(why.binding).map(([name, value]) => fact(name, plain(value)))) : null,
+    why.preemption ? h("p", { class: "facts" }, Object.entries(why.preemption).map(([name, value]) => fact(name, plain(value)))) : null,
+    why.holders && why.holders.length ? holdersTable(why.holders) : null,
+    changes.length ? h("div", {}, h("h3", {}, "What would help"), h("ul", { class: "changes" }, changes)) : null,
+    why.podSets && why.podSets.length ? h("details", { class: "levels" }, h("summary", {}, "Flavor by flavor"), why.podSets.map(verdicts)) : null);
+}
+
+function holdersTable(holders) {
+  const columns = [
+    ["holder", "main", (each) => (each.workload ? workloadLink(each.workload) : h("span", { class: "faint" }, "of another team"))],
+    ["queue", "", (each) => (each.clusterQueue ? linkTo("queue", [each.clusterQueue]) : "")],
+    ["priority", "num", (each) => each.priority],
+    ["holds", "", (each) => (each.holds || []).map((held) => `${held.flavor} ${held.resource} ${plain(held.amount)}`).join(" · ")],
+    ["", "", (each) => (each.borrows ? "borrows" : "")],
+    ["since", "num", (each) => since(each.since)],
+  ];
+  return table(columns, holders, (each) => `${each.workload} ${each.since}`);
+}
+
+function verdicts(set) {
+  const columns = [
+    ["flavor", "main", (each) => each.flavor],
+    ["verdict", "", (each) => plain(each.verdict)],
+    ["what stands against it", "why", (each) => plain(each.obstacle)],
+  ];
+  return h("div", {}, h("h3", {}, `${set.name} × ${set.count}`), table(columns, set.flavors || [], (each) => each.flavor));
+}
+
+function etaPanel(eta) {
+  if (!eta) return null;
+  const times = eta.startsAt || {};
+  const when = (text) => (text ? clockText(Date.parse(text)) : "not within the forecast");
+  return panel("When", eta.basis ? `from ${eta.basis}` : "",
+    h("p", { class: "summary" }, times.p50 ? ["about ", h("b", {}, when(times.p50)), `, most likely between ${when(times.p10)} and ${when(times.p90)}`] : "It is not expected to begin as things stand."),
+    eta.within !== undefined && eta.forks ? h("p", { class: "faint" }, `It began in ${Math.round(eta.within * 100)} % of ${eta.forks} forks.`) : null,
+    eta.dependsOn && eta.dependsOn.length ? h("ul", { class: "changes" }, eta.dependsOn.map((text, n) => h("li", { "data-key": String(n) }, text))) : null);
+}
+
+// Any value of a document as text.
+function plain(value) {
+  if (value === null || value === undefined) return "";
+  if (Array.isArray(value)) return value.map(plain).join(", ");
+  return typeof value === "object" ? Object.entries(value).map(([name, each]) => `${name} ${plain(each)}`).join(", ") : String(value);
+}

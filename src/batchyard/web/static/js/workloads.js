@@ -1,0 +1,57 @@
+// The list of Workloads: filter, search, page by page.
+
+import { h } from "./dom.js";
+import { stateWord } from "./format.js";
+import { empty, since, stateBadge, table, workloadCells } from "./parts.js";
+
+const FIELDS = ["text", "namespace", "queue", "state", "offset"];
+
+export const workloadsPage = {
+  model: "workloads",
+  title: () => "Workloads",
+  query: (route) => Object.fromEntries(FIELDS.filter((name) => route.query[name]).map((name) => [name, route.query[name]])),
+  show: showWorkloads,
+};
+
+function showWorkloads(model, context) {
+  const query = context.route.query;
+  const set = (changes) => context.go({ ...query, offset: "", ...changes });
+  const all = Object.values(model.states).reduce((sum, count) => sum + count, 0);
+  return h("div", { class: "page" }, h("h1", {}, "Workloads"),
+    h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
+      h("input", { type: "search", id: "search", placeholder: "Search by name  ( / )", "aria-label": "Search by name", value: query.text || "", oninput: (event) => context.later(() => set({ text: event.target.value })) }),
+      choice("namespace", "all namespaces", model.namespaces, query.namespace, set),
+      model.queues.length ? choice("queue", "all queues", model.queues, query.queue, set) : null,
+      h("span", { class: "chips", role: "group", "aria-label": "State" }, chip("", "all", all, query, set), Object.entries(model.states).map(([state, count]) => chip(state, stateWord(state), count, query, set)))),
+    model.rows.length ? list(model) : empty(all || query.text || query.namespace || query.queue ? "Nothing is like that" : "There are no Workloads", all ? "Take a filter away." : "A Job becomes one when it names a queue."),
+    pager(model, model.count, context));
+}
+
+function list(model) {
+  const cells = workloadCells();
+  return table([cells[0], cells[1], cells[2], cells[3],
+    ["state", "", (row) => stateBadge(row.state)],
+    ["since", "num", (row) => since(row.since)],
+    ["age", "num", (row) => since(row.created)],
+    ["why", "why", (row) => h("span", { class: "clip", title: row.why }, row.why)]], model.rows, (row) => `${row.namespace}/${row.name}`);
+}
+
+function choice(name, all, values, value, set) {
+  const shown = value && !values.includes(value) ? [value, ...values] : values;
+  return h("select", { "aria-label": name, "data-value": value || "", onchange: (event) => set({ [name]: event.target.value }) },
+    h("option", { value: "" }, all), shown.map((each) => h("option", { value: each, selected: each === value }, each)));
+}
+
+function chip(state, words, count, query, set) {
+  return h("button", { type: "button", class: "chip", "data-key": `chip ${state}`, "aria-pressed": String((query.state || "") === state), onclick: () => set({ state }) }, words, " ", h("b", {}, count.toLocaleString("en")));
+}
+
+export function pager(model, count, context) {
+  if (count <= model.limit && !model.offset) return null;
+  const to = (offset) => context.go({ ...context.route.query, offset: offset ? String(offset) : "" });
+  const last = Math.min(count, model.offset + model.limit);
+  return h("nav", { class: "pager", "aria-label": "Pages" },
+    h("button", { type: "button", id: "earlier", disabled: model.offset === 0, onclick: () => to(Math.max(0, model.offset - model.limit)) }, "← back"),
+    h("span", { class: "num" }, `${(model.offset + 1).toLocaleString("en")}–${last.toLocaleString("en")} of ${count.toLocaleString("en")}`),
+    h("button", { type: "button", id: "later", disabled: last >= count, onclick: () => to(model.offset + model.limit) }, "further →"));
+}

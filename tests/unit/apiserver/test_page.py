@@ -1,0 +1,201 @@
+"""The page on the wire: its files for everybody, its models for those who show who they are, its streams in measure."""
+
+import json
+from typing import Any
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.apiserver.access import Access
+from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
+from batchyard.apiserver.authorization import Attributes, Decision
+from batchyard.apiserver.page import FILES, LOOKERS_MAX, MODELS, Files, Models, ModelStream
+from batchyard.apiserver.request import Refused, Request, Response
+from batchyard.apiserver.tokens import Tokens, page_token
+from batchyard.base.instant import HOUR, SECOND
+from batchyard.kernel import VirtualKernel
+from batchyard.ports.client import EventType, WatchEvent
+from batchyard.web.assets import HEADERS, asset
+from unit.apiserver.api import Sealed
+
+OWNER = User("owner", (MASTERS,))
+
+
+class Counting:
+    """Pages with a model that tells how often it was made, and what its asker may see."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.steady = "as it was"
+
+    def model(self, view: str, query: Any, sight: Any) -> dict[str, Any] | None:
+        self.made += 1
+        seen = sight.may_list(scheme.POD, "team")
+        return {"made": self.made, "steady": self.steady, "sees": seen} if view == "counting" else None
+
+    def time(self) -> dict[str, Any]:
+        return {"time": "now", "speed": 1.0}
+
+
+class Rights:
+    """Ann may list pods; everybody may get paths."""
+
+    def decide(self, attributes: Attributes) -> Decision:
+        return Decision(not attributes.resource or (attributes.user.name, attributes.resource) == ("ann", "pods"))
+
+
+class Feeding:
+    """Joins streams, to be fed by tests."""
+
+    def __init__(self) -> None:
+        self.joined: list[ModelStream] = []
+
+    def join(self, watch: ModelStream) -> None:
+        self.joined.append(watch)
+
+
+class Page:
+    """The models of pages, in virtual time."""
+
+    def __init__(self) -> None:
+        self.pages, self.feeding, self.kernel = Counting(), Feeding(), VirtualKernel(0)
+        self.models = Models(self.pages, Rights(), self.feeding, self.kernel)
+
+    def ask(self, user: str, query: dict[str, str]) -> Response | ModelStream:
+        return self.models.answer(Request("GET", f"{MODELS}counting", query, user=User(user, ())))
+
+    def watch(self) -> ModelStream:
+        stream = self.ask("ann", {"watch": "true"})
+        assert isinstance(stream, ModelStream)
+        return stream
+
+    def change(self, kind: str = scheme.POD) -> None:
+        event = WatchEvent(EventType.ADDED, Key(kind, "team", "x"), {}, None, 1)
+        for stream in self.feeding.joined:
+            stream.feed([event])
+
+
+def lines(stream: ModelStream) -> list[Any]:
+    return [json.loads(line) for line in stream.take()]
+
+
+def test_a_model_is_for_its_asker() -> None:
+    page = Page()
+    for user, sees in (("ann", True), ("bob", False)):
+        answer = page.ask(user, {})
+        assert isinstance(answer, Response)
+        assert (answer.body["model"]["sees"], answer.body["time"]) == (sees, "now")
+        assert ("cache-control", "no-store") in answer.headers
+
+
+def test_a_view_that_is_not_there_is_not_found() -> None:
+    with pytest.raises(Refused, match="nothing of that name"):
+        Page().models.answer(Request("GET", f"{MODELS}none"))
+
+
+def test_a_stream_sends_what_has_changed_and_a_few_times_a_second() -> None:
+    page = Page()
+    stream = page.watch()
+    assert lines(stream)[0]["set"] == {"made": 1, "steady": "as it was", "sees": True}
+    for _ in range(100):
+        page.change()
+    assert lines(stream) == []
+    page.kernel.run()
+    assert [line["set"] for line in lines(stream)] == [{"made": 2}]
+    assert page.kernel.now() >= SECOND // 5
+    page.kernel.run()
+    assert (lines(stream), page.pages.made) == ([], 2)
+
+
+def test_nothing_is_made_for_what_no_model_holds_or_nobody_takes() -> None:
+    page = Page()
+    stream = page.watch()
+    page.change()
+    page.kernel.run()
+    assert page.pages.made == 1  # the first line was not taken yet
+    stream.take()
+    page.kernel.run()
+    assert page.pages.made == 2
+    stream.take()
+    page.change(scheme.LEASE)
+    page.kernel.run()
+    assert page.pages.made == 2
+
+
+def test_the_more_look_on_the_less_often_and_not_too_many_may() -> None:
+    page = Page()
+    streams = [page.watch() for _ in range(LOOKERS_MAX)]
+    with pytest.raises(Refused, match="look at the page already"):
+        page.watch()
+    for stream in streams:
+        stream.take()
+    page.change()
+    page.kernel.run()
+    assert page.kernel.now() >= 2 * SECOND
+    streams[0].end()
+    assert page.watch().is_over is False
+
+
+def test_files_are_told_to_be_used_here_alone() -> None:
+    files = Files(asset, HEADERS)
+    answer = files.answer(Request("GET", f"{FILES}/"))
+    told = dict(answer.headers)
+    assert "default-src 'none'" in told["content-security-policy"]
+    assert "frame-ancestors 'none'" in told["content-security-policy"]
+    assert "unsafe" not in told["content-security-policy"]
+    assert (told["x-content-type-options"], told["referrer-policy"]) == ("nosniff", "no-referrer")
+    assert b"<script>" not in answer.body
+    assert dict(files.answer(Request("GET", FILES)).headers)["location"] == f"{FILES}/"
+    for name in ("/../pages.py", "/js/none.js", "x", "/static/index.html"):
+        assert files.answer(Request("GET", f"{FILES}{name}")).code == 404
+
+
+class Door:
+    """The door of a server at an hour, and a token for ann that is good for one."""
+
+    def __init__(self) -> None:
+        self.now = 10 * HOUR
+        self.access = Access(Rights(), Tokens(VirtualStore(), Sealed(), lambda: self.now))
+        self.token = page_token(Sealed(), "ann", ("team",), self.now, self.now + HOUR)
+
+    def user(self, method: str, path: str, **headers: str) -> User | None:
+        told = {"authorization": f"Bearer {self.token}", **headers}
+        try:
+            return self.access.authenticated(Request(method, path, headers=told)).user
+        except Refused:
+            return None
+
+
+class VirtualStore:
+    """No objects."""
+
+    def get(self, key: Key) -> None:
+        return None
+
+    def list(self, kind: str, namespace: str | None = None) -> list[Any]:
+        return []
+
+
+def test_a_token_for_the_page_is_good_for_looking_and_for_its_time() -> None:
+    door = Door()
+    found = door.user("GET", f"{MODELS}overview")
+    assert found is not None
+    assert (found.name, found.groups) == ("ann", ("team", "system:authenticated"))
+    why = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/w/why"
+    assert door.user("GET", why) == found
+    for method, path in (("GET", "/api/v1/secrets"), ("POST", why), ("POST", f"{MODELS}overview"), ("GET", "/metrics")):
+        assert door.user(method, path) is None
+    assert door.user("GET", f"{MODELS}overview", upgrade="websocket") is None
+    door.now += HOUR
+    assert door.user("GET", f"{MODELS}overview") is None
+
+
+def test_such_a_token_is_no_account_s_and_files_need_none() -> None:
+    door = Door()
+    assert Tokens(VirtualStore(), Sealed(), lambda: door.now).user_of(door.token) is None
+    door.token = door.token[:-4] + "AAAA"
+    assert door.user("GET", f"{MODELS}overview") is None
+    assert door.access.authenticated(Request("GET", f"{FILES}/js/app.js")).user == ANONYMOUS
+    with pytest.raises(Refused):
+        door.access.authenticated(Request("GET", f"{MODELS}overview"))

@@ -1,0 +1,1 @@
+"""The page: its models, its streams, its report."""
