@@ -134,7 +134,7 @@ def test_every_view_opens_and_nothing_goes_wrong(site: Site, looking: Looking) -
     looking.go("#/timeline?by=node", "Wheel or")
     looking.go("#/nodes", "gpus")
     looking.go(f"#/node/{node}", node)
-    looking.go("#/costs", "Nobody keeps books here")
+    looking.go("#/costs", "By team")
     looking.go("#/workload/team-a/none", "There is nothing of that name")
     assert [told for told in looking.wrong if "404" not in told] == []
     assert {url.split("/")[2] for url in looking.asked} == {site.platform.url.split("/")[2]}
@@ -241,7 +241,7 @@ def test_a_report_has_the_same_views_and_asks_nobody(site: Site, tmp_path: Path)
             ("#/timeline", "Preemptions"),
             ("#/timeline?by=node", "Preemptions"),
             ("#/nodes", "spot-np"),
-            ("#/costs", "Nobody keeps books here"),
+            ("#/costs", "By team"),
         ):
             looking.go(route, holding)
         looking.go("#/timeline", "made room")

@@ -12,6 +12,7 @@ from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.simulate import tell_warnings, write_report
 from batchyard.cli.tables import render_json, render_yaml
+from batchyard.sim.books import Books
 from batchyard.sim.guide import Guide, Seen, examples_folder, played_steps, pool_of, unfinished_of
 from batchyard.sim.reporter import Reporter
 from batchyard.sim.result import refusal_of
@@ -49,10 +50,10 @@ def run(manifests: Path | None, step: str | None, form: Output, live: float | No
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide cannot be played")
     tell_warnings(guide.warnings)
-    reporter = None if report is None else Reporter(guide.world)
+    reporter, books = Reporter(guide.world), Books(guide.world.client, guide.world.kernel)
     seen = _played(guide)
-    if reporter is not None and report is not None:
-        write_report(report, reporter.html(guide.now(), None))
+    if report is not None:
+        write_report(report, reporter.html(guide.now(), books.statement(guide.now())))
     if live is None:
         _show(seen, guide, step, form)
         return

@@ -1,7 +1,7 @@
 """The page of a run as one file: the models that a platform that runs has, of a world at its end."""
 
 from batchyard.base.instant import Instant
-from batchyard.sim.accounts import Statement
+from batchyard.core.costs.statement import Statement
 from batchyard.sim.world import World
 from batchyard.web.history import History
 from batchyard.web.pages import Pages, Time

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, TypeAlias
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
+from batchyard.core.costs.statement import Statement
 from batchyard.ports.client import Reader
 from batchyard.web.history import History
 from batchyard.web.models.cohorts import cohorts
@@ -18,7 +19,7 @@ from batchyard.web.models.workload import workload
 from batchyard.web.models.workloads import workloads
 from batchyard.web.roster import Roster
 from batchyard.web.sight import Scope, Sight
-from batchyard.web.source import Costs, Model, Query, Source, Standing
+from batchyard.web.source import Model, Query, Source, Standing
 
 View: TypeAlias = Callable[[Source, Scope, Query], Model | None]
 
@@ -35,8 +36,8 @@ VIEWS: Final[Mapping[str, View]] = {
 }
 
 
-def no_costs() -> Costs | None:
-    """Nobody keeps books."""
+def no_costs() -> Statement | None:
+    """What machines cost is told by CostRecords, if at all."""
     return None
 
 
@@ -56,7 +57,7 @@ class Pages:
         standing: Standing,
         history: History,
         time: Time,
-        costs: Callable[[], Costs | None] = no_costs,
+        costs: Callable[[], Statement | None] = no_costs,
         *,
         whole: bool = False,
     ) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
+from batchyard.core.costs.statement import Statement
 from batchyard.core.readiness import Readiness
 from batchyard.core.snapshot import Snapshot
 from batchyard.ports.client import Reader
@@ -42,54 +43,6 @@ class Standing(Protocol):
         """Whether a ClusterQueue can admit, and why not."""
 
 
-class CostLine(Protocol):
-    """What one use of a pool's machines, or of all machines by a team, came to."""
-
-    @property
-    def pool(self) -> str:
-        """The pool; '' where all pools count together."""
-
-    @property
-    def provisioning(self) -> str:
-        """How its machines are paid for."""
-
-    @property
-    def team(self) -> str:
-        """The namespace of the pods; '' for what no pod took."""
-
-    @property
-    def use(self) -> str:
-        """`booting`, `idle`, `done`, `lost` or `running`."""
-
-    @property
-    def machine_hours(self) -> float:
-        """Hours of machines."""
-
-    @property
-    def accelerator_hours(self) -> float:
-        """Hours of accelerators."""
-
-    @property
-    def cents(self) -> int:
-        """What it cost."""
-
-
-class Costs(Protocol):
-    """What the machines came to, told by pool and by team; the sums of both are one."""
-
-    @property
-    def by_pool(self) -> Sequence[CostLine]:
-        """By pool and use."""
-
-    @property
-    def by_team(self) -> Sequence[CostLine]:
-        """By team and use."""
-
-    @property
-    def cents(self) -> int:
-        """All of it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """See the module."""
@@ -100,7 +53,7 @@ class Source:
     roster: Roster
     #: What time it is for the platform.
     now: Instant
-    #: None where nobody keeps books.
-    costs: Costs | None = None
+    #: What machines cost in a run that is over; None where CostRecords tell it.
+    costs: Statement | None = None
     #: Whether lists are to be whole, however long they are.
     whole: bool = False

@@ -1,52 +1,78 @@
-"""What the machines cost, by team and by pool."""
+"""What the machines cost, by team, queue and pool: of a run that is over, or as CostRecords tell it."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from batchyard.api import scheme
-from batchyard.web.amounts import share
+from batchyard.core.costs.accounts import USES
+from batchyard.core.costs.report import NOBODY, Row, dollars, report, share
+from batchyard.core.costs.statement import Line
+from batchyard.web.models.rows import time_of
 from batchyard.web.sight import Scope
-from batchyard.web.source import CostLine, Model, Query, Source
+from batchyard.web.source import Model, Query, Source
 
-_Name: TypeAlias = Callable[[CostLine], str]
+#: How many of each sort are told.
+ROWS_MAX: Final = 200
 
 
 def costs(source: Source, scope: Scope, _query: Query) -> Model:
-    """See the module; without books it says so. Whoever does not see all Workloads does not see what all cost."""
-    if not (scope.all_of(scheme.NODE) and scope.all_of(scheme.WORKLOAD)):
-        return {"forbidden": "nodes and workloads"}
-    if source.costs is None:
+    """See the module. Who sees but some namespaces sees what is recorded there; without books it says so."""
+    if source.costs is not None:
+        found = source.costs
+        parts = [("team", _rows(found.by_team, team=True)), ("pool", _rows(found.by_pool, team=False))]
+        return _told(parts, "", "") if scope.all_of(scheme.WORKLOAD) else {"kept": False}
+    namespaces = scope.namespaces(scheme.COST_RECORD, source.reader)
+    if namespaces is None:
+        records = list(source.reader.list(scheme.COST_RECORD))
+    else:
+        records = [obj for name in namespaces for obj in source.reader.list(scheme.COST_RECORD, name)]
+    reports = {by: report(records, by, 0, source.now + 1) for by in ("team", "clusterqueue", "pool")}
+    team = reports["team"]
+    if team.begin is None or team.through is None:
         return {"kept": False}
-    found = source.costs
+    return _told([(by, each.rows) for by, each in reports.items()], time_of(team.begin), time_of(team.through))
+
+
+def _told(parts: Sequence[tuple[str, Sequence[Row]]], begin: str, through: str) -> Model:
+    tables = [{"by": by, "rows": _lines(rows)} for by, rows in parts]
+    total = sum(row.total for row in parts[0][1])
+    return {"kept": True, "from": begin, "through": through, "total": f"${dollars(total)}", "tables": tables}
+
+
+def _lines(rows: Sequence[Row]) -> list[Model]:
+    """The dearest first."""
+    whole = sum(row.total for row in rows)
+    lines = [_line(row, whole) for row in sorted(rows, key=lambda row: (-row.total, row.name))]
+    return lines[:ROWS_MAX]
+
+
+def _line(row: Row, whole: int) -> Model:
     return {
-        "kept": True,
-        "total": _dollars(found.cents),
-        "teams": _parts(found.by_team, found.cents, lambda line: line.team or line.use),
-        "pools": _parts(found.by_pool, found.cents, lambda line: line.pool),
+        "name": row.name,
+        "cents": row.total,
+        "cost": f"${dollars(row.total)}",
+        "percent": share(row.total, whole),
+        "nodeHours": f"{row.node_hours:,.1f}",
+        "acceleratorHours": f"{row.accelerator_hours:,.1f}",
+        "uses": [
+            {"use": use, "cost": f"${dollars(row.cents[use])}", "percent": share(row.cents[use], whole)}
+            for use in USES
+            if row.cents.get(use)
+        ],
     }
 
 
-def _parts(lines: Sequence[CostLine], cents: int, name: _Name) -> list[Model]:
-    """Lines of one name together, the dearest first, each with its uses."""
-    by_name: dict[str, list[CostLine]] = {}
+def _rows(lines: Iterable[Line], *, team: bool) -> list[Row]:
+    """Lines of one team, or of one pool, together."""
+    together: dict[str, list[Line]] = {}
     for line in lines:
-        by_name.setdefault(name(line), []).append(line)
-    parts = [_part(title, some, cents) for title, some in by_name.items()]
-    return sorted(parts, key=lambda part: (-part["cents"], part["name"]))
-
-
-def _part(title: str, lines: Sequence[CostLine], cents: int) -> Model:
-    total = sum(line.cents for line in lines)
-    return {
-        "name": title,
-        "cents": total,
-        "cost": _dollars(total),
-        "share": share(total, cents),
-        "machineHours": f"{sum(line.machine_hours for line in lines):,.1f}",
-        "acceleratorHours": f"{sum(line.accelerator_hours for line in lines):,.1f}",
-        "uses": [{"use": line.use, "cost": _dollars(line.cents), "share": share(line.cents, cents)} for line in lines],
-    }
-
-
-def _dollars(cents: int) -> str:
-    return f"${cents / 100:,.2f}"
+        together.setdefault((line.team or NOBODY) if team else line.pool, []).append(line)
+    return [
+        Row(
+            name,
+            sum(line.machine_hours for line in some),
+            sum(line.accelerator_hours for line in some),
+            {use: sum(line.cents for line in some if line.use == use) for use in USES},
+        )
+        for name, some in together.items()
+    ]

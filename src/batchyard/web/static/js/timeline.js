@@ -4,7 +4,9 @@ import { h } from "./dom.js";
 import { ageText, clockText, nowOf } from "./format.js";
 import { empty, panel, table, workloadLink } from "./parts.js";
 
-const LEFT = 170, TOP = 24, GAP = 10;
+const TOP = 24, GAP = 10;
+// How much room names have, beside the bars.
+let LEFT = 170;
 const LASTS = [["600", "10 min"], ["3600", "1 h"], ["21600", "6 h"], ["86400", "1 d"], ["all", "all"]];
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
@@ -149,6 +151,7 @@ class Gantt {
   paint() {
     const { canvas, model } = this, width = canvas.clientWidth;
     if (!width) return;
+    LEFT = width < 600 ? 92 : 170;
     const rows = model.lanes.reduce((sum, lane) => sum + lane.rows, 0);
     const rowHeight = rows > 400 ? 2 : rows > 150 ? 7 : rows > 60 ? 11 : 16;
     const height = TOP + rows * rowHeight + model.lanes.length * GAP + 6, ratio = devicePixelRatio || 1;
