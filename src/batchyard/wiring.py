@@ -177,10 +177,9 @@ def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Seque
     """Kueue's part: who is admitted, and what their jobs are told."""
     waits = settings.pods_ready is not None
     gate = PodsReadyGate() if settings.pods_ready is not None and settings.pods_ready.block_admission else None
+    scheduler = Scheduler(index, settings.policy, ports.on_loop, gate, ports.cycles, weighs=settings.with_api)
     return (
-        Scheduler(
-            index, settings.policy, ports.on_loop, gate, ports.cycles
-        ),  # first: it feeds the index that others read
+        scheduler,  # first: it feeds the index that others read
         WorkloadLifecycle(settings.pods_ready),
         PriorityClassValues(),
         JobController(JobIntegration(), wait_for_pods_ready=waits),

@@ -59,6 +59,8 @@ def test_a_preemption_says_for_whom_and_by_which_rule(folder: Path) -> None:
     (reserved,) = released
     assert f"production/{reserved['regarding']['name']}" in by
     assert "InCohortReclamation" in rules
+    spared = {each["why"] for entry in preempted for each in entry["details"]["spared"]}
+    assert "there is room enough without it" in spared
     assert reserved["details"]["podSets"][0]["flavors"] == {"cpu": "default-flavor"}
 
 

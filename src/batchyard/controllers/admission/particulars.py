@@ -7,6 +7,7 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.assignment import Assignment, PodSetAssignment
 from batchyard.core.decisions import Admit, Preempt, Why
+from batchyard.core.explain.spared import Spared, Weighed
 from batchyard.core.preemption.request import Target
 from batchyard.core.quality import Possibility
 from batchyard.core.scan import Attempt
@@ -33,14 +34,16 @@ def of_wait(why: Why, cycle: int) -> Mapping[str, Any]:
     return {"cycle": cycle, **({} if why.assignment is None else {"podSets": _pod_sets(why.assignment)})}
 
 
-def of_preemption(decision: Preempt, cycle: int) -> Mapping[str, Any]:
-    """For whom, by which rule, and who else goes."""
+def of_preemption(decision: Preempt, cycle: int, others: Weighed) -> Mapping[str, Any]:
+    """For whom, by which rule, who else goes, and who stays although he holds some of it."""
     preemptor = decision.head.workload
     return {
         "cycle": cycle,
         "preemptor": {**_named(preemptor), "clusterQueue": decision.queue.name},
         "targets": [_target(target) for target in decision.targets[:_TOLD_MAX]],
         "targetsInAll": len(decision.targets),
+        "spared": [_spared(each) for each in others.spared],
+        "sparedInAll": others.in_all,
         "podSets": [] if decision.why.assignment is None else _pod_sets(decision.why.assignment),
     }
 
@@ -53,6 +56,12 @@ def _target(target: Target) -> dict[str, Any]:
     victim = target.workload
     named = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
     return {**named, "clusterQueue": victim.queue.name, "rule": target.reason}
+
+
+def _spared(spared: Spared) -> dict[str, Any]:
+    stays = spared.holder.workload
+    named = {"workload": stays.key, "uid": stays.uid, "priority": stays.priority, "clusterQueue": stays.queue.name}
+    return {**named, "rule": spared.reason.rule, "why": spared.reason.text}
 
 
 def _pod_sets(assignment: Assignment) -> Sequence[dict[str, Any]]:

@@ -22,6 +22,7 @@ from batchyard.controllers.admission.preemption_loops import LoopWatch, Preempti
 from batchyard.core.assignment import Assignment, PodSetAssignment
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Admit, Decision, Preempt, Wait, Why
+from batchyard.core.explain.spared import NOT_WEIGHED, weighed
 from batchyard.core.lifecycle import reasons
 from batchyard.core.lifecycle.checks import required_checks
 from batchyard.core.lifecycle.pods_ready import has_pods
@@ -63,9 +64,13 @@ class Scheduler:
         on_loop: Callable[[PreemptionLoop], None] = ignore_loop,
         gate: PodsReadyGate | None = None,
         watch: CycleWatch | None = None,
+        *,
+        weighs: bool = False,
     ) -> None:
         self._index = index
         self._policy = policy
+        #: Whether it is told who was not preempted, and why, when others are.
+        self._weighs = weighs
         self._on_loop = on_loop
         self._watch = watch or Unwatched()
         #: None: nobody waits for the pods of others.
@@ -139,8 +144,7 @@ class Scheduler:
                 self._admit(decision, reader, now, outcome)
                 return False
             case Preempt():
-                for target in decision.targets:
-                    self._evict(decision, target, reader, now, outcome)
+                self._preempt(decision, reader, now, outcome)
                 return self._requeue(decision, now)
 
     def _admit(self, decision: Admit, reader: Reader, now: Instant, outcome: Outcome) -> None:
@@ -164,6 +168,15 @@ class Scheduler:
             event._replace(details=details) for event in _admission_events(key, view, decision, now, admitted=admitted)
         ]
 
+    def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: Outcome) -> None:
+        begin, others = len(outcome.events), NOT_WEIGHED
+        if self._weighs and _is_new(decision):
+            others = weighed(decision, self._index.snapshot, fair_sharing=self._policy.fair_sharing)
+        for target in decision.targets:
+            self._evict(decision, target, reader, now, outcome)
+        details = partial(of_preemption, decision, self._number, others)
+        outcome.events[begin:] = [event._replace(details=details) for event in outcome.events[begin:]]
+
     def _evict(self, decision: Preempt, target: Target, reader: Reader, now: Instant, outcome: Outcome) -> None:
         key = _workload_key(target.workload.key)
         obj = reader.get(key)
@@ -179,10 +192,7 @@ class Scheduler:
         )
         preempted = evict(obj, reason=reasons.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
         outcome.writes.append(UpdateStatus(preempted))
-        details = partial(of_preemption, decision, self._number)
-        outcome.events += [
-            event._replace(details=details) for event in _preemption_events(key, preemptor, target, message)
-        ]
+        outcome.events += _preemption_events(key, preemptor, target, message)
 
     def _requeue(self, decision: Preempt | Wait, now: Instant) -> bool:
         head = decision.head
