@@ -5,8 +5,6 @@ from typing import Any, Final
 
 import yaml
 
-from batchyard.api.documents import Document
-
 _STEP: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 #: How fields were called in the oldest version that is read, by what they are called now.
 _OLD_NAMES: Final = {
@@ -16,14 +14,14 @@ _OLD_NAMES: Final = {
 
 
 class Lines:
-    """The lines of one document's fields; it is read again only once somebody asks."""
+    """The lines of one document's fields."""
 
-    def __init__(self, document: Document) -> None:
-        self._first = document.line
-        self._start = document.line + _blank_lines(document.text)
-        self._root: Any = None
+    def __init__(self, text: str, first: int) -> None:
+        """The text of the document, and the line of its file that it begins with."""
+        self._first = first
+        self._start = first + _blank_lines(text)
         try:
-            self._root = yaml.compose(document.text, Loader=yaml.CSafeLoader)
+            self._root: Any = yaml.compose(text, Loader=yaml.CSafeLoader)
         except yaml.YAMLError:
             self._root = None
 

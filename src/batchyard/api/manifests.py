@@ -70,8 +70,8 @@ class Manifests:
     odd: list[Fault] = field(default_factory=list)
     #: What has faults, as it was written.
     broken: list[Broken] = field(default_factory=list)
-    #: How many documents there were.
-    documents: int = 0
+    #: By file and number, the text of each document and the line it begins with.
+    texts: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
 
     @property
     def warnings(self) -> list[str]:
@@ -94,7 +94,7 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
 def _read_document(source: str, document: Document, manifests: Manifests) -> None:
     """Add the objects of a document, or their faults."""
     number = document.number
-    manifests.documents += 1
+    manifests.texts[source, number] = document.text, document.line
     if document.faults:
         kind, name = _kind_and_name(document)
         manifests.faults += [Fault(source, number, kind, name, error) for error in document.faults]

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
-from batchyard.api.documents import read_documents
 from batchyard.api.errors import FieldError
 from batchyard.api.lines import Lines
 from batchyard.api.manifests import Fault, Manifest, Manifests, read_manifests
@@ -68,9 +67,9 @@ def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> Report:
     found = [finding for finding in found if not rules or finding.rule in rules]
     found += check(configuration_of(objects), rules)
     order = {source: number for number, (source, _) in enumerate(texts)}
-    placed = _with_lines(found, dict(texts))
+    placed = _with_lines(found, manifests)
     placed.sort(key=lambda f: (order.get(f.source, -1), f.document, f.line, _SEVERITIES.index(f.severity)))
-    return Report(placed, manifests.documents)
+    return Report(placed, len(manifests.texts))
 
 
 def configuration_of(objects: Sequence[Manifest]) -> Configuration:
@@ -205,14 +204,11 @@ def _finding(rule: str, source: str, document: int, who: tuple[str, str], error:
 # --- lines ---
 
 
-def _with_lines(findings: Sequence[Finding], texts: Mapping[str, str]) -> list[Finding]:
-    """The findings with the lines they are at; only files in which something was found are read again for that."""
-    lines = {source: _lines_of(texts[source]) for source in {f.source: None for f in findings if f.source in texts}}
-    return [replace(f, line=_line(f, lines.get(f.source, {}).get(f.document))) for f in findings]
-
-
-def _lines_of(text: str) -> dict[int, Lines]:
-    return {document.number: Lines(document) for document in read_documents(text)}
+def _with_lines(findings: Sequence[Finding], manifests: Manifests) -> list[Finding]:
+    """The findings with the lines they are at; only documents in which something was found are looked at for that."""
+    places = {(finding.source, finding.document): None for finding in findings}
+    lines = {place: Lines(*manifests.texts[place]) for place in places if place in manifests.texts}
+    return [replace(f, line=_line(f, lines.get((f.source, f.document)))) for f in findings]
 
 
 def _line(finding: Finding, lines: Lines | None) -> int:

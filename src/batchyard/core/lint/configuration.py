@@ -40,6 +40,7 @@ class Configuration:
         self._by_kind: dict[str, list[Manifest]] = {}
         self._last: dict[Key, Manifest] = {}
         self._makes_pools_for: dict[str, bool] = {}
+        self._users_of: dict[str, list[tuple[Work, int]]] = {}
         for manifest in manifests:
             self._by_kind.setdefault(group_kind(manifest.obj), []).append(manifest)
             if manifest.obj["metadata"].get("name"):
@@ -173,14 +174,17 @@ class Configuration:
 
     def users_of(self, flavor: str) -> list[tuple[Work, int]]:
         """The pod sets that may get a flavor, as far as taints and labels go, by work and index."""
-        view = self.flavors[flavor][1]
-        return [
-            (work, index)
-            for queue in self.queues_with(flavor)
-            for work in self.works_by_queue[queue.name]
-            for index, pod_set in enumerate(work.view.pod_sets)
-            if not find_obstacle(pod_set.template, flavor, view)
-        ]
+        known = self._users_of.get(flavor)
+        if known is None:
+            view = self.flavors[flavor][1]
+            known = self._users_of[flavor] = [
+                (work, index)
+                for queue in self.queues_with(flavor)
+                for work in self.works_by_queue[queue.name]
+                for index, pod_set in enumerate(work.view.pod_sets)
+                if not find_obstacle(pod_set.template, flavor, view)
+            ]
+        return known
 
     # --- admission checks ---
 

@@ -126,7 +126,7 @@ def _is_declared(config: Configuration, name: str, flavor: Flavor, taint: Taint)
 
 def _takes_all(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
     """Whether the queue's own quota of a flavor holds all of its jobs at once."""
-    works = config.works_by_queue[view.name]
+    works = dict.fromkeys(config.works_by_queue[view.name])
     users = (
         [(work, index) for work, index in config.users_of(flavor) if work in works] if flavor in config.flavors else []
     )

@@ -11,7 +11,7 @@ from batchyard.core.queue import ClusterQueue
 from batchyard.core.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """One of them."""
 

@@ -56,8 +56,9 @@ def queue_stopped(config: Configuration) -> Iterator[Found]:
             problem = f"stopPolicy is {view.stop_policy}: the {_counted(works)} for this queue wait until it is None"
             yield Found(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_running(manifest)])
     for manifest, local in config.local_queues.values():
-        works = [work for work in config.works if work.view.queue == local.key]
-        if local.stop_policy != "None" and works:
+        is_stopped = local.stop_policy != "None"
+        works = [work for work in config.works if work.view.queue == local.key] if is_stopped else []
+        if works:
             problem = f"stopPolicy is {local.stop_policy}: the {_counted(works)} for this queue wait until it is None"
             yield Found(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_running(manifest)])
 

@@ -15,7 +15,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.api.views.workload import WorkloadView
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """One of them. Its pod sets and its templates go together."""
 
