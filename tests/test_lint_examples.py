@@ -17,7 +17,16 @@ SHARED = ROOT.parent / "shared"
 
 #: What examples show on purpose: the reference architecture promises more GPUs than it has reserved.
 ON_PURPOSE = {"refarch": {"quota-above-capacity": 1}}
-FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if any(path.glob("*.yaml")))
+#: Situations to ask why about, each a platform of its own: in some nothing is wrong, one only has to wait.
+SITUATIONS = {
+    "affinity": {"no-matching-flavor": 1},
+    "head-of-line": {"strict-fifo-blocking": 1},
+    "maximum": {"exceeds-quota": 1},
+    "quota-above-hardware": {"quota-above-capacity": 2},
+    "stock-out": {"quota-above-capacity": 1},
+    "taint": {"untolerated-flavor": 1, "no-matching-flavor": 1},
+}
+FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if path.name != "why" and any(path.glob("*.yaml")))
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the manifests are not beside us")
 
@@ -30,6 +39,11 @@ def counted(report: Report, *, notes: bool = False) -> dict[str, int]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_nothing_is_wrong_with_an_example_but_what_it_shows_on_purpose(folder: str) -> None:
     assert counted(lint([str(EXAMPLES / folder)])) == ON_PURPOSE.get(folder, {})
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "why").glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_is_wrong_with_a_situation_is_told_beforehand(path: Path) -> None:
+    assert counted(lint([str(path)])) == SITUATIONS.get(path.stem, {})
 
 
 def test_the_reserved_gpus_of_the_reference_architecture_are_promised_twice() -> None:
