@@ -92,6 +92,10 @@ class ClusterQueue:
         del self.workloads[key]
         self._ranked = None
 
+    def forget_ranks(self) -> None:
+        """Drop what is remembered of their order."""
+        self._ranked = None
+
     def ranked(self) -> list[Admitted]:
         """Its Workloads in the order in which they would be preempted."""
         if self._ranked is None:

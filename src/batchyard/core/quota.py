@@ -7,7 +7,7 @@ Source: Kueue's pkg/cache/scheduler/resource_node.go.
 """
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 #: Amounts by flavor-resource id.
 Usage: TypeAlias = tuple[tuple[int, int], ...]
@@ -57,6 +57,17 @@ class QuotaNode:
         #: In a root: what is known to be available while no usage in the tree changes, by gate. Never emptied, only
         #: replaced, so that what was known stays with whoever holds it.
         self.known: dict[QuotaNode, dict[int, int]] = {}
+
+
+#: Where nodes are that are in no tree any more.
+_NOWHERE: Final = QuotaNode("", 0)
+
+
+def detach(node: QuotaNode) -> None:
+    """Let a node of a tree that is done with refer to none of the others, nor to itself."""
+    node.parent, node.gate, node.path, node.usages = None, _NOWHERE, (_NOWHERE,), ()
+    node.children.clear()
+    node.known = {}
 
 
 def available(node: QuotaNode, fr: int) -> int:

@@ -9,6 +9,7 @@ Source: Kueue's pkg/cache/queue (cluster_queue, inadmissible_workloads).
 
 import heapq
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Final, TypeAlias
 
@@ -64,6 +65,17 @@ class Line:
         while heap and heap[0][2].line is not self:
             heapq.heappop(heap)
         return heap[0][2] if heap else None
+
+    def in_order(self) -> Iterator[Waiting]:
+        """All, the foremost first: what is looked at grows with what is taken of it, not with the line."""
+        heap = self._heap
+        edge = [(heap[0][0], 0)] if heap else []
+        while edge:
+            _, place = heapq.heappop(edge)
+            if heap[place][2].line is self:
+                yield heap[place][2]
+            for below in range(2 * place + 1, min(2 * place + 3, len(heap))):
+                heapq.heappush(edge, (heap[below][0], below))
 
     def members(self) -> Iterator[Waiting]:
         """All, in no particular order."""
@@ -129,26 +141,37 @@ class PendingQueue:
         """Those that must wait for a time or a condition of their own."""
         return [waiting.view for waiting in self._held.values()]
 
+    def clear(self) -> None:
+        """Forget all, and leave no cycles."""
+        for waiting in self._waiting.values():
+            waiting.line = None
+        for table in (self._waiting, self._classes, self._hopeless, self._held):
+            table.clear()
+        self._fronts.clear()
+
     def views(self) -> list[WorkloadView]:
         """All that wait, in the order of their turn."""
-        return [w.view for w in sorted(self._waiting.values(), key=self._turn)]
+        return [w.view for w in sorted(self._waiting.values(), key=lambda w: (w.view.key != self._sticky, w.order))]
 
     def front(self, most: int) -> list[WorkloadView]:
         """The foremost of those that may be tried, in the order of their turn."""
-        waiting = [w for w in self._waiting.values() if w.view.key not in self._held]
-        return [w.view for w in heapq.nsmallest(most, waiting, key=self._turn)]
+        lines = [line.in_order() for each in self._classes.values() for line in (each.in_line, each.parked)]
+        sticky = self._waiting.get(self._sticky)
+        first = [sticky] if sticky is not None and sticky.line is not None else []
+        found = {w.view.key: w.view for w in islice(chain(first, heapq.merge(*lines, key=_ORDER)), most + 1)}
+        return list(found.values())[:most]
 
     def place_of(self, key: str) -> int:
         """How many are before a Workload that waits here."""
-        turn = self._turn(self._waiting[key])
-        return sum(self._turn(waiting) < turn for waiting in self._waiting.values())
+        if key == self._sticky:
+            return 0
+        order, sticky = self._waiting[key].order, self._waiting.get(self._sticky)
+        before = sum([waiting.order < order for waiting in self._waiting.values()])
+        return before + (sticky is not None and sticky.order > order)
 
     def is_held(self, key: str) -> bool:
         """Whether a Workload must wait for a time or a condition of its own."""
         return key in self._held
-
-    def _turn(self, waiting: Waiting) -> tuple[bool, Order]:
-        return waiting.view.key != self._sticky, waiting.order
 
     def first(self, count: int) -> list[WorkloadView]:
         """The first of those that wait, in the order of their turn."""

@@ -17,14 +17,16 @@ from batchyard.controllers.admission.line_up import LineUp
 from batchyard.controllers.admission.pending import PendingQueue
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Admit, Decision, Preempt, Wait
-from batchyard.core.explain.copies import tree_copy
+from batchyard.core.explain.copies import dismantle, tree_copy
 from batchyard.core.queue import Admitted, ClusterQueue
+from batchyard.core.quota import detach
 
 #: So many who wait are taken into a fork: of the queue itself, those before the Workload, and of all others together.
-AHEAD_MAX: Final = 200
-OTHERS_MAX: Final = 64
-#: So many decisions about heads one fork makes, over all its trials; then it says no more.
-DECISIONS_MAX: Final = 1500
+AHEAD_MAX: Final = 64
+OTHERS_MAX: Final = 32
+#: So many decisions about heads one fork makes, over all its trials, and so many for one purpose; then it says no more.
+DECISIONS_MAX: Final = 1000
+PURPOSE_MAX: Final = 400
 #: Who is preempted more often in one trial is in a loop: nothing comes of that.
 _TIMES_PREEMPTED_MAX: Final = 3
 
@@ -67,19 +69,29 @@ class Fork:
         self._namespaces = index.namespaces
         self._now: Instant = index.line_up.now
         self._pending = index.line_up.pending
-        #: How many before the Workload are left out, for there are too many.
-        self.left_out = 0
+        #: How many before the Workload are left out, for there are too many, and how many elsewhere in the tree.
+        self.left_out = self.left_out_elsewhere = 0
         self._waiting = self._who_waits()
         #: Views of those who hold quota, for when they are preempted and wait again.
         self._views = {key: view for key in self._held() if (view := index.book.view(key)) is not None}
         self._number = 0
         self._decided = 0
+        self._decided_max = PURPOSE_MAX
         self._views_put: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether it makes no more decisions."""
-        return self._decided >= DECISIONS_MAX
+    def begin(self) -> None:
+        """Something else is tried out from here on."""
+        self._decided_max = min(DECISIONS_MAX, self._decided + PURPOSE_MAX)
+
+    def count(self, heads: int) -> None:
+        """Decisions are made about so many heads; TooMuch if that is too many."""
+        self._decided += heads
+        if self._decided > self._decided_max:
+            raise TooMuch
+
+    def close(self) -> None:
+        """Leave nothing behind: no more is tried."""
+        dismantle(self.snapshot)
 
     def restore(self) -> None:
         """Let all queues and Cohorts be as they are, for who reads the snapshot between trials."""
@@ -91,8 +103,6 @@ class Fork:
 
     def try_out(self, change: Change = AS_IT_IS) -> Outcome:
         """What comes of a change; TooMuch if that would take too long."""
-        if self.is_at_rest:
-            raise TooMuch
         self._put(change)
         return _Trial(self, change).run()
 
@@ -108,6 +118,7 @@ class Fork:
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending[name])]
         share = max(1, OTHERS_MAX // max(1, len(names)))
         waiting = {name: self._pending[name].front(share) for name in names[:OTHERS_MAX]}
+        self.left_out_elsewhere = sum(len(self._pending[name]) for name in names) - sum(map(len, waiting.values()))
         own = self._pending[self.queue.name]
         ahead = own.place_of(self.target.key) if own.get(self.target.key) is not None else 0
         if ahead > AHEAD_MAX:
@@ -134,7 +145,11 @@ class Fork:
             cohorts.setdefault(name, present)
             if found is not present:
                 snapshot.put_cohort(found)
+        before, rebuilds = list(snapshot.cohorts.values()), snapshot.rebuilds
         snapshot.settle()
+        if snapshot.rebuilds > rebuilds:
+            for node in before:
+                detach(node)
 
 
 class _Trial:
@@ -166,7 +181,7 @@ class _Trial:
         try:
             while not self._outcome.is_admitted and not self._is_looping:
                 heads = self._line_up.heads()
-                self._count(len(heads))
+                self._fork.count(len(heads))
                 decisions = self._cycle().run(heads)
                 parked = [self._apply(decision) for decision in decisions]
                 if any(parked) or any(not _is_stuck(decision) for decision in decisions):
@@ -188,11 +203,6 @@ class _Trial:
         fork = self._fork
         fork._number += 1
         return Cycle(self._snapshot, fork._policy, fork._namespaces, fork._number)
-
-    def _count(self, heads: int) -> None:
-        self._fork._decided += heads
-        if self._fork._decided > DECISIONS_MAX:
-            raise TooMuch
 
     def _apply(self, decision: Decision) -> bool:
         """Carry a decision out; whether its Workload was parked."""
@@ -240,6 +250,8 @@ class _Trial:
             self._snapshot.release(key)
         for held in self._released.values():
             self._snapshot.hold(held)
+        for waiting in self._line_up.pending.values():
+            waiting.clear()
 
 
 def _tried(decision: Decision) -> object:

@@ -118,9 +118,16 @@ class PendingWorkloads:
         if first is not None:
             return {**part, "binding": first.document()}
         fork = Fork(self._index, self._policy, view, queue)
+        try:
+            return {**part, **self._weighed(situation, fork, asker)}
+        finally:
+            fork.close()
+
+    def _weighed(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
+        """What binds, who holds it and what would help, with a fork to try things in."""
         binding = self._head_of_line(situation, asker) or self._waits_for_others(situation, fork, asker)
         binding = binding or self._limit(situation, asker) or _turn(situation)
-        part |= {"binding": binding.document(), **self._holders(situation, binding, asker)}
+        part: Part = {"binding": binding.document(), **self._holders(situation, binding, asker)}
         if binding.limit not in {PREEMPTION, TURN}:
             part |= self._changes(situation, fork, asker)
         return part
@@ -263,12 +270,14 @@ class PendingWorkloads:
             lambda: end_changes(case, situation.holders, asker.name_of),
         ]
         found: list[Part] = []
-        try:
-            for search in searches:
-                found += [_change(proposal, fork) for proposal in search()]
-        except TooMuch:
-            return slim(changes=found, changesEnd="there is more to try than one answer may take")
-        return slim(changes=found)
+        is_cut = False
+        for search in searches:
+            fork.begin()
+            try:
+                found.extend(_change(proposal, fork) for proposal in search())
+            except TooMuch:
+                is_cut = True
+        return slim(changes=found, changesEnd="there was more to try than one answer may take" if is_cut else "")
 
     def _owner(self, workload: Obj) -> Obj | None:
         owner = controller_of(workload)
@@ -280,8 +289,10 @@ class PendingWorkloads:
 
 
 def _change(proposal: Proposal, fork: Fork) -> Part:
-    given = f"once the {fork.left_out} before it in line are gone" if fork.left_out else ""
-    return {**proposal.document(), **slim(given=given)}
+    given = [f"once the {fork.left_out} before it in line are gone"] if fork.left_out else []
+    if fork.left_out_elsewhere:
+        given.append(f"if none of {fork.left_out_elsewhere} others in its cohort takes it first")
+    return {**proposal.document(), **slim(given=", ".join(given))}
 
 
 def _strategy(queue: ClusterQueue) -> str:

@@ -1,6 +1,7 @@
 """A copy of one cohort tree, to try changes on that the real one is never to see."""
 
 from batchyard.core.queue import Admitted, ClusterQueue
+from batchyard.core.quota import detach
 from batchyard.core.snapshot import Snapshot
 
 
@@ -25,6 +26,16 @@ def tree_copy(snapshot: Snapshot, queue: ClusterQueue) -> Snapshot:
             if not held.evicted:
                 copy.hold(_copied(held, copy.queues[each.name]))
     return copy
+
+
+def dismantle(copy: Snapshot) -> None:
+    """Break the cycles of a copy that nobody looks at any more: a live platform looks for garbage but seldom."""
+    for queue in copy.queues.values():
+        queue.workloads.clear()
+        queue.forget_ranks()
+        detach(queue.node)
+    for node in copy.cohorts.values():
+        detach(node)
 
 
 def _copied(held: Admitted, queue: ClusterQueue) -> Admitted:
