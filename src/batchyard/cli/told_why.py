@@ -32,7 +32,7 @@ def lines_of(found: Document, *, is_wide: bool) -> Iterator[str]:
     yield from wrap(found["summary"], WIDTH)
     yield ""
     yield from _facts(found)
-    for part in (_quota(found, is_wide=is_wide), _holders(found), _nodes(found), _changes(found)):
+    for part in (_quota(found, is_wide=is_wide), _quotas(found), _holders(found), _nodes(found), _changes(found)):
         lines = list(part)
         if lines:
             yield ""
@@ -57,11 +57,8 @@ def _facts(found: Document) -> Iterator[str]:
         yield from _fact("in line", f"{line['position']} of {line['of']}{before}{f' and {more} more' if more else ''}")
     for share in found.get("shares") or ():
         yield from _fact("share", f"{share['clusterQueue']}: {share.get('share', 0)} at weight {share['weight']:g}")
-    preemption = found.get("preemption") or {}
-    if preemption:
-        yield from _fact("preempted", preemption["text"])
-        for text in preemption.get("alternatives") or ():
-            yield from _fact("", text)
+    for number, text in enumerate((found.get("preemption") or {}).get("alternatives") or ()):
+        yield from _fact("instead" if number == 0 else "", text)
     for check in found.get("checks") or ():
         said = f": {check['message']}" if check.get("message") else ""
         yield from _fact("check", f"{check['name']} is {check['state']}{said}")
@@ -92,6 +89,16 @@ def _quota(found: Document, *, is_wide: bool) -> Iterator[str]:
     yield from _table([(*header, *figures), *rows])
     if left:
         yield f"... and {left} rows more: -o wide"
+
+
+def _quotas(found: Document) -> Iterator[str]:
+    """Of a ClusterQueue: what it has, uses, borrows and has lent."""
+    fields = ("flavor", "resource", "nominal", "used", "borrowed", "lent", "available")
+    rows = [tuple(each[field] for field in fields) for each in found.get("quotas") or ()]
+    if rows:
+        yield from _table([("FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "LENT", "FREE"), *rows[:_ROWS_MAX]])
+    if len(rows) > _ROWS_MAX:
+        yield f"... and {len(rows) - _ROWS_MAX} rows more: -o yaml"
 
 
 def _rows(found: Document) -> Iterator[tuple[str, ...]]:
@@ -142,7 +149,8 @@ def _nodes(found: Document) -> Iterator[str]:
 def _changes(found: Document) -> Iterator[str]:
     changes = found.get("changes") or ()
     if changes:
-        yield "Any one of these would admit it; each was tried, and one unit less does not do:"
+        does = "give its pods nodes" if found.get("nodes") else "admit it"
+        yield f"Any one of these would {does}; each was tried, and one unit less does not do:"
     for change in changes:
         given = f" ({change['given']})" if change.get("given") else ""
         yield from wrap(f"{change['text']}{given}", WIDTH - 2, initial_indent="- ", subsequent_indent="  ")

@@ -71,7 +71,7 @@ OVER["template"]["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "1"}
         ([FLAVOR, LOCAL, yard.queue("cq", 4, stopPolicy="Hold")], ("stopped", "ClusterQueue cq")),
         ([LOCAL, QUEUE], ("stopped", "ClusterQueue cq")),
         ([FLAVOR, LOCAL, yard.queue("cq", 4, namespaceSelector=None)], ("misconfigured", "ClusterQueue cq")),
-        ([FLAVOR, LOCAL, yard.queue("cq", 4, cohort="leaf"), *OUT_OF_CYCLE], ("stopped", "ClusterQueue cq")),
+        ([FLAVOR, LOCAL, yard.queue("cq", 4, cohort="leaf"), *OUT_OF_CYCLE], ("misconfigured", "Cohort leaf")),
     ],
     ids=["no LocalQueue", "no ClusterQueue", "LocalQueue held", "queue held", "no flavor", "no namespace", "cycle"],
 )

@@ -100,7 +100,7 @@ def decision_about(view: WorkloadView, queue: str, index: AdmissionIndex, policy
     return Cycle(index.snapshot, policy, index.namespaces, 0).run([Head(view, queue)])[0]
 
 
-def refusal_of(decision: Decision) -> Binding | None:
+def refusal_of(decision: Decision, index: AdmissionIndex) -> Binding | None:
     """What a cycle says that does not even look for flavors."""
     if not isinstance(decision, Wait) or decision.why.assignment is not None:
         return None
@@ -109,6 +109,9 @@ def refusal_of(decision: Decision) -> Binding | None:
         is_own = decision.head.workload.over_limit or bool(decision.head.workload.out_of_bounds)
         kind, name = ("Workload", decision.head.workload.name) if is_own else ("ClusterQueue", queue)
         return Binding(MISCONFIGURED, why.message, kind, name)
+    if why.reason == reasons.SUSPENDED and (found := index.snapshot.queues.get(queue)) is not None and found.in_cycle:
+        told = f"{why.message}: the parents of Cohort {found.view.cohort} lead into a cycle"
+        return Binding(MISCONFIGURED, told, "Cohort", found.view.cohort)
     if why.reason == reasons.SUSPENDED:
         return Binding(STOPPED, why.message, "ClusterQueue", queue)
     return None

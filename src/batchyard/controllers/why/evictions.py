@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
@@ -13,12 +14,13 @@ from batchyard.core.explain.holders import holders_of, why_it_stays
 from batchyard.core.preemption.request import Request
 from batchyard.core.queue import Admitted
 from batchyard.core.reasons import PreemptionReason, preemptor_uid_of
+from batchyard.ports.client import Reader
 
 _SHOWN_MAX: Final = 4
 _LOOKED_AT_MAX: Final = 50
 
 
-def eviction_part(workload: Obj, index: AdmissionIndex, asker: Asker, *, fair_sharing: bool) -> Part:
+def eviction_part(workload: Obj, index: AdmissionIndex, reader: Reader, asker: Asker, *, fair_sharing: bool) -> Part:
     """What is told of its last eviction; nothing if it was not evicted since it last had quota."""
     evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
     if evicted is None or evicted["status"] != "True":
@@ -28,8 +30,9 @@ def eviction_part(workload: Obj, index: AdmissionIndex, asker: Asker, *, fair_sh
         text = f"evicted at {at} ({evicted['reason']}): {evicted['message']}"
         return {"preemption": slim(rule=evicted["reason"], at=at, text=text)}
     rule = str(preempted["reason"])
-    by = _view_of(preemptor_uid_of(str(evicted["message"])), index)
-    name = "a Workload that is gone" if by is None else asker.name_of(by.key)
+    uid = preemptor_uid_of(str(evicted["message"]))
+    by = _view_of(uid, index)
+    name = _ended_name(uid, reader, asker) if by is None else asker.name_of(by.key)
     words = PreemptionReason.WORDS.get(rule, rule)
     alternatives = (
         [] if by is None else _alternatives(by, workload_view(workload), index, asker, fair_sharing=fair_sharing)
@@ -49,6 +52,14 @@ def summary_of(part: Mapping[str, Any]) -> str:
 def _view_of(uid: str, index: AdmissionIndex) -> WorkloadView | None:
     """The Workload of that uid, if it is not done."""
     return next((view for view in index.book.views() if view.uid == uid), None)
+
+
+def _ended_name(uid: str, reader: Reader, asker: Asker) -> str:
+    """One that has ended since."""
+    ended = next((obj for obj in reader.list(scheme.WORKLOAD) if obj["metadata"].get("uid") == uid), None)
+    if ended is None:
+        return "a Workload that is gone"
+    return asker.name_of(f"{ended['metadata'].get('namespace', '')}/{ended['metadata']['name']}")
 
 
 def _alternatives(

@@ -97,7 +97,7 @@ class Explainer:
             return ended(workload)
         if lifecycle.has_quota_reservation(workload):
             return self._admitted.explain(workload, now, asker)
-        past = eviction_part(workload, self._index, asker, fair_sharing=self._policy.fair_sharing)
+        past = eviction_part(workload, self._index, self._reader, asker, fair_sharing=self._policy.fair_sharing)
         found = self._pending.explain(workload, now, asker)
         state = EVICTED if past else PENDING
         if not lifecycle.is_active(workload):

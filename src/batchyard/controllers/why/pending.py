@@ -96,7 +96,7 @@ class PendingWorkloads:
         if workload is None:
             return None
         situation = self._situation(workload, self._view(workload, queue.name), queue)
-        return blockers.refusal_of(situation.decision) or self._limit(situation, asker)
+        return blockers.refusal_of(situation.decision, self._index) or self._limit(situation, asker)
 
     def _view(self, workload: Obj, queue: str) -> WorkloadView:
         """The Workload as the scheduler sees it."""
@@ -113,7 +113,7 @@ class PendingWorkloads:
         part["line"] = self._line(view.key, queue, asker)
         if self._policy.fair_sharing:
             part["shares"] = self._shares(queue, situation.holders)
-        first = blockers.refusal_of(situation.decision) or blockers.failed_check(workload)
+        first = blockers.refusal_of(situation.decision, self._index) or blockers.failed_check(workload)
         first = first or blockers.held_back(view, now) or self._gate(workload)
         if first is not None:
             return {**part, "binding": first.document()}
