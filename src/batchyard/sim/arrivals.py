@@ -5,6 +5,7 @@ drawn as for those that are there.
 """
 
 from collections.abc import Sequence
+from heapq import nlargest
 from typing import Final
 
 from batchyard.api import scheme
@@ -22,7 +23,7 @@ RECENT: Final = 100
 #: Fewer say nothing of who will come.
 _RECENT_MIN: Final = 5
 #: So many come at most.
-MOST: Final = 500
+MOST: Final = 300
 NAME: Final = "expected"
 
 
@@ -32,7 +33,7 @@ class Arrivals:
     def __init__(self, state: State, queues: Queues, trees: Sequence[str | None]) -> None:
         """Of those that queue in one of these trees."""
         found = [obj for obj in state.of_kind(scheme.WORKLOAD) if queues.tree_of(workload_view(obj).queue) in trees]
-        self._recent = sorted(found, key=lambda obj: (workload_view(obj).created, workload_view(obj).key))[-RECENT:]
+        self._recent = nlargest(RECENT, found, lambda obj: (workload_view(obj).created, workload_view(obj).key))[::-1]
         born = [workload_view(obj).created for obj in self._recent]
         self._gaps = [after - before for before, after in zip(born, [*born[1:], state.at], strict=True)]
 

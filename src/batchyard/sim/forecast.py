@@ -20,6 +20,7 @@ from batchyard.api.quantity import format_amount
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant
+from batchyard.controllers.admission.scheduler import Scheduler
 from batchyard.sim.arrivals import NAME as ARRIVAL
 from batchyard.sim.arrivals import Arrivals
 from batchyard.sim.event_log import Record
@@ -33,7 +34,9 @@ FORKS: Final = 40
 #: No answer is worth less.
 FORKS_MIN: Final = 3
 #: Pieces of work in all forks of an answer together: some seconds.
-STEPS_MAX: Final = 100_000
+WORK_MAX: Final = 70_000
+#: To look at the head of a queue takes as long as so many pieces of the kernel's work.
+_OF_HEAD: Final = 3
 HORIZON: Final = 14 * 24 * HOUR
 _SLICE: Final = 200
 _TOLD_MAX: Final = 5
@@ -52,7 +55,7 @@ class Asked:
     forks: int = FORKS
     fair_sharing: bool = False
     horizon: Duration = HORIZON
-    steps_max: int = STEPS_MAX
+    work_max: int = WORK_MAX
     expects_arrivals: bool = True
     #: Whether the names of a namespace's Workloads may be told.
     may_see: Callable[[str], bool] = _everything
@@ -121,7 +124,8 @@ class _Run:
     starts: dict[str, Duration] = field(default_factory=dict)
     #: What was admitted in which ClusterQueue, in order.
     admissions: list[tuple[str, str, Duration]] = field(default_factory=list)
-    steps: int = 0
+    #: How much was done, in pieces of the kernel's work.
+    work: int = 0
     #: Whether it ended before all was seen.
     was_cut: bool = False
 
@@ -166,10 +170,10 @@ class Forecaster:
         is_certain = arrivals is None and all(self._estimate(n, o).survival is None for n, o in kept.workloads.items())
         forks = 1 if is_certain else self._asked.forks
         runs: list[_Run] = []
-        steps = 0
-        while len(runs) < forks and (len(runs) < FORKS_MIN or steps < self._asked.steps_max):
+        work = 0
+        while len(runs) < forks and (len(runs) < FORKS_MIN or work < self._asked.work_max):
             runs.append(self._run(len(runs), kept, names, arrivals))
-            steps += runs[-1].steps
+            work += runs[-1].work
         return runs
 
     def _run(self, number: int, kept: Lean, names: Sequence[str], arrivals: Arrivals | None) -> _Run:
@@ -188,14 +192,14 @@ class Forecaster:
                 missing.pop(name, None)
 
         world = World(scenario, sink=note, seed=seed, state=stated(self._state, kept.objects, workloads))
-        most = max(1, asked.steps_max // FORKS_MIN)
+        most = max(1, asked.work_max // FORKS_MIN)
         until = self._state.at + asked.horizon
         while missing and not run.was_cut:
             done = world.kernel.run(until, steps_max=_SLICE)
-            run.steps += done
+            run.work = world.kernel.steps + _OF_HEAD * len(kept.last) * _cycles(world)
             if done < _SLICE:
                 break
-            run.was_cut = run.steps >= most
+            run.was_cut = run.work >= most
         return run
 
     def _last_seen(self, name: str, kept: Lean) -> str:
@@ -261,6 +265,11 @@ class Forecaster:
 def _key(name: str) -> Key:
     """The key of a Workload by namespace and name."""
     return Key(scheme.WORKLOAD, *name.split("/", 1))
+
+
+def _cycles(world: World) -> int:
+    """How often the scheduler has looked at the heads of the queues."""
+    return next(looks for name, _, looks in world.platform.runner.loads() if name == Scheduler.name)
 
 
 def _extrapolated(run: _Run, queue: str, place: int) -> Duration | None:
