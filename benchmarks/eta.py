@@ -4,7 +4,7 @@
 
 Makes a platform's objects with so many pending Workloads in queues of one Cohort each, and one finished Workload for
 every ten. Then, as `up` does: forks, forecasts the Workload at a place of its queue in the child, and waits for the
-answer. Told are the CPU seconds of the child, its wall time, and for how long the parent was held up by the fork.
+answer. Told are the CPU seconds of the child, the wall time until it answered, and the CPU time that the fork took.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def workload(number: int, queues: int) -> dict[str, Any]:
 def measured(world: World, name: str, place: int) -> None:
     """One forecast in a fork of this process."""
     reading, writing = os.pipe()
-    began = perf_counter()
+    began, before = perf_counter(), process_time()
     pid = os.fork()
     if not pid:
         gc.disable()
@@ -81,11 +81,14 @@ def measured(world: World, name: str, place: int) -> None:
         line = f"{told['forks']} forks, waits {told['waitSeconds']}, within {told['within']}"
         os.write(writing, f"{process_time() - used:.2f} CPU-s, {line}".encode())
         os._exit(0)
-    held_up = perf_counter() - began
+    held_up = process_time() - before
     os.close(writing)
     answer = os.read(reading, 10_000).decode()
     os.waitpid(pid, 0)
-    print(f"place {place}: fork {1000 * held_up:.1f} ms, answer after {perf_counter() - began:.2f} s; child {answer}", flush=True)
+    print(
+        f"place {place}: fork {1000 * held_up:.1f} CPU-ms, answer after {perf_counter() - began:.2f} s; child {answer}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """How long Workloads run: as their manifests say, or as those did that were like them, or nobody knows.
 
 Manifests say it by annotation, or by what their containers sleep for. Else those of the queue tell whose names differ
-in numbers alone, then all of its queue, then all. What bounds a run (`maximumExecutionTimeSeconds`,
-`activeDeadlineSeconds`) bounds every estimate. A run lasts from the admission to the end, so that history holds what it
-takes until pods run; what manifests say is lengthened by the median of what those took longer that have ended.
+in numbers alone, then all of its queue, then all; of each the last hundred that started. What bounds a run
+(`maximumExecutionTimeSeconds`, `activeDeadlineSeconds`) bounds every estimate. A run lasts from the admission to the
+end, so that history holds what it takes until pods run; what manifests say is lengthened by the median of what those
+took longer that have ended.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeAlias
+from heapq import nlargest
+from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
@@ -24,7 +26,9 @@ from batchyard.runtime.durations import FOR_EVER, annotated_runtime, sleeping_ti
 from batchyard.sim.state import State
 from batchyard.sim.survival import Survival
 
-#: So many must have ended before their history is one.
+#: History is those that started last: what people run changes.
+RECENT: Final = 100
+#: So many of them must have ended.
 ENDED_MIN: Final = 5
 _CHANCES: Final = 1 << 52
 _OWNERS: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
@@ -61,18 +65,27 @@ class Estimate:
         return None if self.bound is None else max(age, self.bound)
 
 
+class _Run(NamedTuple):
+    """A run that was seen: when it started, for how long it went on, and whether it is over."""
+
+    started: Instant
+    age: Duration
+    has_ended: bool
+
+
 class Runtimes:
     """See the module."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._ended: dict[_Group, list[Duration]] = {}
-        self._ages: dict[_Group, list[Duration]] = {}
+        self._runs: dict[_Group, list[_Run]] = {}
         self._survivals: dict[_Group, Survival] = {}
-        self._longer: list[Duration] = []
+        longer: list[Duration] = []
         for workload in state.of_kind(scheme.WORKLOAD):
-            self._note(workload)
-        self._lag = sorted(self._longer)[len(self._longer) // 2] if self._longer else 0
+            age = age_of(workload, state.at)
+            if age is not None:
+                longer += self._note(workload, age)
+        self._lag = sorted(longer)[len(longer) // 2] if longer else 0
 
     def estimate(self, workload: Obj) -> Estimate:
         """How long a Workload runs."""
@@ -81,27 +94,28 @@ class Runtimes:
             return Estimate(Basis.MANIFEST, told + self._lag)
         bound = _bound(workload, self._state.objects)
         for group in _groups(workload):
-            if len(self._ended.get(group, ())) >= ENDED_MIN:
-                return Estimate(Basis.HISTORY, 0, self._survival(group), bound)
+            survival = self._survival(group)
+            if survival.ended >= ENDED_MIN:
+                return Estimate(Basis.HISTORY, 0, survival, bound)
         return Estimate(Basis.UNKNOWN, 0, None, bound)
 
     def _survival(self, group: _Group) -> Survival:
         known = self._survivals.get(group)
         if known is None:
-            known = self._survivals[group] = Survival(self._ended[group], self._ages.get(group, ()))
+            last = nlargest(RECENT, self._runs.get(group, ()))
+            ended, going_on = ([run.age for run in last if run.has_ended is over] for over in (True, False))
+            known = self._survivals[group] = Survival(ended, going_on)
         return known
 
-    def _note(self, workload: Obj) -> None:
-        age = age_of(workload, self._state.at)
-        if age is None:
-            return
-        found = self._ended if is_finished(workload) else self._ages
+    def _note(self, workload: Obj, age: Duration) -> Sequence[Duration]:
+        """Take note of a run; how much longer it took than its manifests say, if that is known."""
+        admitted, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
+        assert admitted is not None, "what has an age was admitted"
+        run = _Run(parse_time(admitted["lastTransitionTime"]), age, has_ended)
         for group in _groups(workload):
-            found.setdefault(group, []).append(age)
-        if found is self._ended:
-            told = told_runtime(workload, self._state.objects)
-            if told is not None:
-                self._longer.append(max(0, age - told))
+            self._runs.setdefault(group, []).append(run)
+        told = told_runtime(workload, self._state.objects) if has_ended else None
+        return () if told is None else (max(0, age - told),)
 
 
 def age_of(workload: Obj, now: Instant) -> Duration | None:
