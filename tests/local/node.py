@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -43,6 +44,20 @@ def local_platform(
         for pid in programs_of(folder):
             with suppress(ProcessLookupError):
                 os.kill(pid, SIGKILL)
+        if "podman" not in without:
+            _remove_containers(folder / "node" / "id")
+
+
+def _remove_containers(identity: Path) -> None:
+    """Remove what podman still runs of a node whose programs were all killed: another spawner would."""
+    if not identity.exists() or shutil.which("podman") is None:
+        return
+    label = f"label=batchyard.node={identity.read_text()}"
+    listed = ["podman", "ps", "--all", "--quiet", "--filter", label]
+    found = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+    if found:
+        removed = ["podman", "rm", "--force", "--ignore", "--time", "0", *found]
+        subprocess.run(removed, capture_output=True, check=False)
 
 
 def script(name: str, text: str, **spec: Any) -> str:

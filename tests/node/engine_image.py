@@ -44,7 +44,7 @@ def busybox_image(*says: str) -> Iterator[str]:
     try:
         yield name
     finally:
-        subprocess.run(["podman", "image", "rm", "--force", name], capture_output=True, check=True)
+        subprocess.run(["podman", "image", "rm", name], capture_output=True, check=True)
 
 
 def image_id(name: str) -> str:

@@ -224,7 +224,7 @@ class Machine:
 
     def _containers(self) -> list[str]:
         """The containers of an engine that are the node's."""
-        if not self.features.get("engine"):
+        if not (self.root / "features.json").exists() or not self.features.get("engine"):
             return []
         label = f"label=batchyard.node={(self.root / 'id').read_text()}"
         asked = ["podman", "ps", "--all", "--quiet", "--filter", label]
@@ -269,6 +269,8 @@ class Machine:
                 os.kill(pid, signal.SIGKILL)
         self.spawner.kill()
         self.spawner.wait()
+        for container in self._containers():
+            subprocess.run(["podman", "rm", "--force", "--ignore", "--time", "0", container], check=False)
         for group in reversed(self.groups()):
             group.rmdir()
         self.events.shutdown(socket.SHUT_RDWR)

@@ -53,6 +53,8 @@ def warden(wish: Contained, status: int) -> NoReturn:
     ended: dict[int, int] = {}
     pid = _begun(wish, engine, ended)
     if pid is None:
+        if engine in ended:  # it tidies up itself: who breaks that off leaves more to be done
+            _reap(ended)
         wish.engine.forget(wish.name)
         _tell(status, **({} if ended.get(engine) else {"error": words.start_error("the engine did not start it")}))
         os._exit(1)

@@ -17,6 +17,7 @@ _LABEL = "batchyard.node"
 RUN_LABEL = "batchyard.run"
 _TRIAL_SECONDS = 20.0
 _ASK_SECONDS = 60.0
+_REMOVALS = 3
 #: The engine's own choice first.
 _RUNTIMES = ("", "runc", "crun")
 #: Limits of processes are the spawner's: the engine's are more than every machine lets it set.
@@ -48,9 +49,10 @@ class Engine(NamedTuple):
         return f"batchyard-{self.identity}-{uid}-{container}-{attempt}"
 
     def forget(self, *names: str) -> None:
-        """Kill containers, and remove all that is left of them."""
-        if names:
-            self.ask("rm", "--force", "--ignore", "--volumes", "--time", "0", *names)
+        """Kill containers, and remove all that is left of them; once more where that fails."""
+        for _ in range(_REMOVALS if names else 0):
+            if self.ask("rm", "--force", "--ignore", "--volumes", "--time", "0", *names).code == 0:
+                return
 
     def containers(self) -> dict[str, str]:
         """The containers of this node: their runs' paths, and their names."""
