@@ -456,3 +456,20 @@ def test_a_pool_may_change_its_size() -> None:
 def test_one_thing_of_the_machine_stands_for_an_image(row: Obj, start: str) -> None:
     cluster = with_defaults(cloud("Cluster", zones=["here"], local={"images": [row]}))
     assert begins(validate(cluster), start)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"engine": "podman"}, ""),
+        ({"engine": "podman", "image": "other:1"}, ""),
+        ({}, "must say one of environment, root, machine and engine"),
+        ({"engine": "podman", "machine": True}, "must say one of environment, root, machine and engine"),
+        ({"machine": True, "image": "other:1"}, "spec.local.images[0].image: Invalid value"),
+        ({"engine": "podman", "workingDir": "/x"}, "spec.local.images[0].workingDir: Invalid value"),
+    ],
+)
+def test_one_thing_stands_for_an_image(row: Obj, told: str) -> None:
+    wrong = edited(CLUSTER, {"spec.local": {"images": [{"match": "a", **row}]}})
+    found = [str(fault) for fault in validate(with_defaults(wrong))]
+    assert (told in " ".join(found)) if told else not found
