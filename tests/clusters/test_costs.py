@@ -145,6 +145,8 @@ def test_a_ledger_that_starts_anew_is_what_it_was(remembers: bool) -> None:
         found = ledger.accounts(now)
         assert ledger.begun == costs.ledger.begun
         for place in {**expected, **found}:
+            if not remembers and not place.team:
+                continue  # of a machine that went unseen nobody knows until when it was idle
             amounts = [each[place].cost if place in each else 0 for each in (expected, found)]
             assert abs(amounts[0] - amounts[1]) <= ROUNDED * HOUR * WHOLE, place
 

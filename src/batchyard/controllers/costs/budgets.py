@@ -61,6 +61,9 @@ class Budgets:
         self._budgets: dict[str, dict[Key, None]] = {}
         #: By key, a record as it was read last.
         self._read: dict[Key, tuple[Obj, Record]] = {}
+        #: The namespaces that will be looked at again, and those whose Workloads are demoted.
+        self._awake: dict[str, None] = {}
+        self._demoting: dict[str, bool] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The Budgets of the namespace, if it has any, or something that they left."""
@@ -75,10 +78,17 @@ class Budgets:
                 if event.old is not None and event.old.get("spec") == obj.get("spec"):
                     return ()  # its status, which is written here
             return batch
-        if event.key.kind == scheme.WORKLOAD and not _turns(event):
+        if event.key.kind == scheme.WORKLOAD and not self._minds(event):
             return ()
         note = well_known.HELD_BY if event.key.kind == scheme.LOCAL_QUEUE else well_known.PRIORITY_BOOST
         return batch if self._budgets.get(namespace) or annotation(obj, note) is not None else ()
+
+    def _minds(self, event: WatchEvent) -> bool:
+        """Whether a Workload is to be demoted as others are, or may be the first that costs something again."""
+        namespace = event.key.namespace
+        if event.old is None or annotation(event.obj, well_known.PRIORITY_BOOST) is not None:
+            return self._demoting.get(namespace, False) or namespace not in self._awake
+        return namespace not in self._awake and _turns(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """Look at all Budgets of a namespace."""
@@ -102,6 +112,11 @@ class Budgets:
                 outcome.writes.append(UpdateStatus(with_status(budget, status)))
         self._act(key.namespace, verdicts, reader, outcome)
         outcome.requeue_at = min((each for each in times if each is not None), default=None)
+        self._demoting[key.namespace] = any(each.boost for each in verdicts)
+        if outcome.requeue_at is None:
+            self._awake.pop(key.namespace, None)
+        else:
+            self._awake[key.namespace] = None
         return outcome
 
     def _act(self, namespace: str, verdicts: Sequence[Verdict], reader: Reader, outcome: Outcome) -> None:
@@ -149,9 +164,8 @@ class Budgets:
         objects |= {key: obj for key, obj in self._costs.unwritten.items() if key.namespace == namespace}
         records = [self._record(key, obj) for key, obj in objects.items()]
         over = [each for each in latest(records) if each.begin < ledger.begun]
-        accounts = {place: account for place, account in ledger.accounts(now).items() if place.team == namespace}
         spans = [_Span(each.begin, _by_queue(spent(records, [each]))) for each in over]
-        return [*spans, _Span(ledger.begun, _by_queue(amounts_of(accounts)))]
+        return [*spans, _Span(ledger.begun, amounts_of(ledger.used(namespace, now)))]
 
     def _record(self, key: Key, obj: Obj) -> Record:
         known = self._read.get(key)

@@ -1,7 +1,7 @@
 """Keeps the ledger, and leaves CostRecords of it: of the hour that is not over every minute, of others once.
 
-The platform's own record `open` has all that is needed to go on; it is written after the others. So whoever starts
-anew in between writes these again, and to the same.
+The platform's own record `open` has all that is needed to go on. It comes to the next hour when all records of the last
+are written: whoever starts anew in between writes these again, and to the same.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,8 +30,9 @@ from batchyard.ports.client import Create, Reader, Update, WatchEvent, Write
 from batchyard.ports.controller import Outcome
 
 BATCH: Final = Key("Batch", "", "costs")
-#: How often the hour that is not over is told.
+#: How often the hour that is not over is told: where people look on, and in a simulation.
 EVERY: Final = MINUTE
+_SELDOM: Final = 10 * MINUTE
 _AGAIN: Final = 5 * SECOND
 #: Whoever cannot write a record so often goes on without.
 _TRIES_MAX: Final = 20
@@ -48,6 +49,7 @@ class Costs:
     def __init__(self, history: History, *, is_endless: bool) -> None:
         self._history = history
         self._is_endless = is_endless
+        self._every = EVERY if is_endless else _SELDOM
         self.ledger: Ledger | None = None
         #: The last change that the ledger knows.
         self._revision = 0
@@ -57,8 +59,6 @@ class Costs:
         self._is_awake = False
         #: Whether records may be due to be put together.
         self._is_untidy = True
-        #: Whether the records of the open hour are written, and the platform's own is next.
-        self._is_open_told = False
         self._tries = 0
         #: What all hours came to that this process has closed.
         self._totals = Totals({}, {})
@@ -82,20 +82,16 @@ class Costs:
         ledger = self.ledger if self.ledger is not None else self._resume(reader, now)
         self._end_hours(now)
         self._note_written(reader)
-        if not self.unwritten and now >= self._due and not self._is_open_told:
-            self._is_open_told = True
+        together: list[Write] = []
+        if not self.unwritten:
+            if now < self._due:
+                return self._wake_at(self._due)
+            self._due = now + self._every
+            together = shortened(reader, now) if self._is_untidy else []
+            self._is_untidy = bool(together)
             self.unwritten = self._open_hour(ledger, reader, now)
-        if self.unwritten:
-            self._tries += 1
-            writes = [_write(reader, name, obj) for name, obj in self.unwritten.items()]
-            return Outcome(writes, independent=True, requeue_at=now + _AGAIN)
-        if now < self._due:
-            return self._wake_at(self._due)
-        self._due, self._is_open_told = now + EVERY, False
-        together = shortened(reader, now) if self._is_untidy else []
-        self._is_untidy = bool(together)
-        self.unwritten = {OPEN: self._checkpoint(ledger, now)}
-        writes = [_write(reader, OPEN, self.unwritten[OPEN]), *together]
+        self._tries += 1
+        writes = [*(_write(reader, name, obj) for name, obj in self.unwritten.items()), *together]
         return Outcome(writes, independent=True, requeue_at=now + _AGAIN)
 
     def totals(self, now: Instant) -> Totals:
@@ -142,7 +138,7 @@ class Costs:
             for (_, place), account in settled.items():
                 _add_up(self._totals.settled, {place: account})
             unpriced = ledger.unpriced()
-            self._due, self._is_untidy, self._is_open_told = 0, True, False
+            self._due, self._is_untidy = 0, True
             self.unwritten.pop(OPEN, None)
             if accounts or settled:
                 lines, parts = _told(accounts, settled)
@@ -152,23 +148,19 @@ class Costs:
                     self.unwritten[name] = record(namespace, name.name, span, span[1], spec)
 
     def _open_hour(self, ledger: Ledger, reader: Reader, now: Instant) -> dict[Key, Obj]:
-        """The records of the hour that is not over, as far as they have changed."""
+        """The records of the hour that is not over, as far as they have changed, and all that is needed to go on."""
         ledger.fold()
         lines, settled = _told(ledger.accounts(now), ledger.settled)
-        span, name = (ledger.begun, ledger.begun + HOUR), hour_name(ledger.begun)
+        span, name, unpriced = (ledger.begun, ledger.begun + HOUR), hour_name(ledger.begun), ledger.unpriced()
         found: dict[Key, Obj] = {}
-        for namespace, spec in specs_of(lines, settled, ledger.unpriced()).items():
+        for namespace, spec in specs_of(lines, settled, unpriced).items():
             key = Key(scheme.COST_RECORD, namespace, name)
             obj = record(namespace, name, span, now, spec)
             if not _is_same(reader.get(key), obj):
                 found[key] = obj
+        spec = {"revision": str(self._revision), **checkpoint(lines, settled, unpriced)}
+        found[OPEN] = record(PLATFORM, OPEN.name, span, now, spec)
         return found
-
-    def _checkpoint(self, ledger: Ledger, now: Instant) -> Obj:
-        """All that is needed to go on from here."""
-        lines, settled = _told(ledger.accounts(now), ledger.settled)
-        spec = {"revision": str(self._revision), **checkpoint(lines, settled, ledger.unpriced())}
-        return record(PLATFORM, OPEN.name, (ledger.begun, ledger.begun + HOUR), now, spec)
 
 
 def _add_up(sums: dict[Place, Account], accounts: Mapping[Place, Account]) -> None:

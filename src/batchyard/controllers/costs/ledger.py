@@ -11,7 +11,7 @@ that they happened, where they say so: who works it out again from the objects c
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
@@ -117,6 +117,8 @@ class Ledger:
         self._pods: dict[str, _Occupant] = {}
         #: What was spent in the open period, but for what the pods took that are still there.
         self.spent: dict[Place, Account] = {}
+        #: Of it, by team and LocalQueue, what pods took that have ended.
+        self._ended: dict[str, dict[str, Account]] = {}
         #: By the hour of closed periods: what of the running time there is done and lost, since the pods have ended.
         self.settled: dict[tuple[Instant, Place], Account] = {}
         #: When the open period began.
@@ -149,6 +151,7 @@ class Ledger:
         """End the open period and begin the next: what it came to, and what it settled of those before."""
         accounts, settled = self.accounts(at), self.settled
         self.spent, self.settled, self.begun = {}, {}, at
+        self._ended = {}
         for pod in self._pods.values():
             pod.spent = Account()
         return accounts, settled
@@ -156,6 +159,9 @@ class Ledger:
     def resume(self, spent: dict[Place, Account], settled: dict[tuple[Instant, Place], Account]) -> None:
         """Go on with these accounts in place of what was worked out for the open period so far."""
         self.spent, self.settled = spent, settled
+        self._ended = {}
+        for place, account in spent.items():
+            self._note_ended(place.team, place.local_queue, account)
 
     def fold(self) -> None:
         """Name no more Workloads than records do."""
@@ -182,6 +188,17 @@ class Ledger:
         """The pools, each with its way of provisioning, of machines that nobody gave a price."""
         rates = {machine.rate for machine in self._machines.values() if not machine.rate.price}
         return sorted({(rate.pool, rate.provisioning) for rate in rates})
+
+    def used(self, team: str, now: Instant) -> dict[tuple[str, bool], Account]:
+        """What a team took in the open period, by LocalQueue and whether it is of pods that still run."""
+        used: dict[tuple[str, bool], Account] = {}
+        for queue, account in self._ended.get(team, {}).items():
+            used[queue, False] = replace(account)
+        for pod in self._pods.values():
+            if pod.owner.team == team:
+                pod.charge(now)
+                used.setdefault((pod.owner.local_queue, True), Account()).add(pod.spent)
+        return used
 
     def rates(self) -> Mapping[Owner, tuple[int, int]]:
         """What an hour of those costs that are on machines now: millionths of a dollar, thousandths of accelerators."""
@@ -319,8 +336,12 @@ class Ledger:
         for use, spent in ((DONE, done), (LOST, lost)):
             if spent.time:
                 self._account(pod.place(use)).add(spent)
+                self._note_ended(pod.owner.team, pod.owner.local_queue, spent)
         if earlier:
             self._settle_earlier(pod, kept)
+
+    def _note_ended(self, team: str, queue: str, spent: Account) -> None:
+        self._ended.setdefault(team, {}).setdefault(queue, Account()).add(spent)
 
     def _settle_earlier(self, pod: _Occupant, kept: int) -> None:
         """Of a pod that has ended, what it took in closed periods: first what is done, then what is lost."""

@@ -7,8 +7,8 @@ Time that a pod ran in hours that are over counts there as running. What has bec
 hour in which the pod ended: `settled`, each with the hour it is about.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
@@ -26,7 +26,7 @@ _MICRODOLLAR: Final = HOUR * WHOLE
 _TOTAL: Final = ("nodeMicroseconds", "acceleratorMicroseconds", "microdollars")
 _PLACE: Final = ("pool", "provisioning", "namespace", "use", "flavor", "clusterQueue", "localQueue", "workload")
 
-Settled: TypeAlias = Mapping[tuple[Instant, Place], Any]
+_Row = TypeVar("_Row", bound=Hashable)
 
 
 class Amount(NamedTuple):
@@ -60,12 +60,12 @@ class Record(NamedTuple):
     revision: int
 
 
-def amounts_of(accounts: Mapping[Place, Account]) -> dict[Place, Amount]:
+def amounts_of(accounts: Mapping[_Row, Account]) -> dict[_Row, Amount]:
     """Accounts in the units of records; the rounded parts add up to the rounded whole."""
-    nodes = rounded({place: account.time for place, account in accounts.items()}, WHOLE)
-    devices = rounded({place: account.accelerators for place, account in accounts.items()}, WHOLE)
-    money = rounded({place: account.cost for place, account in accounts.items()}, _MICRODOLLAR)
-    return {place: Amount(nodes[place], devices[place], money[place]) for place in accounts}
+    nodes = rounded({row: account.time for row, account in accounts.items()}, WHOLE)
+    devices = rounded({row: account.accelerators for row, account in accounts.items()}, WHOLE)
+    money = rounded({row: account.cost for row, account in accounts.items()}, _MICRODOLLAR)
+    return {row: Amount(nodes[row], devices[row], money[row]) for row in accounts}
 
 
 def accounts_of(lines: Mapping[Place, Amount]) -> dict[Place, Account]:
