@@ -1,6 +1,7 @@
 """Operators beside a platform: one decides, and when it is gone or stopped another does, and nothing twice."""
 
 import http.client
+import json
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,13 @@ ELECTION = (
     *("--leader-elect-renew-deadline", "2s"),
     *("--leader-elect-retry-period", "500ms"),
 )
+MODEL = "/apis/ui.batchyard.dev/v1alpha1/overview"
+QUEUE = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: jobs, namespace: TEAM}
+spec: {clusterQueue: none}
+"""
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/batchyard"
 
 
@@ -129,6 +137,29 @@ def test_health_and_figures_are_told(platform: Running) -> None:
     assert [figures[name] for name in figures if name.startswith("kueue_finished_workloads_total{")] == ["2"]
 
 
+def test_the_page_shows_each_what_the_api_server_would_list_for_him(tmp_path: Path) -> None:
+    port, options = _free_port(), ("--controllers", "admission", "--no-leader-elect")
+    with (
+        Running(tmp_path, "--controllers", "*,-admission") as platform,
+        Operating(platform.kubeconfig, *options, "--port", str(port)) as running,
+    ):
+        running.wait_until("runs admission")
+        for team in ("team-a", "team-b"):
+            platform.kubectl("create", "namespace", team)
+            platform.kubectl("create", "-f", "-", sent=QUEUE.replace("TEAM", team))
+        platform.kubectl(
+            "create", "rolebinding", "v", "-n", "team-a", "--clusterrole=view", "--serviceaccount=team-a:ann"
+        )
+        platform.kubectl("create", "serviceaccount", "ann", "-n", "team-a")
+        token = platform.kubectl("create", "token", "ann", "-n", "team-a").strip()
+        assert _ask_text(port, "/ui/")[0] == 200
+        assert _ask_text(port, MODEL)[0] == _ask_text(port, MODEL, f"{token}x")[0] == 401
+        code, text = _ask_text(port, MODEL, token)
+        assert code == 200
+        assert "team-b" not in text
+        assert [queue["namespace"] for queue in json.loads(text)["model"]["localQueues"]] == ["team-a"]
+
+
 def test_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
     with Running(tmp_path) as platform, Operating(platform.kubeconfig, "--controllers", "jobset") as running:
         running.wait_until("runs jobset")
@@ -143,9 +174,9 @@ def _free_port() -> int:
     return port
 
 
-def _ask_text(port: int, path: str) -> tuple[int, str]:
+def _ask_text(port: int, path: str, token: str = "") -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request("GET", path)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
     response = connection.getresponse()
     text = response.read().decode()
     connection.close()

@@ -172,8 +172,13 @@ class ModelStream:
         return taken
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
-        """Something has changed; whoever has not taken what was sent is sent nothing more until then."""
-        if self.is_over or self._is_stale or all(change.key.kind in _IDLE_KINDS for change in changes):
+        """Something has changed."""
+        if not self._is_stale and any(change.key.kind not in _IDLE_KINDS for change in changes):
+            self.touch()
+
+    def touch(self) -> None:
+        """The model may be another by now; whoever has not taken what was sent is sent nothing more until then."""
+        if self.is_over:
             return
         self._is_stale = True
         if self._ticket is None and not self._waiting:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from aiohttp import web
 
+from batchyard.live.operator_page import OperatorPage
 from batchyard.metrics.exposition import CHOICE, CONTENT_TYPE, Exposition
 from batchyard.metrics.families import text_of
 from batchyard.metrics.names import metric
@@ -38,12 +39,13 @@ class Health:
                     web.get("/healthz", self._alive),
                     web.get("/readyz", self._ready),
                     web.get("/metrics", self._metrics),
+                    *OperatorPage(self._operator.reviewed, lambda: self._operator.models).routes(),
                 ]
             )
             self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
             await self._runner.setup()
             await web.TCPSite(self._runner, address, port).start()
-            self._tell(f"batchyard: health and metrics at http://{address}:{port}")
+            self._tell(f"batchyard: health and metrics at http://{address}:{port}, the page at /ui/")
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -7,10 +7,11 @@ that controllers go by is the clock's; where the server is a batchyard whose tim
 
 import asyncio
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from batchyard.apiserver.page import Models
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.client.election import Election, Terms
 from batchyard.client.informer import Informer
@@ -29,11 +30,16 @@ from batchyard.live.figures import LEADER, STANDALONE, Figures, Observed
 from batchyard.live.health import Health
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.kubeconfig import read_access
+from batchyard.live.operator_page import Hub
 from batchyard.live.pace import Pace
 from batchyard.live.real_time import RealTime
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.rest_wire import HttpTransport
+from batchyard.live.reviewed import Reviewed
 from batchyard.live.span_export import SpanExport
+from batchyard.ports.client import WatchEvent
+from batchyard.web.history import History
+from batchyard.web.pages import Pages, Time
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
 #: How often the operator looks at the clock of a server whose time is its own.
@@ -92,6 +98,9 @@ class Operator:
         self.client = RestClient(wiring, kinds_seen(wanted.settings.controllers))
         self.client.on_news = self._heard
         self.platform: Platform | None = None
+        #: Who looks at the page and may see what; and what there is to be seen, once it leads.
+        self.reviewed = Reviewed(wire, self.timers.now)
+        self.models: tuple[Models, Hub] | None = None
         self.figures = Figures(STANDALONE if wanted.terms is None else LEADER)
         self.leads = False
         self._speed = 1.0
@@ -167,7 +176,17 @@ class Operator:
         platform.runner.observe(found)
         fair_sharing = self._wanted.settings.policy.fair_sharing
         self.figures.begin(Observed(platform, self.client, self.kernel.now, fair_sharing=fair_sharing), found)
+        self.models = self._shown(platform, found)
         return platform
+
+    def _shown(self, platform: Platform, found: Sequence[WatchEvent]) -> tuple[Models, Hub]:
+        """What the page shows of the platform, from now on."""
+        history, hub = History(self.kernel.clock, platform.index.cluster_queue_of), Hub()
+        history.observe(found)
+        self.client.subscribe(history.observe)
+        self.client.subscribe(hub.observe)
+        pages = Pages(self.client, platform.index, history, Time(self.kernel.clock, self._speed))
+        return Models(pages, self.reviewed, hub, self.timers), hub
 
     async def _set_clock(self) -> None:
         """Take the time of a server whose time is its own, and look again later."""
