@@ -269,7 +269,8 @@ def _key(name: str) -> Key:
 
 def _cycles(world: World) -> int:
     """How often the scheduler has looked at the heads of the queues."""
-    return next(looks for name, _, looks in world.platform.runner.loads() if name == Scheduler.name)
+    load = next(load for load in world.platform.runner.loads() if load.name == Scheduler.name)
+    return load.succeeded + load.delayed
 
 
 def _extrapolated(run: _Run, queue: str, place: int) -> Duration | None:
