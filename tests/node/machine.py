@@ -232,7 +232,7 @@ class Machine:
 
     def _is_resident(self, pid: int) -> bool:
         """Whether a process is the spawner or the switch, which have no pod's folder open."""
-        files = [str(Path(f"/proc/{pid}/fd/{name}").readlink()) for name in names_in(f"/proc/{pid}/fd")]
+        files = [link_of(f"/proc/{pid}/fd/{name}") for name in names_in(f"/proc/{pid}/fd")]
         is_spawners = bytes_of(pid, "cmdline") == bytes_of(self.spawner.pid, "cmdline")
         return is_spawners and not any(file.startswith(f"{self.root}/pods/") for file in files)
 
@@ -286,6 +286,14 @@ def names_in(folder: str) -> list[str]:
         return [place.name for place in Path(folder).iterdir()]
     except OSError:
         return []
+
+
+def link_of(path: str) -> str:
+    """Where a link of /proc leads, as long as it is there."""
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return ""
 
 
 def bytes_of(pid: int, name: str) -> bytes:

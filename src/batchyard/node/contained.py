@@ -21,6 +21,8 @@ _START_SECONDS = 120.0
 #: How long the engine may take to tidy up after a container.
 _END_SECONDS = 30.0
 _KILLED = 128 + signal.SIGKILL
+#: The engine's exit codes where it started nothing; others may be the container's, whose terminal it passes on.
+_NOT_STARTED = (125, 126, 127)
 _LOOK_SECONDS = 0.005
 #: How a container's first process calls itself before the command takes its place.
 _PREPARING = (b"/proc/self/exe\0init\0", b"runc\0init\0", b"/proc/self/fd/")
@@ -91,11 +93,11 @@ def _begun(wish: Contained, engine: int, ended: dict[int, int]) -> int | None:
     while clock.monotonic() < end:
         _reap_once(ended)
         pid = _first_process(wish.run)
-        has_begun = pid is not None and (not wish.has_terminal or _executes(pid))
-        if (wish.has_terminal and has_begun) or ended.get(engine) == 0:
-            return pid
-        if engine in ended:
+        code = ended.get(engine)
+        if code is not None and (code in _NOT_STARTED or not (wish.has_terminal or code == 0)):
             return None
+        if (wish.has_terminal or code == 0) and pid is not None and _executes(pid):
+            return pid
         select.select([], [], [], _LOOK_SECONDS)
     return None
 
