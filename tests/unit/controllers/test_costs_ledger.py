@@ -11,9 +11,10 @@ from batchyard.api.meta import Obj, key_of
 from batchyard.api.times import format_time
 from batchyard.base.instant import HOUR, MINUTE, SECOND
 from batchyard.client.local import LocalClient
-from batchyard.controllers.costs.ledger import Ledger
+from batchyard.controllers.costs.ledger import BY_TEAM, Detail, Ledger
 from batchyard.core.costs.accounts import BOOT, DONE, IDLE, LOST, RUNS
 from batchyard.core.costs.statement import Statement, statement_of
+from batchyard.core.machines.prices import node_rate
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, EventType, WatchEvent, WriteResult
 from batchyard.store.memory import Store
@@ -34,7 +35,7 @@ def ignore(result: WriteResult) -> None:
 class Books:
     """A ledger, and the objects it is told of."""
 
-    def __init__(self, price: float = PRICE) -> None:
+    def __init__(self, price: float = PRICE, detail: Detail = BY_TEAM) -> None:
         kernel = VirtualKernel(make.NOW)
         client = LocalClient(Store(), kernel)
         prices = {"g2-standard-24": {"onDemand": price}}
@@ -42,7 +43,7 @@ class Books:
         for obj in (cloud("Cluster", "c", zones=["z"], prices=prices), pool):
             client.submit([Create(obj)], ignore)
         kernel.run()
-        self.ledger = Ledger(client)
+        self.ledger = Ledger(client, detail)
 
     def statement(self, now: int) -> Statement:
         return statement_of(self.ledger.accounts(now))
@@ -105,6 +106,32 @@ def test_work_that_does_not_succeed_is_lost() -> None:
     books.machine("Crashed", HOUR)
     statement = books.statement(make.NOW + 2 * HOUR)
     assert costs(statement) == {("red", LOST): 0.5, ("blue", LOST): 1.0, ("", IDLE): 0.5}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "local", "price"),
+    [
+        ({}, {}, 0),
+        ({}, {"price": "0.5"}, 500_000),
+        ({"annotations": {"cost.batchyard.dev/price": "1.25"}}, {"price": "0.5"}, 1_250_000),
+        ({"annotations": {"cost.batchyard.dev/price": "much"}}, {}, 0),
+        ({"labels": {"node.kubernetes.io/instance-type": "x1"}}, {"price": "0.5"}, 3_000_000),
+        ({"labels": {"node.kubernetes.io/instance-type": "x1", "cloud.google.com/gke-spot": "true"}}, {}, 1_000_000),
+    ],
+)
+def test_nodes_without_instances_cost_what_is_said_of_them(
+    metadata: dict[str, Any], local: dict[str, Any], price: int
+) -> None:
+    catalog = {"x1": {"family": "x1", "cpu": 8, "memory": "64Gi", "onDemand": 3, "spot": 1}}
+    cluster = cloud("Cluster", "c", zones=["z"], catalog=catalog, local=local)
+    assert node_rate({"metadata": {"name": "n", **metadata}}, cluster).price == price
+
+
+def test_nodes_without_instances_are_machines_where_that_is_asked_for() -> None:
+    books = Books(detail=Detail(by_workload=True, all_nodes=True))
+    books.ready(0, "bare")
+    assert [(line.pool, line.use) for line in books.statement(make.NOW + HOUR).by_pool] == [("nodes", IDLE)]
+    assert list(books.ledger.unpriced()) == [("nodes", "standard")]
 
 
 @pytest.mark.parametrize("crashes", [True, False])

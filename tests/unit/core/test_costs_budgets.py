@@ -128,6 +128,12 @@ def test_a_status_tells_what_is_left_and_how_it_will_end() -> None:
     assert conditions == {"Within": ("True", "WithinBudget"), "Exceeded": ("False", "WithinBudget")}
 
 
+def test_who_is_held_spends_no_more_than_what_runs() -> None:
+    period = period_of(budget(period="Day"), NOW)
+    use = Use(spent=11 * DOLLAR, recent=11 * DOLLAR, rate=DOLLAR, committed=2 * DOLLAR)
+    assert status_of(budget(period="Day"), use, period, NOW)["forecast"] == "13.00"
+
+
 def test_a_threshold_is_new_once_in_a_period() -> None:
     period = period_of(budget(), NOW)
     before = {**budget(), "status": status_of(budget(), Use(spent=8 * DOLLAR), period, NOW)}

@@ -137,7 +137,9 @@ def status_of(budget: Obj, use: Use, period: Period, now: Instant) -> dict[str, 
         status["reachedPercent"] = reached[0]["percent"]
     if period.end is not None:
         status["periodStart"], status["periodEnd"] = format_time(period.begin), format_time(period.end)
-        status["forecast"] = told(budget, _forecast(use, period, period.end, now))
+        is_held = verdict.stop_policy != "None"
+        ahead = use.committed if is_held else _ahead(use, period, period.end, now)
+        status["forecast"] = told(budget, use.spent + ahead)
     return status
 
 
@@ -205,10 +207,10 @@ def _thresholds(budget: Obj) -> list[Mapping[str, Any]]:
     return sorted(given, key=lambda each: each["percent"])
 
 
-def _forecast(use: Use, period: Period, end: Instant, now: Instant) -> int:
-    """What is spent at the end if the time left is like the last day."""
+def _ahead(use: Use, period: Period, end: Instant, now: Instant) -> int:
+    """What is spent until the end if the time left is like the last day."""
     elapsed: Duration = min(DAY, now - period.begin)
-    return use.spent + (use.recent * (end - now) // elapsed if elapsed else 0)
+    return use.recent * (end - now) // elapsed if elapsed else 0
 
 
 def _month(instant: Instant) -> Instant:
