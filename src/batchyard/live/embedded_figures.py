@@ -92,7 +92,7 @@ class EmbeddedFigures:
         yield from gpu_texts([*self.local_gpus(), *self._simulated.states(nodes, objects.all(scheme.POD))])
 
     def _own_texts(self) -> Iterator[str]:
-        yield self._commits.text()
+        yield from self._commits.texts()
         yield text_of(metric("batchyard_objects"), (((kind,), count) for kind, count in self._kept.counts()))
         figures = {
             "batchyard_revision": self._kept.revision,

@@ -6,14 +6,18 @@ Source: prometheus.io/docs/instrumenting/exposition_formats.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 Labels: TypeAlias = tuple[str, ...]
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
 HISTOGRAM: Final = "histogram"
+#: Series that are written out before whoever asks may pause.
+_AT_ONCE: Final = 100
+_ROWS_AT_ONCE: Final = 1000
+_Series = TypeVar("_Series")
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -60,6 +64,15 @@ def text_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> str:
     return metric.head() + "".join(lines) if lines else ""
 
 
+def texts_of(metric: Metric, rows: Iterable[tuple[Labels, float]]) -> Iterator[str]:
+    """The same, some at a time; all are read before the first is told."""
+    known = list(rows)
+    if known:
+        yield metric.head()
+    for begin in range(0, len(known), _ROWS_AT_ONCE):
+        yield "".join([metric.sample(labels, value) for labels, value in known[begin : begin + _ROWS_AT_ONCE]])
+
+
 class _Count:
     """One counter."""
 
@@ -95,12 +108,14 @@ class Counters:
         """Drop those with these values of labels."""
         _forget(self._series, self.metric, labels)
 
-    def text(self) -> str:
-        """All of them; nothing where there are none."""
-        for labels, count in self._series.items():
-            if not count.text:
-                count.text = self.metric.sample((*labels, *self._constant), count.value)
-        return self.metric.head() + "".join([c.text for c in self._series.values()]) if self._series else ""
+    def texts(self) -> Iterator[str]:
+        """All of them, some at a time; nothing where there are none."""
+        return _some_at_a_time(self.metric, self._series, self._written)
+
+    def _written(self, labels: Labels, count: _Count) -> str:
+        if not count.text:
+            count.text = self.metric.sample((*labels, *self._constant), count.value)
+        return count.text
 
 
 class _Distribution:
@@ -136,14 +151,16 @@ class Histograms:
         """Drop those with these values of labels."""
         _forget(self._series, self.metric, labels)
 
-    def text(self) -> str:
-        """All of them; nothing where there are none."""
-        for labels, found in self._series.items():
-            if not found.text:
-                found.text = self._written(labels, found)
-        return self.metric.head() + "".join([d.text for d in self._series.values()]) if self._series else ""
+    def texts(self) -> Iterator[str]:
+        """All of them, some at a time; nothing where there are none."""
+        return _some_at_a_time(self.metric, self._series, self._written)
 
     def _written(self, labels: Labels, found: _Distribution) -> str:
+        if not found.text:
+            found.text = self._anew(labels, found)
+        return found.text
+
+    def _anew(self, labels: Labels, found: _Distribution) -> str:
         name = self.metric.name
         own = labelled(self.metric.labels, (*labels, *self._constant))
         within = f"{own[:-1]}," if own else "{"
@@ -153,6 +170,17 @@ class Histograms:
             lines.append(f'{name}_bucket{within}le="{bound}"}} {total}\n')
         lines.append(f"{name}_sum{own} {number(found.sum)}\n{name}_count{own} {total}\n")
         return "".join(lines)
+
+
+def _some_at_a_time(
+    metric: Metric, series: Mapping[Labels, _Series], written: Callable[[Labels, _Series], str]
+) -> Iterator[str]:
+    """The head of a family, and its series; whoever asks need not ask for all at once."""
+    if series:
+        yield metric.head()
+    known = list(series.items())
+    for begin in range(0, len(known), _AT_ONCE):
+        yield "".join([written(labels, one) for labels, one in known[begin : begin + _AT_ONCE]])
 
 
 def _forget(series: dict[Labels, _Count] | dict[Labels, _Distribution], metric: Metric, gone: dict[str, str]) -> None:

@@ -15,6 +15,14 @@ class Kept:
         self._counters = {m.name: Counters(m, *constant) for m in found if m.kind != HISTOGRAM}
         self._families: Sequence[Counters | Histograms] = (*self._counters.values(), *self._histograms.values())
 
+    def counters(self, name: str) -> Counters:
+        """Those of a name."""
+        return self._counters[name]
+
+    def histograms(self, name: str) -> Histograms:
+        """Those of a name."""
+        return self._histograms[name]
+
     def add(self, name: str, labels: Labels, amount: float = 1) -> None:
         """Count."""
         self._counters[name].add(labels, amount)
@@ -36,4 +44,4 @@ class Kept:
     def texts(self) -> Iterator[str]:
         """All families."""
         for family in self._families:
-            yield family.text()
+            yield from family.texts()

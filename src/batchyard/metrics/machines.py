@@ -44,7 +44,7 @@ class MachineFigures:
         """All families."""
         for name in ("batchyard_nodes", "batchyard_instances", _STUCK):
             yield text_of(metric(name), iter(self._counts.get(name, {}).items()))
-        yield self._failures.text()
+        yield from self._failures.texts()
 
     def _count(self, event: WatchEvent) -> None:
         if event.key.kind not in _COUNTED:

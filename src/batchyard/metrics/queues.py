@@ -17,7 +17,7 @@ from batchyard.controllers.admission.pending import PendingQueue
 from batchyard.core.fairshare import share_of
 from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import QuotaNode
-from batchyard.metrics.families import Labels, text_of
+from batchyard.metrics.families import Labels, texts_of
 from batchyard.metrics.names import metric
 from batchyard.metrics.workloads import WorkloadFigures
 from batchyard.ports.client import Reader
@@ -119,16 +119,16 @@ class QueueFigures:
         yield from self._of_local_queues(waiting)
         yield from self._of_cohorts()
 
-    def _text(self, name: str, rows: Rows) -> str:
-        return text_of(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in rows))
+    def _text(self, name: str, rows: Rows) -> Iterator[str]:
+        return texts_of(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in rows))
 
     def _of_waiting(self, waiting: Mapping[str, _Waiting]) -> Iterator[str]:
         counts = ((name, found.in_line, found.all - found.in_line) for name, found in waiting.items())
-        yield self._text("pending_workloads", _both(counts))
-        yield self._text("pending_scheduling_hashes", _both((name, *w.shapes) for name, w in waiting.items()))
-        yield self._text("cluster_queue_resource_pending", self._asked_for(waiting))
-        yield self._text("unadmitted_workloads", self._unadmitted())
-        yield self._text("finished_workloads", self._finished())
+        yield from self._text("pending_workloads", _both(counts))
+        yield from self._text("pending_scheduling_hashes", _both((name, *w.shapes) for name, w in waiting.items()))
+        yield from self._text("cluster_queue_resource_pending", self._asked_for(waiting))
+        yield from self._text("unadmitted_workloads", self._unadmitted())
+        yield from self._text("finished_workloads", self._finished())
 
     def _asked_for(self, waiting: Mapping[str, _Waiting]) -> Rows:
         """Resources that a ClusterQueue has quota for are told even where nobody asks for them."""
@@ -160,15 +160,15 @@ class QueueFigures:
 
     def _of_cluster_queues(self) -> Iterator[str]:
         queues, tally = list(self._index.snapshot.queues.values()), self._index.book.queue_tally
-        yield self._text("reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues))
-        yield self._text("admitted_active_workloads", (((q.name,), tally.get(q.name).admitted) for q in queues))
+        yield from self._text("reserving_active_workloads", (((q.name,), tally.get(q.name).reserving) for q in queues))
+        yield from self._text("admitted_active_workloads", (((q.name,), tally.get(q.name).admitted) for q in queues))
         statuses = [(q.name, self._status(q)) for q in queues]
         rows = (((name, each), float(each == status)) for name, status in statuses for each in _STATUSES)
-        yield self._text("cluster_queue_status", rows)
-        yield self._text("cluster_queue_info", (((q.name, *_place(q.node)), 1) for q in queues))
+        yield from self._text("cluster_queue_status", rows)
+        yield from self._text("cluster_queue_info", (((q.name, *_place(q.node)), 1) for q in queues))
         if self._fair_sharing:
             shares = (((q.name, q.view.cohort), self._share(q.node)) for q in queues)
-            yield self._text("cluster_queue_weighted_share", shares)
+            yield from self._text("cluster_queue_weighted_share", shares)
 
     def _status(self, queue: ClusterQueue) -> str:
         if self._index.is_terminating(queue.name):
@@ -193,21 +193,23 @@ class QueueFigures:
                 for queue, amounts, default in table
                 for fr in queue.node.nominal
             )
-            yield self._text(name, rows)
+            yield from self._text(name, rows)
 
     def _of_local_queues(self, waiting: Mapping[str, _Waiting]) -> Iterator[str]:
         local_queues, tally = list(self._index.book.local_queues.values()), self._index.book.local_tally
         known = [(_names(view.key), view) for view in local_queues]
-        yield self._text("local_queue_pending_workloads", _in_local_queues(known, waiting))
-        yield self._text("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
+        yield from self._text("local_queue_pending_workloads", _in_local_queues(known, waiting))
+        yield from self._text("local_queue_unadmitted_workloads", self._unadmitted_by_local_queue())
         finished = self._workloads.finished
-        yield self._text("local_queue_finished_workloads", ((key, finished.get(v.key, 0)) for key, v in known))
+        yield from self._text("local_queue_finished_workloads", ((key, finished.get(v.key, 0)) for key, v in known))
         counts = [(key, view, tally.get(view.key)) for key, view in known]
-        yield self._text("local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts))
-        yield self._text("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
-        yield self._text("local_queue_status", self._local_statuses())
-        yield self._text("local_queue_resource_reservation", self._used((k, v, c.reserved_usage) for k, v, c in counts))
-        yield self._text("local_queue_resource_usage", self._used((k, v, c.admitted_usage) for k, v, c in counts))
+        yield from self._text("local_queue_reserving_active_workloads", ((k, c.reserving) for k, _, c in counts))
+        yield from self._text("local_queue_admitted_active_workloads", ((k, c.admitted) for k, _, c in counts))
+        yield from self._text("local_queue_status", self._local_statuses())
+        yield from self._text(
+            "local_queue_resource_reservation", self._used((k, v, c.reserved_usage) for k, v, c in counts)
+        )
+        yield from self._text("local_queue_resource_usage", self._used((k, v, c.admitted_usage) for k, v, c in counts))
 
     def _used(self, rows: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> Rows:
         """What LocalQueues use of all that their ClusterQueues have quota for."""
@@ -231,15 +233,15 @@ class QueueFigures:
     def _of_cohorts(self) -> Iterator[str]:
         cohorts, sums = self._index.snapshot.cohorts, _Sums(self._index)
         nodes, names = list(cohorts.values()), self._index.snapshot.names
-        yield self._text("cohort_info", (((node.name, *_place(node)), 1) for node in nodes))
-        yield self._text("cohort_subtree_quota", _amounts(nodes, names, {n: enumerate(n.subtree) for n in nodes}))
+        yield from self._text("cohort_info", (((node.name, *_place(node)), 1) for node in nodes))
+        yield from self._text("cohort_subtree_quota", _amounts(nodes, names, {n: enumerate(n.subtree) for n in nodes}))
         held = {node: sums.of(node)[1].items() for node in nodes}
-        yield self._text("cohort_subtree_resource_reservations", _amounts(nodes, names, held))
-        yield self._text(
+        yield from self._text("cohort_subtree_resource_reservations", _amounts(nodes, names, held))
+        yield from self._text(
             "cohort_subtree_admitted_active_workloads", (((node.name,), sums.of(node)[0]) for node in nodes)
         )
         if self._fair_sharing:
-            yield self._text("cohort_weighted_share", (((node.name,), self._share(node)) for node in nodes))
+            yield from self._text("cohort_weighted_share", (((node.name,), self._share(node)) for node in nodes))
 
     def _share(self, node: QuotaNode) -> float:
         share = share_of(node, self._index.snapshot.names).weighted

@@ -38,6 +38,33 @@ _NAMES: Final = tuple(
 )
 
 
+class _Stage:
+    """A stage of lives, by ClusterQueue and by LocalQueue: how many came to it, and how long it took."""
+
+    __slots__ = ("_counts", "_times")
+
+    def __init__(self, kept: Kept, count: str, time: str) -> None:
+        prefixes = ("kueue", "kueue_local_queue")
+        self._counts = [kept.counters(f"{prefix}_{count}") for prefix in prefixes if count]
+        self._times = [kept.histograms(f"{prefix}_{time}") for prefix in prefixes]
+
+    def reach(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
+        """A Workload came to it after so long."""
+        self.count(obj, view)
+        self.measure(obj, view, microseconds)
+
+    def count(self, obj: Obj, view: WorkloadView) -> None:
+        """A Workload came to it."""
+        for family, labels in zip(self._counts, _both_queues(obj, view), strict=False):
+            family.add(labels)
+
+    def measure(self, obj: Obj, view: WorkloadView, microseconds: int) -> None:
+        """It took so long."""
+        seconds = max(0, microseconds) / SECOND
+        for family, labels in zip(self._times, _both_queues(obj, view), strict=True):
+            family.observe(labels, seconds)
+
+
 class WorkloadFigures:
     """See the module. `now` is the platform's time."""
 
@@ -45,7 +72,13 @@ class WorkloadFigures:
         self._index = index
         self._objects = objects
         self._now = now
-        self._kept = Kept(_NAMES, role)
+        self._kept = kept = Kept(_NAMES, role)
+        self._quota = _Stage(kept, "quota_reserved_workloads_total", "quota_reserved_wait_time_seconds")
+        self._admission = _Stage(kept, "admitted_workloads_total", "admission_wait_time_seconds")
+        self._checks = _Stage(kept, "", "admission_checks_wait_time_seconds")
+        self._end = _Stage(kept, "finished_workloads_total", "execution_time_seconds")
+        self._readiness = _Stage(kept, "", "ready_wait_time_seconds")
+        self._start = _Stage(kept, "", "admitted_until_ready_wait_time_seconds")
         #: Of each Workload that is not admitted: its LocalQueue, and why; and how many are so.
         self._unadmitted: dict[Key, tuple[str, str, str]] = {}
         self.unadmitted: dict[tuple[str, str, str], int] = {}
@@ -86,7 +119,7 @@ class WorkloadFigures:
             return
         before = workload_view(old)
         if view.quota_reserved and not before.quota_reserved:
-            self._reserved(obj, view)
+            self._quota.reach(obj, view, self._now() - view.waiting_since)
         if view.admitted and not before.admitted:
             self._admitted(obj, view, is_at_once=not before.quota_reserved)
         if view.evicted:
@@ -128,37 +161,31 @@ class WorkloadFigures:
             waited = view.created - parse_time(job["metadata"]["creationTimestamp"])
             self._kept.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), waited / SECOND)
 
-    def _reserved(self, obj: Obj, view: WorkloadView) -> None:
-        self._count("quota_reserved_workloads_total", obj, view)
-        self._measure("quota_reserved_wait_time_seconds", obj, view, self._now() - view.waiting_since)
-
     def _admitted(self, obj: Obj, view: WorkloadView, *, is_at_once: bool) -> None:
-        self._count("admitted_workloads_total", obj, view)
-        self._measure("admission_wait_time_seconds", obj, view, self._now() - view.waiting_since)
+        self._admission.reach(obj, view, self._now() - view.waiting_since)
         if not is_at_once:
-            since = self._now() - (view.reserved_at or self._now())
-            self._measure("admission_checks_wait_time_seconds", obj, view, since)
+            self._checks.measure(obj, view, self._now() - (view.reserved_at or self._now()))
         elif obj["status"].get("admissionChecks"):
-            self._measure("admission_checks_wait_time_seconds", obj, view, 0)
+            self._checks.measure(obj, view, 0)
         queue = self._index.snapshot.queues.get(view.cluster_queue)
         for node in queue.node.path[:-1] if queue is not None else ():
             self._kept.add("kueue_cohort_subtree_admitted_workloads_total", (node.name, _class_of(obj)))
 
     def _ended(self, obj: Obj, view: WorkloadView) -> None:
-        self._count("finished_workloads_total", obj, view)
+        self._end.count(obj, view)
         began, ended = find_condition(obj, r.ADMITTED), find_condition(obj, r.FINISHED)
         if view.admitted and began is not None and ended is not None:
             past = obj["status"].get("accumulatedPastExecutionTimeSeconds", 0) * SECOND
             last = parse_time(ended["lastTransitionTime"]) - parse_time(began["lastTransitionTime"])
-            self._measure("execution_time_seconds", obj, view, past + last)
+            self._end.measure(obj, view, past + last)
 
     def _ready(self, obj: Obj, view: WorkloadView) -> None:
         ready, admitted = find_condition(obj, r.PODS_READY), find_condition(obj, r.ADMITTED)
         if ready is None or admitted is None or ready["reason"] != r.STARTED:
             return
-        self._measure("ready_wait_time_seconds", obj, view, self._now() - view.waiting_since)
+        self._readiness.measure(obj, view, self._now() - view.waiting_since)
         since = parse_time(ready["lastTransitionTime"]) - parse_time(admitted["lastTransitionTime"])
-        self._measure("admitted_until_ready_wait_time_seconds", obj, view, since)
+        self._start.measure(obj, view, since)
 
     def _evicted(self, obj: Obj, old: Obj, view: WorkloadView, before: WorkloadView) -> None:
         condition, known = find_condition(obj, r.EVICTED), find_condition(old, r.EVICTED)
@@ -186,15 +213,6 @@ class WorkloadFigures:
             ran = parse_time(evicted["lastTransitionTime"]) - parse_time(ready["lastTransitionTime"])
             self._kept.observe("kueue_pods_ready_to_evicted_time_seconds", (queue, *why), ran / SECOND)
 
-    def _count(self, name: str, obj: Obj, view: WorkloadView) -> None:
-        self._kept.add(f"kueue_{name}", (view.cluster_queue, _class_of(obj)))
-        self._kept.add(f"kueue_local_queue_{name}", (*_local(view), _class_of(obj)))
-
-    def _measure(self, name: str, obj: Obj, view: WorkloadView, microseconds: int) -> None:
-        seconds = max(0, microseconds) / SECOND
-        self._kept.observe(f"kueue_{name}", (view.cluster_queue, _class_of(obj)), seconds)
-        self._kept.observe(f"kueue_local_queue_{name}", (*_local(view), _class_of(obj)), seconds)
-
 
 def _why_not_admitted(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:
     """The LocalQueue of a Workload that is not admitted, and why; None for others."""
@@ -219,6 +237,12 @@ def _local(view: WorkloadView) -> Labels:
     """The labels of its LocalQueue: name, namespace."""
     namespace, _, name = view.queue.partition("/")
     return name, namespace
+
+
+def _both_queues(obj: Obj, view: WorkloadView) -> tuple[Labels, Labels]:
+    """The labels of its ClusterQueue and of its LocalQueue, each with its class."""
+    name = _class_of(obj)
+    return (view.cluster_queue, name), (*_local(view), name)
 
 
 def _move(counts: dict[_Counted, int], before: _Counted | None, after: _Counted | None) -> None:

@@ -10,11 +10,24 @@ COUNT = Metric("seen_total", COUNTER, "What was seen", ("queue", "role"))
 TIME = Metric("took_seconds", HISTOGRAM, "How long", ("queue",), (1.0, 2.5))
 
 
+def all_of(family: Counters | Histograms) -> str:
+    return "".join(family.texts())
+
+
+def test_many_series_come_some_at_a_time() -> None:
+    counters = Counters(COUNT, "alone")
+    for place in range(250):
+        counters.add((str(place),))
+    head, *parts = counters.texts()
+    assert head == COUNT.head()
+    assert [len(part.splitlines()) for part in parts] == [100, 100, 50]
+
+
 def test_counters_are_told_with_what_is_constant() -> None:
     counters = Counters(COUNT, "alone")
     counters.add(("a",))
     counters.add(("a",), 2)
-    assert counters.text() == (
+    assert all_of(counters) == (
         '# HELP seen_total What was seen\n# TYPE seen_total counter\nseen_total{queue="a",role="alone"} 3\n'
     )
 
@@ -22,20 +35,20 @@ def test_counters_are_told_with_what_is_constant() -> None:
 def test_what_changed_is_told_anew() -> None:
     counters = Counters(COUNT, "alone")
     counters.add(("a",))
-    before = counters.text()
+    before = all_of(counters)
     counters.set(("a",), 7)
-    assert (before[-2:], counters.text()[-2:]) == ("1\n", "7\n")
+    assert (before[-2:], all_of(counters)[-2:]) == ("1\n", "7\n")
 
 
 def test_a_family_without_series_says_nothing() -> None:
-    assert (Counters(COUNT).text(), Histograms(TIME).text(), text_of(COUNT, [])) == ("", "", "")
+    assert (all_of(Counters(COUNT)), all_of(Histograms(TIME)), text_of(COUNT, [])) == ("", "", "")
 
 
 def test_buckets_hold_all_that_is_no_more_than_their_bound() -> None:
     histograms = Histograms(TIME)
     for value in (0.5, 1, 2, 99):
         histograms.observe(("a",), value)
-    told = histograms.text().splitlines()[2:]
+    told = all_of(histograms).splitlines()[2:]
     assert told == [
         'took_seconds_bucket{queue="a",le="1"} 2',
         'took_seconds_bucket{queue="a",le="2.5"} 3',
@@ -48,7 +61,7 @@ def test_buckets_hold_all_that_is_no_more_than_their_bound() -> None:
 def test_a_histogram_without_labels_has_that_of_buckets() -> None:
     histograms = Histograms(TIME._replace(labels=()))
     histograms.observe((), 3)
-    assert histograms.text().splitlines()[2:] == [
+    assert all_of(histograms).splitlines()[2:] == [
         'took_seconds_bucket{le="1"} 0',
         'took_seconds_bucket{le="2.5"} 0',
         'took_seconds_bucket{le="+Inf"} 1',
@@ -64,8 +77,8 @@ def test_who_is_gone_is_forgotten() -> None:
         histograms.observe((queue,), 1)
     counters.forget(queue="a")
     histograms.forget(queue="a")
-    assert 'queue="a"' not in counters.text() + histograms.text()
-    assert 'queue="b"' in counters.text()
+    assert 'queue="a"' not in all_of(counters) + all_of(histograms)
+    assert 'queue="b"' in all_of(counters)
 
 
 def test_values_of_labels_are_escaped() -> None:
