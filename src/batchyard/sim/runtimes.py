@@ -131,7 +131,7 @@ def age_of(workload: Obj, now: Instant) -> Duration | None:
 def told_runtime(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
     """What the manifests say of a Workload's run; None if they say nothing."""
     told = annotated_runtime(workload)
-    owner = _owner(workload, objects)
+    owner = owner_of(workload, objects)
     if told is not None or owner is None:
         return told
     if owner["kind"] == "Job":
@@ -140,6 +140,11 @@ def told_runtime(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
     found = [_of_job(row["template"]["spec"], annotated_runtime(owner)) for row in rows]
     times = [each for each in found if each is not None]
     return max(times) if times and len(times) == len(found) else None
+
+
+def rounds_of(owner: Obj) -> int:
+    """How many pods run one after the other: of a Job with more completions than run at once."""
+    return _rounds(owner["spec"]) if owner["kind"] == "Job" else 1
 
 
 def chance(seed: int, *names: str) -> float:
@@ -156,22 +161,27 @@ def _of_job(spec: Mapping[str, object], of_pod: Duration | None) -> Duration | N
         of_pod = sleeping_time(container.get("image") or "", *line)
     if of_pod is None or of_pod >= FOR_EVER:
         return None
+    return of_pod * _rounds(spec)
+
+
+def _rounds(spec: Mapping[str, object]) -> int:
     parallelism, completions = spec.get("parallelism") or 1, spec.get("completions") or 1
     assert isinstance(parallelism, int)
     assert isinstance(completions, int)
-    return of_pod * max(1, -(-completions // parallelism))
+    return max(1, -(-completions // parallelism))
 
 
 def _bound(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
     """How long a Workload may run."""
-    owner = _owner(workload, objects)
+    owner = owner_of(workload, objects)
     limits = [workload["spec"].get("maximumExecutionTimeSeconds")]
     limits += [] if owner is None else [owner["spec"].get("activeDeadlineSeconds")]
     found = [limit for limit in limits if limit is not None]
     return min(found) * SECOND if found else None
 
 
-def _owner(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
+def owner_of(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
+    """The Job or JobSet of a Workload, if it is there."""
     owner = controller_of(workload)
     kind = None if owner is None else _OWNERS.get(owner["kind"])
     if owner is None or kind is None:

@@ -1,15 +1,47 @@
 """`whatif` and `eta` as commands: what goes where, and what is refused."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
+import typer
+
+from batchyard.cli.app import app
 from batchyard.sim.state_document import document_of
 from unit.sim.forks_make import queue, state, workload
 
-Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
 THERE = [*queue(1), workload("a", 30), workload("b", 30, 1)]
+
+
+class Done(NamedTuple):
+    """What became of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Batchyard = Callable[..., Done]
+
+
+@pytest.fixture
+def batchyard(capsys: pytest.CaptureFixture[str]) -> Batchyard:
+    """The command, in this process."""
+
+    def run(*arguments: object) -> Done:
+        code = 0
+        try:
+            app(list(map(str, arguments)), standalone_mode=False)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        except typer.BadParameter:
+            code = 2
+        out, err = capsys.readouterr()
+        return Done(code, out, err)
+
+    return run
 
 
 def written(folder: Path, value: object, name: str = "file.json") -> Path:
@@ -69,3 +101,10 @@ def test_without_a_platform_it_is_said_what_to_do(batchyard: Batchyard, tmp_path
     done = batchyard("eta", "--all", "--data-dir", tmp_path / "none")
     assert done.returncode == 1
     assert "start a platform with `batchyard up`" in done.stderr
+
+
+def test_of_whom_nobody_knows_how_long_he_runs_is_named(batchyard: Batchyard, tmp_path: Path) -> None:
+    there = document_of(state([*queue(1), workload("a"), workload("b", 5, 1)], 10))
+    done = batchyard("whatif", "--state", written(tmp_path, there, "s"), "-f", written(tmp_path, queue(2)[1]))
+    assert done.stderr == "batchyard: nobody knows how long team/a will run: they go on in both runs\n"
+    assert done.stdout.startswith("1 start that would not\n")
