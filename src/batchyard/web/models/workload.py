@@ -38,7 +38,7 @@ def workload(source: Source, scope: Scope, query: Query) -> Model | None:
         "podSets": [_pod_set(view, number) for number in range(len(view.pod_sets))],
         "checks": [_check(each) for each in (obj.get("status") or {}).get("admissionChecks") or ()],
         "conditions": [_condition(each) for each in (obj.get("status") or {}).get("conditions") or ()],
-        "answers": {part: f"{_path_of(view)}/{part}" for part in ("why", "eta")},
+        "answers": {part: f"{_path_of(view)}/{part}" for part in _answers(view)},
     }
     if place is not None:
         told["position"] = place + 1
@@ -47,6 +47,11 @@ def workload(source: Source, scope: Scope, query: Query) -> Model | None:
     if scope.sees(scheme.EVENT, namespace):
         told["events"] = _events(source, obj)
     return told
+
+
+def _answers(view: WorkloadView) -> Sequence[str]:
+    """What the API answers about it: when it may begin only until it has quota."""
+    return ("why",) if view.quota_reserved or view.finished else ("why", "eta")
 
 
 def _path_of(view: WorkloadView) -> str:

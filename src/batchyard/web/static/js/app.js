@@ -59,12 +59,13 @@ function take(model, envelope) {
   if (seen.page.besides) askBesides(model);
 }
 
+// Such answers cost the platform more than models do: they are asked for again when the state is another, or after a while.
 function askBesides(model) {
-  const { route } = seen;
-  const stands = `${model.state} ${model.position} ${model.why}`;
-  if (seen.besides.of === stands) return;
-  seen.besides = { ...seen.besides, of: stands };
-  for (const [name, path] of Object.entries(seen.page.besides(model))) {
+  const { route, besides } = seen, asked = seen.page.besides(model);
+  const isSame = besides.state === model.state, isNews = besides.why?.summary !== undefined && besides.of !== model.why;
+  if (isSame && !(isNews && Date.now() - besides.at > 10000)) return;
+  seen.besides = { ...Object.fromEntries(Object.keys(asked).map((name) => [name, besides[name]])), state: model.state, of: model.why, at: Date.now() };
+  for (const [name, path] of Object.entries(asked)) {
     source.get(path).then((answer) => {
       if (seen.route !== route) return;
       seen.besides = { ...seen.besides, [name]: answer };

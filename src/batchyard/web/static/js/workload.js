@@ -28,7 +28,7 @@ function showWorkload(model, context) {
       fact("queue", [model.queue, " → ", model.clusterQueue ? linkTo("queue", [model.clusterQueue]) : "none"]),
       fact("priority", `${model.priority}${model.priorityClass ? ` (${model.priorityClass})` : ""}`),
       fact("pods", model.pods), model.position ? fact("place in line", `#${model.position}`) : null, fact("for", since(model.since))),
-    model.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
+    model.why && !context.besides.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
     whyPanel(context.besides.why), etaPanel(context.besides.eta),
     h("div", { class: "columns" }, lifePanel(model), podsPanel(model)),
     podSetsPanel(model), conditionsPanel(model), eventsPanel(model));
@@ -93,7 +93,7 @@ function whyPanel(why) {
   const changes = (why.changes || []).map((change, n) => h("li", { "data-key": String(n) }, change.text, change.proven ? h("span", { class: "proven", title: "tried in a fork of this state: with it the workload is admitted" }, "proven") : null));
   return panel("Why", why.state || "",
     h("p", { class: "summary" }, why.summary),
-    why.binding ? h("p", { class: "facts" }, Object.entries(why.binding).map(([name, value]) => fact(name, plain(value)))) : null,
+    why.binding ? h("p", { class: "facts" }, Object.entries(why.binding).filter(([name]) => name !== "message").map(([name, value]) => fact(name === "limit" ? "what binds" : name, named(value)))) : null,
     why.preemption ? h("p", { class: "facts" }, Object.entries(why.preemption).map(([name, value]) => fact(name, plain(value)))) : null,
     why.holders && why.holders.length ? holdersTable(why.holders) : null,
     changes.length ? h("div", {}, h("h3", {}, "What would help"), h("ul", { class: "changes" }, changes)) : null,
@@ -106,19 +106,35 @@ function holdersTable(holders) {
     ["queue", "", (each) => (each.clusterQueue ? linkTo("queue", [each.clusterQueue]) : "")],
     ["priority", "num", (each) => each.priority],
     ["holds", "", (each) => (each.holds || []).map((held) => `${held.flavor} ${held.resource} ${plain(held.amount)}`).join(" · ")],
-    ["", "", (each) => (each.borrows ? "borrows" : "")],
+    ["", "why", (each) => [each.borrows ? "borrows; " : "", each.stays]],
     ["since", "num", (each) => since(each.since)],
   ];
   return table(columns, holders, (each) => `${each.workload} ${each.since}`);
 }
 
+// What was asked of each flavor, and what there is at each level of the tree.
 function verdicts(set) {
+  const rows = (set.flavors || []).flatMap((each) => {
+    const parts = (each.resources || []).flatMap((part) => (part.levels || [{}]).map((level) => ({ ...each, ...part, level })));
+    return parts.length ? parts : [{ ...each, resource: "", level: {} }];
+  });
   const columns = [
-    ["flavor", "main", (each) => each.flavor],
-    ["verdict", "", (each) => plain(each.verdict)],
-    ["what stands against it", "why", (each) => plain(each.obstacle)],
+    ["flavor", "", (row) => row.flavor],
+    ["verdict", "why", (row) => [row.verdict, row.obstacle ? `: ${plain(row.obstacle)}` : ""]],
+    ["resource", "", (row) => row.resource],
+    ["asked", "num", (row) => row.asked],
+    ["missing", "num", (row) => row.missing],
+    ["level", "", (row) => named(row.level)],
+    ["used", "num", (row) => row.level.used],
+    ["quota", "num", (row) => row.level.subtree],
+    ["available", "num", (row) => row.level.available],
   ];
-  return h("div", {}, h("h3", {}, `${set.name} × ${set.count}`), table(columns, set.flavors || [], (each) => each.flavor));
+  return h("div", {}, h("h3", {}, `${set.name} × ${set.count}`), table(columns, rows, (row) => `${row.flavor} ${row.resource} ${row.level.name}`));
+}
+
+// An object as `kind name` where it says so.
+function named(value) {
+  return value && value.kind && value.name ? `${value.kind} ${value.name}` : plain(value);
 }
 
 function etaPanel(eta) {
