@@ -1,6 +1,7 @@
 """All Workloads as lists need them, made once for each revision of each: so ten thousand take a few milliseconds."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from batchyard.api import scheme
@@ -9,8 +10,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.ports.client import Reader
 from batchyard.web.states import owner_of, state_of
 
-#: So many more than there are may be known of Workloads that are gone.
-_SPARE: Final = 1000
+_ORDER: Final = attrgetter("order")
 
 
 class Entry:
@@ -29,28 +29,40 @@ class Entry:
         #: What it is searched by: its own name and that of what it stands for.
         self.text = f"{self.view.key} {owner['name'] if owner else ''}".lower()
 
+    def read(self, obj: Obj) -> None:
+        """It has another revision: neither its name nor its age is another."""
+        self.obj, self.view = obj, workload_view(obj)
+        self.state = state_of(self.view, obj)
+
 
 class Roster:
     """See the module."""
 
     def __init__(self) -> None:
         self._known: dict[str, Entry] = {}
+        self._latest_first: list[Entry] = []
 
-    def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> list[Entry]:
-        """The Workloads of some namespaces, or, for None, of all."""
+    def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> Sequence[Entry]:
+        """The Workloads of some namespaces, or, for None, of all; the latest first."""
+        self._refresh(reader.list(scheme.WORKLOAD))
         if namespaces is None:
-            found = self._entries(reader.list(scheme.WORKLOAD))
-            if len(self._known) > len(found) + _SPARE:
-                self._known = {entry.view.uid: entry for entry in found}
-            return found
-        return [each for name in namespaces for each in self._entries(reader.list(scheme.WORKLOAD, name))]
+            return self._latest_first
+        wanted = frozenset(namespaces)
+        return [entry for entry in self._latest_first if entry.namespace in wanted]
 
-    def _entries(self, objs: Sequence[Obj]) -> list[Entry]:
-        known, found = self._known, []
+    def _refresh(self, objs: Sequence[Obj]) -> None:
+        known, fresh = self._known, list[Entry]()
         for obj in objs:
             uid = obj["metadata"]["uid"]
             entry = known.get(uid)
-            if entry is None or entry.obj is not obj:
-                entry = known[uid] = Entry(obj)
-            found.append(entry)
-        return found
+            if entry is None:
+                known[uid] = entry = Entry(obj)
+                fresh.append(entry)
+            elif entry.obj is not obj:
+                entry.read(obj)
+        if len(known) > len(objs):
+            there = frozenset(obj["metadata"]["uid"] for obj in objs)
+            self._known = {uid: entry for uid, entry in known.items() if uid in there}
+            fresh, self._latest_first = list(self._known.values()), []
+        if fresh:
+            self._latest_first = sorted([*self._latest_first, *fresh], key=_ORDER, reverse=True)

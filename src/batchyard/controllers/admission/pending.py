@@ -175,7 +175,8 @@ class PendingQueue:
 
     def first(self, count: int) -> list[WorkloadView]:
         """The first of those that wait, in the order of their turn."""
-        first = heapq.nsmallest(count, self._waiting.values(), key=_ORDER)
+        waiting = self._waiting.values()
+        first = [min(waiting, key=_ORDER)] if count == 1 and waiting else sorted(waiting, key=_ORDER)[:count]
         sticky = self._waiting.get(self._sticky)
         if sticky is not None:
             first = [sticky, *(each for each in first if each is not sticky)][:count]

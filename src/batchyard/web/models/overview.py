@@ -17,8 +17,6 @@ from batchyard.web.states import PENDING
 #: How many lines each part has; there is a view with all of them.
 QUEUES_MAX: Final = 60
 LINES_MAX: Final = 12
-#: Of each queue so many are looked at for what waits.
-_FIRST: Final = 3
 
 
 def overview(source: Source, scope: Scope, _query: Query) -> Model:
@@ -58,8 +56,10 @@ def _of_all(source: Source) -> Model:
 
 
 def _first_in_line(source: Source) -> Iterator[tuple[int, str, WorkloadView]]:
-    for name in source.standing.snapshot.queues:
-        for place, view in enumerate(source.standing.first_pending(name, _FIRST)):
+    """The first of each queue, and where there are few queues the next ones too."""
+    queues = [name for name in source.standing.snapshot.queues if source.standing.count_pending(name)]
+    for name in queues:
+        for place, view in enumerate(source.standing.first_pending(name, -(-LINES_MAX // len(queues)))):
             yield place, name, view
 
 

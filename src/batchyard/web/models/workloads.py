@@ -1,7 +1,7 @@
 """The list of Workloads: filtered, searched, a window of it at a time."""
 
-import heapq
 from collections import Counter
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -13,7 +13,6 @@ from batchyard.web.source import Model, Query, Source
 from batchyard.web.states import STATES
 from batchyard.web.window import window_of
 
-_ORDER: Final = attrgetter("order")
 _STATE: Final = attrgetter("state")
 _NAMESPACE: Final = attrgetter("namespace")
 
@@ -27,9 +26,9 @@ def workloads(source: Source, scope: Scope, query: Query) -> Model:
     state = query.get("state", "")
     if state:
         found = [each for each in found if each.state == state]
-    latest = heapq.nlargest(window.offset + window.limit, found, key=_ORDER)
+    shown = found[window.offset : window.offset + window.limit]
     return {
-        "rows": [row_of(source, each.view, each.obj) for each in latest[window.offset :]],
+        "rows": [row_of(source, each.view, each.obj) for each in shown],
         "count": len(found),
         "offset": window.offset,
         "limit": window.limit,
@@ -39,7 +38,7 @@ def workloads(source: Source, scope: Scope, query: Query) -> Model:
     }
 
 
-def _meant(source: Source, entries: list[Entry], query: Query) -> list[Entry]:
+def _meant(source: Source, entries: Sequence[Entry], query: Query) -> Sequence[Entry]:
     """Those of a namespace, a queue, and with a text in their name or their owner's, as far as these are asked for."""
     namespace, queue, text = query.get("namespace", ""), query.get("queue", ""), query.get("text", "").lower()
     if namespace:
