@@ -166,3 +166,12 @@ def test_figures_for_prometheus_come_to_the_same() -> None:
     assert samples['batchyard_budget_amount{namespace="vision",budget="daily",unit="dollars"}'] == "10"
     assert float(samples['batchyard_budget_remaining{namespace="vision",budget="daily",unit="dollars"}']) < 0
     assert float(samples['batchyard_cost_unused_dollars_total{pool="l4",use="booting"}']) > 0
+
+
+def test_a_fork_goes_on_with_its_budgets() -> None:
+    fork = World(Scenario(()), state=world_at(6).state())
+    fork.run_until(HOUR)
+    assert float(budget(fork, "vision")["status"]["spent"]) == pytest.approx(16, abs=0.2)
+    assert queue(fork, "vision")["spec"]["stopPolicy"] == "Hold"
+    fork.run_until(18 * HOUR + MINUTE)
+    assert queue(fork, "vision")["spec"]["stopPolicy"] == "None"

@@ -256,7 +256,7 @@ def _settings_of(scenario: Scenario, state: State | None) -> Settings:
         with_nodes=cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes),
         profile=Profile(autoscaling.get("profile", Profile.BALANCED.value)),
         hotswap=scenario.hotswap,
-        with_costs="Budget" in scenario.counts,
+        with_costs="Budget" in scenario.counts or (state is not None and bool(state.of_kind(scheme.BUDGET))),
     )
 
 

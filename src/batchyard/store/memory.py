@@ -25,6 +25,8 @@ def remembered(store: "Store") -> Callable[[int], Sequence[WatchEvent] | None]:
     """All changes of a store after a revision; None where it remembers them no more."""
 
     def changes(revision: int) -> Sequence[WatchEvent] | None:
+        if revision > store.revision:  # of another store
+            return None
         try:
             return store.changes_since(revision)
         except Expired:

@@ -10,11 +10,12 @@ from batchyard.api.meta import Key
 from batchyard.base.instant import HOUR, Instant
 from batchyard.controllers.costs.ledger import Ledger
 from batchyard.core.costs.accounts import WHOLE
-from batchyard.core.costs.lives import is_paid
+from batchyard.core.costs.lives import is_paid, paid_from
 from batchyard.core.costs.records import PLATFORM, hour_name, read
 from batchyard.core.machines.prices import pool_price
 from batchyard.ports.client import EventType, WatchEvent
 from batchyard.sim.checkers.law import Law, Scene
+from batchyard.sim.world import EPOCH
 
 _MICRODOLLAR = HOUR * WHOLE
 
@@ -48,7 +49,8 @@ class CostsAddUp(Law):
             return
         name = event.key.name
         if event.type is not EventType.DELETED and is_paid(event.obj):
-            self._paid.setdefault(name, (now, self._price(event.obj["spec"]["pool"], 0)))
+            since = paid_from(event.obj) or now
+            self._paid.setdefault(name, (since, self._price(event.obj["spec"]["pool"], 0)))
         elif name in self._paid:
             self._pay(name, now)
             del self._paid[name]
@@ -74,6 +76,8 @@ class CostsAddUp(Law):
         if world.platform is not self._platform:
             self._platform, self._starts = world.platform, self._starts + 1
         if costs is None or costs.ledger is None or world.platform.runner.is_stopped:
+            return
+        if world.start != EPOCH:  # what was before nobody here has seen
             return
         found = sum(account.cost for account in costs.ledger.accounts(now).values())
         written = [
