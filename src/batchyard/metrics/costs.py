@@ -38,7 +38,8 @@ class CostFigures:
         """All families; of a platform that keeps no ledger those of budgets alone."""
         if spending is not None:
             self._count(spending.totals(now))
-            yield from (each.text() for each in self._counters.values())
+            for each in self._counters.values():
+                yield from each.texts()
         budgets = [(obj, obj.get("status") or {}) for obj in reader.list(scheme.BUDGET)]
         rows: dict[str, list[tuple[Labels, float]]] = {"amount": [], "spent": [], "remaining": []}
         for obj, status in budgets:

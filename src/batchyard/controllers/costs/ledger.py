@@ -338,24 +338,10 @@ class Ledger:
                 self._account(pod.place(use)).add(spent)
                 self._note_ended(pod.owner.team, pod.owner.local_queue, spent)
         if earlier:
-            self._settle_earlier(pod, kept)
+            _settle_earlier(self.settled, pod, kept, self.begun)
 
     def _note_ended(self, team: str, queue: str, spent: Account) -> None:
         self._ended.setdefault(team, {}).setdefault(queue, Account()).add(spent)
-
-    def _settle_earlier(self, pod: _Occupant, kept: int) -> None:
-        """Of a pod that has ended, what it took in closed periods: first what is done, then what is lost."""
-        at = max(pod.bound, self.begun - SETTLED_BACK)
-        kept -= (at - pod.bound) * pod.share
-        while at < self.begun:
-            hour = at - at % HOUR
-            time = (min(hour + HOUR, self.begun) - at) * pod.share
-            done = min(max(kept, 0), time)
-            for use, part in ((DONE, done), (LOST, time - done)):
-                if part:
-                    account = self.settled.setdefault((hour, pod.place(use)), Account())
-                    _charge(account, part, 1, pod.machine)
-            kept, at = kept - time, hour + HOUR
 
     # --- what time costs ---
 
@@ -371,6 +357,21 @@ class Ledger:
 
     def _account(self, place: Place) -> Account:
         return self.spent.setdefault(place, Account())
+
+
+def _settle_earlier(settled: dict[tuple[Instant, Place], Account], pod: _Occupant, kept: int, begun: Instant) -> None:
+    """Of a pod that has ended, what it took in closed periods: first what is done, then what is lost."""
+    at = max(pod.bound, begun - SETTLED_BACK)
+    kept -= (at - pod.bound) * pod.share
+    while at < begun:
+        hour = at - at % HOUR
+        time = (min(hour + HOUR, begun) - at) * pod.share
+        done = min(max(kept, 0), time)
+        for use, part in ((DONE, done), (LOST, time - done)):
+            if part:
+                account = settled.setdefault((hour, pod.place(use)), Account())
+                _charge(account, part, 1, pod.machine)
+        kept, at = kept - time, hour + HOUR
 
 
 def _charge(account: Account, elapsed: Duration, share: int, machine: _Machine) -> None:
