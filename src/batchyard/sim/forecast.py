@@ -268,9 +268,8 @@ def _key(name: str) -> Key:
 
 
 def _cycles(world: World) -> int:
-    """How often the scheduler has looked at the heads of the queues."""
-    load = next(load for load in world.platform.runner.loads() if load.name == Scheduler.name)
-    return load.succeeded + load.delayed
+    """How often the scheduler was to look at the heads of the queues."""
+    return next(load.adds for load in world.platform.runner.loads() if load.name == Scheduler.name)
 
 
 def _extrapolated(run: _Run, queue: str, place: int) -> Duration | None:
