@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, key_of
+from batchyard.api.meta import Key, key_of, with_path
 from batchyard.base.instant import parse_duration
 from batchyard.cli.told_why import WIDTH, lines_of
+from batchyard.ports.client import Update
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.world import World
 
@@ -103,6 +104,20 @@ def test_what_waits_for_a_request_tells_of_it_and_what_waits_for_machines_tells_
     assert queued["requests"][0]["kind"] == "ProvisioningRequest"
     assert "Accepted=True" in queued["requests"][0]["told"]
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in empty["nodes"]["waitsFor"][0]
+
+
+@pytest.mark.parametrize(("fewer", "has_nodes"), [(0, True), (1, False)])
+def test_the_machines_that_are_proposed_give_its_pods_nodes_and_one_less_does_not(fewer: int, has_nodes: bool) -> None:
+    case = next(case for case in CASES if case.file == "quota-above-hardware")
+    (patch,) = next(change["apply"] for change in told(case)["changes"] if change["kind"] == "nodes")
+    changed = World(read_scenario([str(EXAMPLES / "why" / f"{case.file}.yaml")])[0])
+    changed.run_until(parse_duration(case.at))
+    pool = changed.client.get(Key(scheme.NODE_POOL, "", patch["name"]))
+    assert pool is not None
+    changed.submit(Update(with_path(pool, ("spec", "nodeCount"), patch["patch"]["spec"]["nodeCount"] - fewer)))
+    changed.run_until(parse_duration(case.at) + parse_duration("20m"))
+    pods = [pod for pod in changed.objects(scheme.POD, case.namespace) if pod["metadata"]["name"].startswith("second")]
+    assert all(pod["spec"].get("nodeName") for pod in pods) is has_nodes
 
 
 def test_every_situation_is_tested_and_listed() -> None:

@@ -22,6 +22,7 @@ KINDS = {
     "Workload": scheme.WORKLOAD,
     "Job": scheme.JOB,
     "JobSet": scheme.JOB_SET,
+    "LocalQueue": scheme.LOCAL_QUEUE,
 }
 
 Change = Mapping[str, Any]

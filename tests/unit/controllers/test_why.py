@@ -80,6 +80,25 @@ def test_what_keeps_it_from_being_looked_at_comes_first(objects: Sequence[Obj], 
 
 
 @pytest.mark.parametrize(
+    ("objects", "change"),
+    [
+        ([LOCAL, yard.queue("cq", 4, stopPolicy="Hold")], "ClusterQueue cq: set stopPolicy to None"),
+        ([make.local_queue(stopPolicy="Hold"), QUEUE], "LocalQueue lq: set stopPolicy to None"),
+        (
+            [LOCAL, yard.queue("cq", 4, namespaceSelector=None)],
+            "ClusterQueue cq: let namespaceSelector select namespace team, such as by {}",
+        ),
+        ([LOCAL, yard.queue("cq", 1, stopPolicy="Hold")], ""),
+    ],
+    ids=["queue held", "LocalQueue held", "no namespace", "it would not fit either"],
+)
+def test_what_is_to_be_mended_is_proposed_where_that_admits(objects: Sequence[Obj], change: str) -> None:
+    assert [each["text"] for each in why(world(FLAVOR, *objects, workload())).get("changes", [])] == [change][
+        : bool(change)
+    ]
+
+
+@pytest.mark.parametrize(
     ("fields", "expected"),
     [
         ({"active": False}, ("stopped", "Workload wl")),

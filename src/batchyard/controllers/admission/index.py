@@ -12,7 +12,7 @@ from batchyard.api.conditions import is_true
 from batchyard.api.meta import Obj, key_of
 from batchyard.api.views.flavor import flavor_view
 from batchyard.api.views.namespace import namespace_labels
-from batchyard.api.views.queues import cluster_queue_view, cohort_view, local_queue_view
+from batchyard.api.views.queues import ClusterQueueView, cluster_queue_view, cohort_view, local_queue_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.controllers.admission.book import WorkloadBook
@@ -95,9 +95,13 @@ class AdmissionIndex:
 
     def readiness(self, name: str) -> Readiness:
         """Whether a ClusterQueue can admit, and why not."""
+        return self.readiness_with(self.snapshot.queues[name].view)
+
+    def readiness_with(self, view: ClusterQueueView) -> Readiness:
+        """Whether a ClusterQueue could admit if it were so, and why not."""
         return readiness_of(
-            self.snapshot.queues[name].view,
-            terminating=name in self._terminating,
+            view,
+            terminating=view.name in self._terminating,
             flavors=self.snapshot.flavors,
             checks=self._checks,
         )

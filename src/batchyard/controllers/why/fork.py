@@ -40,6 +40,8 @@ class Change(NamedTuple):
     workload: WorkloadView | None = None
     #: Those who hold quota and would not.
     gone: Sequence[str] = ()
+    #: Whether its ClusterQueue admits though it does not now.
+    opens: bool = False
 
 
 AS_IT_IS: Final = Change()
@@ -65,6 +67,7 @@ class Fork:
         self.snapshot = tree_copy(index.snapshot, queue)
         self.target = target
         self.queue = self.snapshot.queues[queue.name]
+        self._is_active = self.queue.active
         self._policy = policy
         self._namespaces = index.namespaces
         self._now: Instant = index.line_up.now
@@ -145,6 +148,7 @@ class Fork:
             cohorts.setdefault(name, present)
             if found is not present:
                 snapshot.put_cohort(found)
+        self.queue.active = change.opens or self._is_active
         before, rebuilds = list(snapshot.cohorts.values()), snapshot.rebuilds
         snapshot.settle()
         if snapshot.rebuilds > rebuilds:

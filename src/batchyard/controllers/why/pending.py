@@ -31,6 +31,7 @@ from batchyard.controllers.why.other_changes import (
 )
 from batchyard.controllers.why.proposal import Case, Proposal
 from batchyard.controllers.why.quota_changes import quota_changes
+from batchyard.controllers.why.remedies import remedies
 from batchyard.core.cycle import Policy
 from batchyard.core.decisions import Admit, Decision, Preempt
 from batchyard.core.explain import holders as h
@@ -81,7 +82,7 @@ class PendingWorkloads:
         queues = blockers.queues_of(workload, self._reader)
         blocker = blockers.blocker_of(workload, queues, self._index)
         if blocker is not None:
-            return {"binding": blocker.document()}
+            return {"binding": blocker.document(), **self._remedies(workload, queues.cluster_queue_name)}
         queue = self._index.snapshot.queues.get(queues.cluster_queue_name)
         view = self._view(workload, queues.cluster_queue_name)
         if queue is None:
@@ -116,7 +117,7 @@ class PendingWorkloads:
         first = blockers.refusal_of(situation.decision, self._index) or blockers.failed_check(workload)
         first = first or blockers.held_back(view, now) or self._gate(workload)
         if first is not None:
-            return {**part, "binding": first.document()}
+            return {**part, "binding": first.document(), **self._remedies(workload, queue.name)}
         fork = Fork(self._index, self._policy, view, queue)
         try:
             return {**part, **self._weighed(situation, fork, asker)}
@@ -278,6 +279,15 @@ class PendingWorkloads:
             except TooMuch:
                 is_cut = True
         return slim(changes=found, changesEnd="there was more to try than one answer may take" if is_cut else "")
+
+    def _remedies(self, workload: Obj, name: str) -> Part:
+        """What would let it be looked at, and be admitted."""
+        queue = self._index.snapshot.queues.get(name)
+        if queue is None:
+            return {}
+        self._index.snapshot.settle()
+        view = self._view(workload, name)
+        return slim(changes=[each.document() for each in remedies(workload, view, queue, self._index, self._policy)])
 
     def _owner(self, workload: Obj) -> Obj | None:
         owner = controller_of(workload)

@@ -15,6 +15,7 @@ FLAVOR: Final = "flavor"
 END: Final = "end"
 STRATEGY: Final = "strategy"
 NODES: Final = "nodes"
+FIX: Final = "fix"
 
 Patch = Mapping[str, Any]
 
