@@ -151,15 +151,16 @@ class Costs:
         """The records of the hour that is not over, as far as they have changed, and all that is needed to go on."""
         ledger.fold()
         lines, settled = _told(ledger.accounts(now), ledger.settled)
-        span, name, unpriced = (ledger.begun, ledger.begun + HOUR), hour_name(ledger.begun), ledger.unpriced()
+        span, name = (ledger.begun, ledger.begun + HOUR), hour_name(ledger.begun)
+        specs = specs_of(lines, settled, ledger.unpriced())
         found: dict[Key, Obj] = {}
-        for namespace, spec in specs_of(lines, settled, unpriced).items():
+        for namespace, spec in specs.items():
             key = Key(scheme.COST_RECORD, namespace, name)
             obj = record(namespace, name, span, now, spec)
             if not _is_same(reader.get(key), obj):
                 found[key] = obj
-        spec = {"revision": str(self._revision), **checkpoint(lines, settled, unpriced)}
-        found[OPEN] = record(PLATFORM, OPEN.name, span, now, spec)
+        whole = {"revision": str(self._revision), **checkpoint(specs)}
+        found[OPEN] = record(PLATFORM, OPEN.name, span, now, whole)
         return found
 
 

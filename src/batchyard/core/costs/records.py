@@ -21,7 +21,7 @@ PLATFORM: Final = "kube-system"
 #: There: the hour that is not over, with all that is needed to go on with it.
 OPEN: Final = Key(scheme.COST_RECORD, PLATFORM, "open")
 #: So many lines name their Workloads; what all others came to is told by queue and flavor.
-NAMED_MAX: Final = 2000
+NAMED_MAX: Final = 1000
 _MICRODOLLAR: Final = HOUR * WHOLE
 _TOTAL: Final = ("nodeMicroseconds", "acceleratorMicroseconds", "microdollars")
 _PLACE: Final = ("pool", "provisioning", "namespace", "use", "flavor", "clusterQueue", "localQueue", "workload")
@@ -102,15 +102,12 @@ def specs_of(
     return specs
 
 
-def checkpoint(
-    lines: Mapping[Place, Amount], settled: Mapping[tuple[Instant, Place], Amount], unpriced: Iterable[tuple[str, str]]
-) -> dict[str, Any]:
-    """What the platform needs of all teams to go on: a single record with all lines."""
-    return {
-        "lines": [_line(place, amount) for place, amount in sorted(lines.items())],
-        "settled": _settled(settled),
-        "machines": _machines(lines, frozenset(unpriced)),
+def checkpoint(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the platform needs of all teams to go on: a single record with the lines of all."""
+    together: dict[str, Any] = {
+        field: [line for spec in specs.values() for line in spec.get(field) or ()] for field in ("lines", "settled")
     }
+    return {**together, "machines": specs[PLATFORM]["machines"]}
 
 
 def record(namespace: str, name: str, span: tuple[Instant, Instant], through: Instant, spec: Obj) -> dict[str, Any]:
