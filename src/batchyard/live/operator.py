@@ -24,6 +24,7 @@ from batchyard.controllers.admission.life_spans import LifeSpans
 from batchyard.controllers.events import EventRecorder
 from batchyard.controllers.groups import kinds_seen
 from batchyard.live.access import Source
+from batchyard.live.cycle_log import CycleLog
 from batchyard.live.decision_log import DecisionLog, keep_nothing
 from batchyard.live.definitions import install
 from batchyard.live.figures import LEADER, STANDALONE, Figures, Observed
@@ -38,6 +39,7 @@ from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.reviewed import Reviewed
 from batchyard.live.span_export import SpanExport
 from batchyard.ports.client import WatchEvent
+from batchyard.ports.cycles import CycleWatch
 from batchyard.web.history import History
 from batchyard.web.pages import Pages, Time
 from batchyard.wiring import Platform, Ports, Settings, build_platform
@@ -169,7 +171,7 @@ class Operator:
     def _begun(self) -> Platform:
         pace = Pace(self.kernel.clock, self._speed)
         decisions, cycles = DecisionLog(EventRecorder(self.client), keep_nothing), self.figures.cycles
-        ports = Ports(self.kernel, self.client, (), (), decisions, cycles.loop, pace, cycles=cycles)
+        ports = Ports(self.kernel, self.client, (), (), decisions, cycles.loop, pace, cycles=self._watching(cycles))
         platform, found = build_platform(ports, self._wanted.settings), self.client.everything()
         if self.spans is not None:
             self.client.subscribe(LifeSpans(self.kernel.now, self.spans.emit).observe)
@@ -187,6 +189,9 @@ class Operator:
         self.client.subscribe(hub.observe)
         pages = Pages(self.client, platform.index, history, Time(self.kernel.clock, self._speed))
         return Models(pages, self.reviewed, hub, self.timers), hub
+
+    def _watching(self, cycles: CycleWatch) -> CycleWatch:
+        return CycleLog(cycles, None if self.spans is None else self.spans.emit)
 
     async def _set_clock(self) -> None:
         """Take the time of a server whose time is its own, and look again later."""

@@ -39,6 +39,7 @@ from batchyard.controllers.events import EventRecorder
 from batchyard.live.answers import Answers
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, SigningKey
+from batchyard.live.cycle_log import CycleLog
 from batchyard.live.decision_log import DecisionLog
 from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.embedded_figures import EmbeddedFigures
@@ -201,7 +202,7 @@ class Embedded:
             self._figures.figures.cycles.loop,
             Pace(self._kernel.clock, speed),
             self._figures.defect,
-            self._figures.figures.cycles,
+            CycleLog(self._figures.figures.cycles, None if self._spans is None else self._spans.emit),
             remembered(self._store),
         )
         return build_platform(ports, settings)
