@@ -161,6 +161,12 @@ class PendingQueue:
         found = {w.view.key: w.view for w in islice(chain(first, heapq.merge(*lines, key=_ORDER)), most + 1)}
         return list(found.values())[:most]
 
+    @property
+    def preemptor(self) -> str:
+        """The Workload, by key, that stays at the front until those it preempts are gone; '' if none does."""
+        sticky = self._waiting.get(self._sticky)
+        return self._sticky if sticky is not None and self._is_in_line(sticky) else ""
+
     def place_of(self, key: str) -> int:
         """How many are before a Workload that waits here."""
         if key == self._sticky:

@@ -21,7 +21,7 @@ from batchyard.controllers.why.document import (
     pod_sets_part,
     slim,
 )
-from batchyard.controllers.why.fork import Fork, TooMuch
+from batchyard.controllers.why.fork import Fork, Outcome, TooMuch
 from batchyard.controllers.why.other_changes import (
     end_changes,
     flavor_changes,
@@ -126,10 +126,11 @@ class PendingWorkloads:
 
     def _weighed(self, situation: Situation, fork: Fork, asker: Asker) -> Part:
         """What binds, who holds it and what would help, with a fork to try things in."""
-        binding = self._head_of_line(situation, asker) or self._waits_for_others(situation, fork, asker)
-        binding = binding or self._limit(situation, asker) or _turn(situation)
+        baseline = _baseline(fork)
+        binding = self._head_of_line(situation, asker) or self._waits_for_others(situation, baseline, asker)
+        binding = binding or self._limit(situation, asker) or self._turn(situation, baseline, asker)
         part: Part = {"binding": binding.document(), **self._holders(situation, binding, asker)}
-        if binding.limit not in {PREEMPTION, TURN}:
+        if binding.limit != PREEMPTION and not baseline.is_admitted:
             part |= self._changes(situation, fork, asker)
         return part
 
@@ -159,8 +160,10 @@ class PendingWorkloads:
     def _head_of_line(self, situation: Situation, asker: Asker) -> Binding | None:
         """Who blocks a StrictFIFO queue, and what that one waits for."""
         queue, waiting = situation.queue, self._index.line_up.pending[situation.queue.name]
-        if not queue.view.strict_fifo or waiting.get(situation.view.key) is None:
+        if waiting.get(situation.view.key) is None:
             return None
+        if not queue.view.strict_fifo:
+            return self._behind_preemptor(situation, waiting.preemptor, asker)
         front = waiting.front(1)
         if not front or front[0].key == situation.view.key:
             return None
@@ -171,13 +174,28 @@ class PendingWorkloads:
         text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is before it{told}"
         return Binding(HEAD_OF_LINE, text, "Workload", name)
 
-    def _waits_for_others(self, situation: Situation, fork: Fork, asker: Asker) -> Binding | None:
+    def _behind_preemptor(self, situation: Situation, preemptor: str, asker: Asker) -> Binding | None:
+        """Who stays at the front of the queue, though the one asked about would fit."""
+        if not preemptor or preemptor == situation.view.key or not isinstance(situation.decision, Admit):
+            return None
+        name = asker.name_of(preemptor)
+        text = f"{name} stays at the front of ClusterQueue {situation.queue.name} until those it preempts are gone"
+        return Binding(HEAD_OF_LINE, text, "Workload", name)
+
+    def _turn(self, situation: Situation, baseline: Outcome, asker: Asker) -> Binding:
+        """Nothing stands in its way but, maybe, others who are decided upon before it."""
+        queue = situation.queue.name
+        if baseline.is_admitted:
+            return Binding(TURN, "nothing stands in its way: it is admitted next", "ClusterQueue", queue)
+        pending = self._index.line_up.pending
+        fronts = [view.key for each in self._tree(situation) for view in pending[each.name].front(1)]
+        names = list(dict.fromkeys([asker.name_of(key) for key in fronts if key != situation.view.key]))
+        text = f"it would fit, and others come first and take or keep the room: {', '.join(names[:AHEAD_SHOWN])}"
+        return Binding(TURN, text, "ClusterQueue", queue)
+
+    def _waits_for_others(self, situation: Situation, outcome: Outcome, asker: Asker) -> Binding | None:
         """Whether it is admitted without anybody's doing, once those who are preempted are gone."""
         decision = situation.decision
-        try:
-            outcome = fork.try_out()
-        except TooMuch:
-            return None
         going = [held.key for queue in self._tree(situation) for held in queue.workloads.values() if held.evicted]
         if isinstance(decision, Preempt):
             going += [target.workload.key for target in decision.targets if not target.workload.evicted]
@@ -309,10 +327,12 @@ def _strategy(queue: ClusterQueue) -> str:
     return "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
 
 
-def _turn(situation: Situation) -> Binding:
-    """Nothing stands in its way."""
-    what = "it is admitted next" if isinstance(situation.decision, Admit) else "it is looked at next"
-    return Binding(TURN, f"nothing stands in its way: {what}", "ClusterQueue", situation.queue.name)
+def _baseline(fork: Fork) -> Outcome:
+    """What becomes of it if nobody does anything."""
+    try:
+        return fork.try_out()
+    except TooMuch:
+        return Outcome()
 
 
 def _every_obstacle(situation: Situation) -> str:

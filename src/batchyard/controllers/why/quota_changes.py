@@ -75,6 +75,10 @@ def quota_changes(case: Case) -> Iterator[Proposal]:
         places = list(_places(case.fork, list(lacking), case.limit))
         for place in places if number == 0 else [each for each in places if each.node is case.fork.queue.node][:1]:
             found = _tried(case, place, lacking)
+            if found is None and place.node is case.fork.queue.node and len(wants) > len(lacking):
+                # What is enough now may not be once those before it have taken theirs.
+                asked = {pair: missing for pair, (amount, missing) in wants.items() if amount}
+                found = _tried(case, place, asked) if all(place.value(pair) is not None for pair in asked) else None
             if found is not None:
                 yield found
 
