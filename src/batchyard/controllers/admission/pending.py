@@ -175,10 +175,6 @@ class PendingQueue:
         before = sum([waiting.order < order for waiting in self._waiting.values()])
         return before + (sticky is not None and sticky.order > order)
 
-    def is_held(self, key: str) -> bool:
-        """Whether a Workload must wait for a time or a condition of its own."""
-        return key in self._held
-
     def first(self, count: int) -> list[WorkloadView]:
         """The first of those that wait, in the order of their turn."""
         waiting = self._waiting.values()
