@@ -145,9 +145,8 @@ class PendingQueue:
         """Forget all, and leave no cycles."""
         for waiting in self._waiting.values():
             waiting.line = None
-        for table in (self._waiting, self._classes, self._hopeless, self._held):
+        for table in (self._waiting, self._classes, self._hopeless, self._held, self._fronts):
             table.clear()
-        self._fronts.clear()
 
     def views(self) -> list[WorkloadView]:
         """All that wait, in the order of their turn."""
