@@ -4,6 +4,7 @@ A model is asked for once, or watched: then it is sent again, as far as it has c
 it has become durable; a few times a second at most, the less often the more look on, and never while nobody does.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -29,6 +30,7 @@ _EACH: Final = 50 * MILLISECOND
 #: What is written all the time, and is in no model.
 _IDLE_KINDS: Final = (scheme.LEASE, scheme.ENDPOINTS, scheme.ENDPOINT_SLICE)
 _encode = msgspec.json.Encoder().encode
+_LOG: Final = logging.getLogger("batchyard")
 
 
 class Sight(Protocol):
@@ -204,7 +206,11 @@ class ModelStream:
 
     def _look(self) -> None:
         self._ticket, self._is_stale = None, False
-        model = self._make()
+        try:
+            model = self._make()
+        except Exception:  # noqa: BLE001 - whatever it is, whoever looks asks anew, and nobody else is stopped
+            _LOG.exception("defect in a model of the page")
+            model = None
         if model is None:
             self.end()
         elif self._send(model):

@@ -214,7 +214,9 @@ class History:
             if node and event.type is not EventType.DELETED and not pod_view(obj).is_terminal:
                 name = annotation(obj, well_known.WORKLOAD)
                 workload = f"{event.key.namespace}/{name}" if name else ""
-                self._staying[uid] = Stay(event.key.name, event.key.namespace, workload, node, self._now())
+                start = pod_view(obj).started if event.old is None else None  # it was there before anybody looked
+                start = self._now() if start is None else start
+                self._staying[uid] = Stay(event.key.name, event.key.namespace, workload, node, start)
         elif event.type is EventType.DELETED or pod_view(obj).is_terminal:
             stay.end = self._now()
             self._stayed.append(self._staying.pop(uid))

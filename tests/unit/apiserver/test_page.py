@@ -137,6 +137,22 @@ def test_the_more_look_on_the_less_often_and_not_too_many_may() -> None:
     assert page.watch().is_over is False
 
 
+def test_a_defect_ends_the_stream_and_is_told_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise KeyError("gone")
+
+    page = Page()
+    stream = page.watch()
+    stream.take()
+    monkeypatch.setattr(page.pages, "model", fails)
+    page.change()
+    page.kernel.run()
+    assert stream.is_over
+    assert "defect in a model" in caplog.text
+
+
 def test_files_are_told_to_be_used_here_alone() -> None:
     files = Files(asset, HEADERS)
     answer = files.answer(Request("GET", f"{FILES}/"))
