@@ -41,6 +41,8 @@ class Roster:
     def __init__(self) -> None:
         self._known: dict[str, Entry] = {}
         self._latest_first: list[Entry] = []
+        #: What was there when somebody looked last.
+        self._seen: Sequence[Obj] = ()
 
     def entries(self, reader: Reader, namespaces: Sequence[str] | None) -> Sequence[Entry]:
         """The Workloads of some namespaces, or, for None, of all; the latest first."""
@@ -51,18 +53,26 @@ class Roster:
         return [entry for entry in self._latest_first if entry.namespace in wanted]
 
     def _refresh(self, objs: Sequence[Obj]) -> None:
+        """Look at what is another object than it was, and at nothing else: most are not, and memory is slow."""
+        if objs is self._seen:
+            return
+        before, self._seen = self._seen, objs
+        held = frozenset(map(id, before))  # which are nobody else's while `before` holds them
         known, fresh = self._known, list[Entry]()
         for obj in objs:
+            if id(obj) in held:
+                continue
             uid = obj["metadata"]["uid"]
             entry = known.get(uid)
             if entry is None:
                 known[uid] = entry = Entry(obj)
                 fresh.append(entry)
-            elif entry.obj is not obj:
+            else:
                 entry.read(obj)
+        latest_first = self._latest_first
         if len(known) > len(objs):
-            there = frozenset(obj["metadata"]["uid"] for obj in objs)
-            self._known = {uid: entry for uid, entry in known.items() if uid in there}
-            fresh, self._latest_first = list(self._known.values()), []
-        if fresh:
-            self._latest_first = sorted([*self._latest_first, *fresh], key=_ORDER, reverse=True)
+            there = frozenset(map(id, objs))
+            self._known = known = {uid: entry for uid, entry in known.items() if id(entry.obj) in there}
+            latest_first = [entry for entry in latest_first if entry.view.uid in known]
+        if fresh or latest_first is not self._latest_first:
+            self._latest_first = sorted([*latest_first, *fresh], key=_ORDER, reverse=True)

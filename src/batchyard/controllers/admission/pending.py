@@ -125,6 +125,8 @@ class PendingQueue:
         self._sticky = ""
         #: How many wait, by LocalQueue.
         self.by_local_queue: dict[str, int] = {}
+        #: The first of all in order, as many as were asked for; None since somebody came or went.
+        self._known_first: list[Waiting] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -176,9 +178,12 @@ class PendingQueue:
 
     def first(self, count: int) -> list[WorkloadView]:
         """The first of those that wait, in the order of their turn."""
-        waiting = self._waiting.values()
-        first = [min(waiting, key=_ORDER)] if count == 1 and waiting else sorted(waiting, key=_ORDER)[:count]
-        sticky = self._waiting.get(self._sticky)
+        known = self._known_first
+        if known is None or len(known) < min(count, len(self._waiting)):
+            waiting = self._waiting.values()
+            known = [min(waiting, key=_ORDER)] if count == 1 and waiting else sorted(waiting, key=_ORDER)[:count]
+            self._known_first = known
+        sticky, first = self._waiting.get(self._sticky), known[:count]
         if sticky is not None:
             first = [sticky, *(each for each in first if each is not sticky)][:count]
         return [each.view for each in first]
@@ -309,11 +314,13 @@ class PendingQueue:
 
     def _enter(self, waiting: Waiting) -> None:
         view = waiting.view
+        self._known_first = None
         self._waiting[view.key] = waiting
         self.by_local_queue[view.queue] = self.by_local_queue.get(view.queue, 0) + 1
 
     def _exit(self, waiting: Waiting) -> None:
         view = waiting.view
+        self._known_first = None
         del self._waiting[view.key]
         self.by_local_queue[view.queue] -= 1
         self._leave(waiting)
