@@ -15,6 +15,7 @@ from batchyard.web.sight import Everything
 DETAILS_MAX: Final = 5000
 _ALL: Final = {"last": "all"}
 _IMPORT: Final = re.compile(r"^import .*\n", re.MULTILINE)
+_PRELOAD: Final = re.compile(r"^<link rel=\"modulepreload\".*\n", re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
 _encode = msgspec.json.Encoder().encode
 
@@ -26,7 +27,7 @@ def report(pages: Pages) -> str:
     style = f"<style>\n{_text(STYLE)}</style>"
     data = f'<script type="application/json" id="report">{embedded}</script>'
     script = f'<script type="module">\n{script_of_all()}</script>'
-    page = _text(INDEX)
+    page = _PRELOAD.sub("", _text(INDEX))
     for found, instead in (
         ('<link rel="icon" href="icon.svg" type="image/svg+xml">\n', ""),
         ('<link rel="stylesheet" href="style.css">', style),

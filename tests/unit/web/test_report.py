@@ -91,3 +91,9 @@ def test_scripts_come_after_what_they_import() -> None:
         assert found is not None
         imported = re.findall(r'^import .* from "\./(.+)";$', found.content.decode(), re.MULTILINE)
         assert set(imported) <= set(SCRIPTS[:place]), name
+
+
+def test_the_page_asks_for_all_scripts_at_once() -> None:
+    page = asset("")
+    assert page is not None
+    assert set(re.findall(r'(?:src|href)="js/(.+?)"', page.content.decode())) == set(SCRIPTS)
