@@ -183,6 +183,21 @@ def test_the_keyboard_goes_everywhere(looking: Looking) -> None:
     looking.page.wait_for_selector("dialog", state="detached")
 
 
+def test_the_time_line_is_zoomed_and_its_bars_are_links(looking: Looking) -> None:
+    looking.go("#/timeline", "Wheel or")
+    looking.page.wait_for_function("() => document.querySelector('#gantt').gantt.hits.length === 2")
+    looking.page.focus("#gantt")
+    looking.page.keyboard.press("+")
+    looking.page.wait_for_function("() => document.querySelector('#gantt').gantt.from !== null")
+    looking.page.keyboard.press("0")
+    looking.page.wait_for_function("() => document.querySelector('#gantt').gantt.from === null")
+    place = looking.page.evaluate(
+        "() => { const { x, y } = document.querySelector('#gantt').gantt.hits[0]; return { x, y } }"
+    )
+    looking.page.click("#gantt", position={"x": place["x"] + 1, "y": place["y"] + 4})
+    looking.sees("was admitted")
+
+
 def test_text_of_others_is_text(site: Site, looking: Looking) -> None:
     found = workload(site, "team-a-two")["metadata"]
     about = {"kind": "Workload", "namespace": "team-a", "name": found["name"], "uid": found["uid"]}
