@@ -21,7 +21,7 @@ from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.scheme import WORKLOAD
 from batchyard.base.instant import SECOND, Duration
 from batchyard.sim.event_log import Record
-from batchyard.sim.forecast import Asked, Forecast, forecasts
+from batchyard.sim.forecast import WORK_MAX, Asked, Forecast, forecasts
 from batchyard.sim.generate import scenario_of
 from batchyard.sim.runtimes import chance
 from batchyard.sim.scenario import Scenario
@@ -34,6 +34,8 @@ QUEUES: Final = {"LS": 0.6, "BE": 0.4}
 NOMINAL: Final = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 #: Nobody is asked about before so many have come: there is no history.
 FIRST: Final = 200
+#: How often it is told how far it is.
+TOLD_EVERY: Final = 5
 #: Whoever waits for less is not asked about, in seconds.
 WAITS_MIN: Final = 60
 
@@ -61,6 +63,8 @@ def main() -> None:
     parser.add_argument("--gpus", type=float, default=18)
     parser.add_argument("--forks", type=int, default=20)
     parser.add_argument("--half", type=int, choices=(1, 2), action="append")
+    parser.add_argument("--part", type=int, nargs=2, default=(1, 1), metavar=("K", "OF"), help="measure a part of them")
+    parser.add_argument("--work", type=int, default=WORK_MAX, help="how much work an answer may be")
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     scenario = scenario_of([*queues(options.gpus), *workloads(options.trace)])
@@ -69,7 +73,12 @@ def main() -> None:
     for half in halves:
         began = process_time()
         cases = chosen(run(scenario), half, options.predictions)
-        outcomes = [*predicted(scenario, cases, options.forks)]
+        outcomes: list[Outcome] = []
+        asked = Asked(forks=options.forks, work_max=options.work)
+        for outcome in predicted(scenario, cases[options.part[0] - 1 :: options.part[1]], asked):
+            outcomes.append(outcome)
+            if len(outcomes) % TOLD_EVERY == 0:
+                told(f"half {half} of the trace so far", outcomes, process_time() - began)
         found.append(outcomes)
         told(f"half {half} of the trace", outcomes, process_time() - began)
     together = [outcome for outcomes in found for outcome in outcomes]
@@ -149,13 +158,13 @@ def chosen(times: Mapping[str, tuple[float, float]], half: int, count: int) -> l
     return sorted(cases)
 
 
-def predicted(scenario: Scenario, cases: Sequence[Case], forks: int) -> Iterable[Outcome]:
+def predicted(scenario: Scenario, cases: Sequence[Case], asked: Asked) -> Iterable[Outcome]:
     """The forecasts of one run."""
     world = World(scenario)
     for case in cases:
         at = round(case.at * SECOND)
         world.run_until(at)
-        found = forecasts(known(world.state()), [case.name], Asked(forks=forks)).get(case.name)
+        found = forecasts(known(world.state()), [case.name], asked).get(case.name)
         if found is not None:
             yield Outcome(found, round(case.starts * SECOND) - at)
 

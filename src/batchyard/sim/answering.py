@@ -7,7 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.apiserver.request import Refused
 from batchyard.base.instant import Instant
-from batchyard.sim.forecast import Asked, forecasts
+from batchyard.sim.forecast import OF_SERVER, Asked, forecasts
 from batchyard.sim.foresight import warnings_of
 from batchyard.sim.state import State
 from batchyard.sim.subjects import told_of, workload_of
@@ -33,7 +33,9 @@ def forecast_of(
     found = (
         None
         if name is None
-        else forecasts(State(at, _revision(objects), objects), [name], Asked(seed, may_see=may_see)).get(name)
+        else forecasts(
+            State(at, _revision(objects), objects), [name], Asked(seed, work_max=OF_SERVER, may_see=may_see)
+        ).get(name)
     )
     if found is None:
         told = "has no Workload" if name is None else "has ended"

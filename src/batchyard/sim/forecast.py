@@ -33,8 +33,9 @@ from batchyard.sim.world import World
 FORKS: Final = 40
 #: No answer is worth less.
 FORKS_MIN: Final = 3
-#: Pieces of work in all forks of an answer together: some seconds.
-WORK_MAX: Final = 50_000
+#: Pieces of work in all forks of an answer together: a quarter of a minute, and of a server's answer some seconds.
+WORK_MAX: Final = 400_000
+OF_SERVER: Final = 50_000
 #: To look at the head of a queue takes as long as so many pieces of the kernel's work.
 _OF_HEAD: Final = 3
 HORIZON: Final = 14 * 24 * HOUR
