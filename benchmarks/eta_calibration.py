@@ -4,8 +4,8 @@
 
 TRACE is a folder as `batchyard simulate --trace` reads it. Each pod that asks for GPUs becomes a Workload, in one of
 two queues by its quality of service, which borrow from each other. The whole is simulated once, with run times as they
-were. Then the same run is stopped N times, each time while somebody waits, at a moment drawn by a seed; a forecast is
-made for him from what was known then: no run time but of those that had ended, nobody who was yet to come. Told is how
+were. Then the same run is stopped N times, each time while somebody waits, who is drawn by a seed; a forecast is made
+for him from what was known then: no run time but of those that had ended, nobody who was yet to come. Told is how
 often the interval that should hold the true start in so many of a hundred cases did.
 """
 
@@ -36,8 +36,6 @@ NOMINAL: Final = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 FIRST: Final = 200
 #: How often it is told how far it is.
 TOLD_EVERY: Final = 5
-#: Whoever waits for less is not asked about, in seconds.
-WAITS_MIN: Final = 60
 
 
 class Case(NamedTuple):
@@ -145,17 +143,22 @@ def run(scenario: Scenario) -> Mapping[str, tuple[float, float]]:
 
 
 def chosen(times: Mapping[str, tuple[float, float]], half: int, count: int) -> list[Case]:
-    """So many who wait and came in that half, each at a moment of his wait; in order of time."""
+    """So many moments, at which somebody comes and somebody waits, with one of those who wait then; in order of time.
+
+    What is chosen must not depend on what comes later: of moments within the waits of given Workloads too many would be
+    just before their ends.
+    """
     order = sorted(times, key=lambda name: times[name])
     middle = len(order) // 2
     of_half = order[FIRST:middle] if half == 1 else order[middle:]
-    waiting = [name for name in of_half if times[name][1] - times[name][0] > WAITS_MIN]
-    step = max(1, len(waiting) // count)
     cases = []
-    for name in waiting[::step][:count]:
-        came, starts = times[name]
-        cases.append(Case(came + 1 + chance(7, name) * (starts - came - 2), name, starts))
-    return sorted(cases)
+    for moment in of_half:
+        at = times[moment][0] + 1
+        waiting = sorted(name for name, (came, starts) in times.items() if came < at < starts)
+        if waiting:
+            name = waiting[int(chance(7, moment) * len(waiting))]
+            cases.append(Case(at, name, times[name][1]))
+    return cases[:: max(1, len(cases) // count)][:count]
 
 
 def predicted(scenario: Scenario, cases: Sequence[Case], asked: Asked) -> Iterable[Outcome]:
