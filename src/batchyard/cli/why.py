@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from batchyard.api import scheme
@@ -15,7 +15,9 @@ from batchyard.cli.reaching import REFUSALS, Target, UnreachableError, answered
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.cli.told_why import lines_of
 from batchyard.client.places import path_of, path_of_kind
-from batchyard.sim.world import World
+
+if TYPE_CHECKING:
+    from batchyard.sim.world import World
 
 FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or clusterqueue/NAME"
 _KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
@@ -87,7 +89,7 @@ def of_simulation(subject: Subject, simulated: Simulated, form: Output) -> None:
     output.write(_written(found, form))
 
 
-def _found_in(world: World, subject: Subject) -> Key:
+def _found_in(world: "World", subject: Subject) -> Key:
     """The object that is meant: without a namespace the only one of that name."""
     every = [obj["metadata"] for obj in world.objects(subject.kind)]
     found = [each for each in every if each["name"] == subject.name]
