@@ -109,6 +109,22 @@ def _merged(source: Line, target: Line) -> tuple[Line, Line]:
     return Line(), target
 
 
+class Foremost:
+    """The first of all that wait, in order, as many as were asked for; forgotten when somebody comes or goes."""
+
+    __slots__ = ("known",)
+
+    def __init__(self) -> None:
+        self.known: list[Waiting] | None = None
+
+    def of(self, waiting: dict[str, Waiting], count: int) -> list[Waiting]:
+        """So many of them; who preempts for his place is not before others here."""
+        if self.known is None or len(self.known) < min(count, len(waiting)):
+            found = waiting.values()
+            self.known = [min(found, key=_ORDER)] if count == 1 and found else sorted(found, key=_ORDER)[:count]
+        return self.known[:count]
+
+
 class PendingQueue:
     """What waits in one ClusterQueue."""
 
@@ -125,8 +141,7 @@ class PendingQueue:
         self._sticky = ""
         #: How many wait, by LocalQueue.
         self.by_local_queue: dict[str, int] = {}
-        #: The first of all in order, as many as were asked for; None since somebody came or went.
-        self._known_first: list[Waiting] | None = None
+        self._foremost = Foremost()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -178,12 +193,7 @@ class PendingQueue:
 
     def first(self, count: int) -> list[WorkloadView]:
         """The first of those that wait, in the order of their turn."""
-        known = self._known_first
-        if known is None or len(known) < min(count, len(self._waiting)):
-            waiting = self._waiting.values()
-            known = [min(waiting, key=_ORDER)] if count == 1 and waiting else sorted(waiting, key=_ORDER)[:count]
-            self._known_first = known
-        sticky, first = self._waiting.get(self._sticky), known[:count]
+        first, sticky = self._foremost.of(self._waiting, count), self._waiting.get(self._sticky)
         if sticky is not None:
             first = [sticky, *(each for each in first if each is not sticky)][:count]
         return [each.view for each in first]
@@ -314,13 +324,13 @@ class PendingQueue:
 
     def _enter(self, waiting: Waiting) -> None:
         view = waiting.view
-        self._known_first = None
+        self._foremost.known = None
         self._waiting[view.key] = waiting
         self.by_local_queue[view.queue] = self.by_local_queue.get(view.queue, 0) + 1
 
     def _exit(self, waiting: Waiting) -> None:
         view = waiting.view
-        self._known_first = None
+        self._foremost.known = None
         del self._waiting[view.key]
         self.by_local_queue[view.queue] -= 1
         self._leave(waiting)
