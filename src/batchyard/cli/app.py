@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from batchyard.base.instant import SECOND, Duration
+from batchyard.cli.commands.compare import compare
 from batchyard.cli.commands.cost import cost
 from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.commands.eta import eta
@@ -169,6 +170,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
 
 
 app.command()(lint)
+app.command()(compare)
 
 
 @app.command()

@@ -59,12 +59,12 @@ def run(request: Request) -> None:
     conclude(result)
 
 
-def write_report(path: Path, html: str) -> None:
+def write_report(path: Path, html: str, option: str = "--report") -> None:
     """Write a report; ends the command where that cannot be."""
     try:
         path.write_text(html, "utf-8")
     except OSError as wrong:
-        output.fail(f"{path}: the report cannot be written: {wrong.strerror}; name another file with --report")
+        output.fail(f"{path}: the report cannot be written: {wrong.strerror}; name another file with {option}")
 
 
 def asked_for(request: Request) -> Scenario:

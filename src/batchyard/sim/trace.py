@@ -58,6 +58,8 @@ class TracedPod:
     #: None: it never was.
     scheduled: Duration | None
     shape: Shape
+    #: Its quality of service, as the trace calls it; '' where it has no such column.
+    qos: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ def _pod(load: Fraction, row: Row) -> tuple[TracedPod, dict[str, Any]]:
     if models:
         spec["affinity"] = _on_models(models)
     metadata = {"name": row["name"], "namespace": NAMESPACE, "annotations": annotations}
-    traced = TracedPod(row["name"], created, deleted, scheduled, shape)
+    traced = TracedPod(row["name"], created, deleted, scheduled, shape, row.get("qos") or "")
     return traced, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

@@ -214,13 +214,13 @@ def _waits(pods: Sequence[TracedPod], watch: TraceWatch) -> Waits:
     least = min(AGREEMENTS) * SECOND
     here, there = [e for e in excess if e > least], [-e for e in excess if -e > least]
     return Waits(
-        here=_spread([here for here, _ in both]),
-        there=_spread([there for _, there in both]),
+        here=spread_of([here for here, _ in both]),
+        there=spread_of([there for _, there in both]),
         agree=[Agreement(limit, sum(abs(e) <= limit * SECOND for e in excess)) for limit in AGREEMENTS],
         longer_here=len(here),
         longer_there=len(there),
-        excess_here=_spread(here),
-        excess_there=_spread(there),
+        excess_here=spread_of(here),
+        excess_there=spread_of(there),
     )
 
 
@@ -233,7 +233,8 @@ def _in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duratio
     ]
 
 
-def _spread(amounts: Iterable[Duration]) -> Spread:
+def spread_of(amounts: Iterable[Duration]) -> Spread:
+    """How they are spread; of none all is 0."""
     ranked = sorted(amounts)
     if not ranked:
         return Spread(0, 0, 0, 0, 0)

@@ -3,7 +3,7 @@
 The change comes when the rest of its instant is done. Both runs have one seed, so whatever differs comes of the change.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from batchyard.api import scheme
@@ -111,8 +111,19 @@ def compare(start: Start, change: Change, until: Duration | None = None, seed: i
     return Comparison(course(start, None, until, seed), course(start, change, until, seed))
 
 
-def course(start: Start, change: Change | None, until: Duration | None = None, seed: int = 0) -> Course:
-    """What becomes of a start, with a change or without."""
+def to_its_end(simulation: Simulation) -> None:
+    """Run it."""
+    simulation.advance()
+
+
+def course(
+    start: Start,
+    change: Change | None,
+    until: Duration | None = None,
+    seed: int = 0,
+    finish: Callable[[Simulation], None] = to_its_end,
+) -> Course:
+    """What becomes of a start, with a change or without; `finish` runs it, and may watch."""
     scenario = start.scenario
     if change is not None:
         later = [step._replace(at=start.at + step.at) for step in change.steps]
@@ -121,7 +132,7 @@ def course(start: Start, change: Change | None, until: Duration | None = None, s
     log: list[Record] = []
     horizon = None if until is None else start.at + until
     simulation = Simulation(scenario, Options(horizon, seed, sink=log.append, state=start.state))
-    simulation.advance()
+    finish(simulation)
     result = simulation.result()
     later_log = [told for each in log if (told := _since(start.at, each))["time"] >= 0]
     return Course(result, later_log, _stories(start, result, log))

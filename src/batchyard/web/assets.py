@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 _TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 INDEX: Final = "index.html"
 STYLE: Final = "style.css"
+COMPARE_STYLE: Final = "compare.css"
 #: The scripts, each after those that it imports.
 SCRIPTS: Final = (
     "dom.js",
@@ -24,7 +25,7 @@ SCRIPTS: Final = (
     "keys.js",
     "app.js",
 )
-_FILES: Final = (INDEX, STYLE, "icon.svg", *(f"js/{name}" for name in SCRIPTS))
+_FILES: Final = (INDEX, STYLE, COMPARE_STYLE, "icon.svg", *(f"js/{name}" for name in SCRIPTS))
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

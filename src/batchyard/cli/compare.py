@@ -1,0 +1,193 @@
+"""`batchyard compare`: two configurations under one load, side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+from batchyard.api.tables import Table, format_table
+from batchyard.cli import output
+from batchyard.cli.options import Output
+from batchyard.cli.progress import watched
+from batchyard.cli.simulate import tell_warnings, write_report
+from batchyard.cli.tables import render_json, render_yaml
+from batchyard.kernel import EndlessInstant
+from batchyard.sim.configurations.changes import SHOWN, Change
+from batchyard.sim.configurations.contrast import Contrast, Settings, contrast, document_of
+from batchyard.sim.configurations.inputs import Pair, Side, read_pair
+from batchyard.sim.configurations.page import page
+from batchyard.sim.configurations.repeats import Repeated
+from batchyard.sim.configurations.sections import Both, Section, Unit
+from batchyard.sim.configurations.told import told, told_change
+from batchyard.sim.configurations.traced import as_jobs, is_trace
+from batchyard.sim.files import Source
+from batchyard.sim.scenario import InvalidScenario
+
+#: Refusals of a run that are told.
+LINES_MAX: Final = 10
+#: Sections that only `-o wide` shows.
+_WIDE: Final = frozenset({"quotaByQueue"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The arguments of the command."""
+
+    a: str
+    b: str
+    clusters: tuple[Path | None, Path | None]
+    loads: Sequence[str]
+    #: How many times as fast the pods of a trace come; None: nobody says.
+    factor: Fraction | None
+    settings: Settings
+    form: Output
+    html: Path | None
+
+
+def run(request: Request) -> None:
+    """Do it; exits with 1 where it fails."""
+    names = _names(request)
+    pair = _pair(request, names)
+    tell_warnings(pair.warnings)
+    try:
+        found = contrast(names, pair, request.settings, watched)
+    except EndlessInstant as endless:
+        output.fail(f"batchyard: {endless}")
+    if request.html is not None:
+        write_report(request.html, page(found), "--html")
+    output.write(shown(found, request.form))
+    for line in _said_of(found):
+        output.tell(line)
+
+
+def shown(found: Contrast, form: Output) -> str:
+    """The contrast in one of the forms."""
+    if form is Output.JSON:
+        return render_json(document_of(found))
+    if form is Output.YAML:
+        return render_yaml(document_of(found))
+    parts = [f"{found.headline}\n"]
+    for section in found.sections:
+        if section.name == "overall":
+            parts.append(format_table(_overall(found.names, section)))
+        elif form is Output.WIDE or section.name not in _WIDE:
+            parts.append(f"# {section.title}\n{format_table(_table(section))}")
+    for title, changes in (("wait less", found.changes.better), ("wait longer", found.changes.worse)):
+        if changes:
+            beyond = f", of {len(changes)}" if len(changes) > SHOWN else ""
+            parts.append(f"# who would {title} with {found.names[1]}{beyond}\n{_changes(found, changes[:SHOWN])}")
+    if found.repeats:
+        parts.append(f"# over {found.settings.seeds} seeds\n{_repeats(found)}")
+    return "\n".join(parts)
+
+
+def _names(request: Request) -> tuple[str, str]:
+    """What the configurations are called: the last parts of their paths, the whole paths where those are alike."""
+    a, b = Path(request.a).stem or request.a, Path(request.b).stem or request.b
+    if a != b:
+        return a, b
+    return (request.a, request.b) if request.a != request.b else (f"{a} (first)", f"{a} (second)")
+
+
+def _pair(request: Request, names: tuple[str, str]) -> Pair:
+    sides = [
+        Side(name, [path, *([str(cluster)] if cluster else [])])
+        for name, path, cluster in zip(names, (request.a, request.b), request.clusters, strict=True)
+    ]
+    try:
+        return read_pair(sides[0], sides[1], _load(request, sides), request.settings.until)
+    except InvalidScenario as invalid:
+        faults = len(invalid.faults)
+        output.fail(f"{invalid}\nbatchyard: {faults} fault{'s' * (faults > 1)}; nothing was run")
+
+
+def _load(request: Request, sides: Sequence[Side]) -> Sequence[Source]:
+    """What both get: manifests, and traces as Jobs."""
+    loads: list[Source] = []
+    traces = [path for path in request.loads if is_trace(Path(path))]
+    if request.factor is not None and not traces:
+        output.fail("batchyard: --load is for the pods of a trace: give a folder of one with --trace")
+    for path in request.loads:
+        loads += as_jobs(Path(path), request.factor or Fraction(1), sides) if path in traces else [path]
+    return loads
+
+
+def _overall(names: tuple[str, str], section: Section) -> Table:
+    """All in all, a line for each figure that says something."""
+    rows = [["", *(name.upper() for name in names), "CHANGE"]]
+    (row,) = section.rows
+    for figure in section.figures:
+        both = row.figures[figure.name]
+        if any(both):
+            rows.append([figure.title, *(told(figure.unit, value) for value in both), told_change(figure, both)])
+    return rows
+
+
+def _table(section: Section) -> Table:
+    """A section; the change of its first figure that tells which is better is a column of its own."""
+    main = next((figure for figure in section.figures if figure.good and figure.unit is not Unit.COUNT), None)
+    rows = [[section.about.upper()]]
+    for figure in section.figures:
+        rows[0] += [figure.title.upper(), *(["CHANGE"] if figure is main else [])]
+    for row in section.rows:
+        cells = [row.name]
+        for figure in section.figures:
+            both = row.figures.get(figure.name, (None, None))
+            cells += [_cell(figure.unit, both), *([told_change(figure, both)] if figure is main else [])]
+        rows.append(cells)
+    return rows
+
+
+def _cell(unit: Unit, both: Both) -> str:
+    """Both figures, or the one that they have in common."""
+    a, b = told(unit, both[0]), told(unit, both[1])
+    return a if a == b else f"{a} -> {b}"
+
+
+def _changes(found: Contrast, changes: Sequence[Change]) -> str:
+    header = ["WORKLOAD", "QUEUE", *(f"WAITS WITH {name.upper()}" for name in found.names), "CHANGE", "EFFECT"]
+    rows = [
+        [
+            *(each.workload, each.queue),
+            *(told(Unit.SECONDS, wait) for wait in each.waits),
+            f"{'+' if each.longer > 0 else '-'}{told(Unit.SECONDS, abs(each.longer))}",
+            each.effect,
+        ]
+        for each in changes
+    ]
+    return format_table([header, *rows])
+
+
+def _repeats(found: Contrast) -> str:
+    header = ["MEANS", *(name.upper() for name in found.names), "CHANGE", "95% INTERVAL", ""]
+    return format_table([header, *(_repeat(each) for each in found.repeats if any(each.means))])
+
+
+def _repeat(each: Repeated) -> list[str]:
+    unit, low, high = each.figure.unit, each.difference - each.margin, each.difference + each.margin
+    ends = [f"{'-' if end < 0 else ''}{told(unit, abs(end))}" for end in (low, high)]
+    change = told_change(each.figure, each.means) or "none"
+    return [
+        *(each.figure.title, told(unit, each.means[0]), told(unit, each.means[1]), change),
+        *(f"{ends[0]} to {ends[1]}", "" if each.is_certain or not each.margin else "may be chance"),
+    ]
+
+
+def _said_of(found: Contrast) -> list[str]:
+    """What is to be said of the runs besides."""
+    lines = []
+    for name, side in zip(found.names, (found.runs.a, found.runs.b), strict=True):
+        refused = side.result.refused
+        lines += [f"{name}: refused: {refusal}" for refusal in refused[:LINES_MAX]]
+        if len(refused) > LINES_MAX:
+            lines.append(f"{name}: refused: and {len(refused) - LINES_MAX} more")
+        loops = dict.fromkeys(loop.message for loop in side.result.loops)
+        lines += [f"{name}: loop: {message}" for message in loops]
+    never = next(section for section in found.sections if section.name == "overall").rows[0].figures["neverStarted"]
+    if any(never):
+        until = told(Unit.SECONDS, found.lasts)
+        lines.append(f"batchyard: who never started counts as waiting until the later end, after {until}")
+    if found.settings.seeds > 1 and not any(each.margin for each in found.repeats):
+        lines.append("batchyard: all seeds came to the same: chance plays no part in this load")
+    return lines

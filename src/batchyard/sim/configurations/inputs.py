@@ -1,0 +1,133 @@
+"""What is compared: two configurations, and the load that both get.
+
+A configuration is all but work: queues, cohorts, flavors, priorities, a Cluster, the settings of a Scenario. Work is
+Jobs, JobSets, Pods and Workloads. It comes from manifests of its own, and then neither configuration may have any; or
+it is in both, and then it must be the same in both, or more than the configurations would differ.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme, well_known
+from batchyard.api.errors import FieldError
+from batchyard.api.manifests import Fault, Manifest, Manifests, read_manifests
+from batchyard.api.meta import annotation, group_kind
+from batchyard.base.instant import Duration
+from batchyard.sim.files import Source, read_sources
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario
+
+#: The kinds that are load.
+WORK: Final = (scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD)
+_NO_WORK: Final = "there is no Job, JobSet, Pod or Workload in it"
+
+
+class Side(NamedTuple):
+    """A configuration: what it is called, and where its manifests are."""
+
+    name: str
+    sources: Sequence[Source]
+
+
+class Pair(NamedTuple):
+    """The scenarios of both, and what is odd about their manifests."""
+
+    a: Scenario
+    b: Scenario
+    warnings: Sequence[str]
+
+
+def read_pair(a: Side, b: Side, load: Sequence[Source] = (), until: Duration | None = None) -> Pair:
+    """The scenarios of both under the load, to end `until`; InvalidScenario with all that is wrong."""
+    unread: list[FileFault] = []
+    common = read_manifests(read_sources(load, unread)) if load else Manifests()
+    sides = [read_manifests(read_sources(side.sources, unread)) for side in (a, b)]
+    faults: list[Fault | FileFault] = []
+    if load:
+        for side in sides:
+            faults += _own_work(side)
+        if not (_work(common) or common.faults or unread):
+            faults.append(FileFault(", ".join(map(str, load)), FieldError("", _NO_WORK, "give the load of both")))
+    scenarios = [_scenario(side, common, faults) for side in sides]
+    found = [scenario for scenario in scenarios if scenario is not None]
+    if not (faults or unread):
+        faults += () if load else _unlike(a, b, *map(_work, sides))
+        faults += _ends(a, b, found, until)
+    if faults or unread:
+        raise InvalidScenario([*unread, *dict.fromkeys(faults)])
+    warnings = dict.fromkeys([*common.warnings, *sides[0].warnings, *sides[1].warnings])
+    return Pair(found[0], found[1], list(warnings))
+
+
+def _work(manifests: Manifests) -> list[Manifest]:
+    return [manifest for manifest in manifests.objects if group_kind(manifest.obj) in WORK]
+
+
+def _own_work(side: Manifests) -> Iterator[Fault]:
+    """Work in a configuration beside the load of both."""
+    for manifest in _work(side)[:1]:
+        problem = "work in a configuration, and a load for both is given besides"
+        yield manifest.fault(FieldError("", problem, "move it to the load, or leave out --trace"))
+
+
+def _scenario(side: Manifests, common: Manifests, faults: list[Fault | FileFault]) -> Scenario | None:
+    together = Manifests([*side.objects, *common.objects], [*side.faults, *common.faults])
+    try:
+        return make_scenario(together)
+    except InvalidScenario as invalid:
+        faults += invalid.faults
+        return None
+
+
+def _unlike(a: Side, b: Side, work_a: Sequence[Manifest], work_b: Sequence[Manifest]) -> Iterator[FileFault]:
+    """The first difference between the work of two configurations."""
+    known = {_name(manifest): manifest for manifest in work_b}
+    remedy = "give both the same work, or one load for both with --trace"
+    for manifest in work_a:
+        name = _name(manifest)
+        other = known.pop(name, None)
+        if other is None:
+            yield FileFault(manifest.source, FieldError("", f"{name} is in {a.name}, and not in {b.name}", remedy))
+            return
+        path = _first_difference(manifest.obj, other.obj)
+        if path is not None:
+            yield FileFault(manifest.source, FieldError(path, f"{name} is otherwise in {b.name}", remedy))
+            return
+    for name, manifest in known.items():
+        yield FileFault(manifest.source, FieldError("", f"{name} is in {b.name}, and not in {a.name}", remedy))
+        return
+    if not work_a:
+        yield FileFault(f"{a.name}, {b.name}", FieldError("", _NO_WORK, "give a load for both with --trace"))
+
+
+def _name(manifest: Manifest) -> str:
+    """What it is called, and when it comes: an object may be applied again later."""
+    metadata = manifest.obj["metadata"]
+    name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
+    at = annotation(manifest.obj, well_known.SUBMIT_AT)
+    return f"{manifest.obj['kind']} {metadata.get('namespace', '')}/{name}{f' at {at}' if at else ''}"
+
+
+def _first_difference(one: Any, other: Any, path: str = "") -> str | None:
+    """The path of the first field in which two values differ; None if they are equal."""
+    if one == other:
+        return None
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in sorted({**one, **other}):
+            found = _first_difference(one.get(name), other.get(name), f"{path}.{name}" if path else name)
+            if found is not None:
+                return found
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, both in enumerate(zip(one, other, strict=True)):
+            found = _first_difference(*both, f"{path}[{index}]")
+            if found is not None:
+                return found
+    return path
+
+
+def _ends(a: Side, b: Side, scenarios: Sequence[Scenario], until: Duration | None) -> Iterator[FileFault]:
+    """Runs that end at different times by their own word cannot be compared."""
+    first, second = [scenario.horizon for scenario in scenarios]
+    if until is None and first != second:
+        yield FileFault(
+            f"{a.name}, {b.name}", FieldError("spec.horizon", "they end at different times", "give --until")
+        )
