@@ -1,16 +1,16 @@
 """Who did what to what, with which outcome: an audit event for a request, at the level Metadata: never any body.
 
-Source: k8s.io/apiserver, pkg/apis/audit/v1 and pkg/audit/request.go.
+Source: k8s.io/apiserver, pkg/apis/audit/v1, pkg/audit/request.go and pkg/endpoints/filters/audit.go.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
 from batchyard.api.times import format_time
 from batchyard.apiserver.authorization import attributes_of
 from batchyard.apiserver.paths import ResourcePath
-from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.streams import Reply
 from batchyard.base.instant import Instant
 
@@ -24,8 +24,12 @@ class Audited(NamedTuple):
     acting: Request
     path: ResourcePath | None
     answer: Reply
+    #: Whether the answer is that of a defect of ours.
+    is_defect: bool = False
 
 
+#: What is written down of a defect: what it was is for the log of the server.
+DEFECT: Final = Refused(500, "InternalError", "APIServer panic'd: the log of the server says why")
 Auditor: TypeAlias = Callable[[Audited], None]
 
 
@@ -38,7 +42,7 @@ def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any
         "apiVersion": "audit.k8s.io/v1",
         "level": "Metadata",
         "auditID": f"{now:x}-{number}",
-        "stage": "ResponseComplete" if isinstance(answer, Response) else "ResponseStarted",
+        "stage": _stage(audited),
         "requestURI": request.path + query,
         "verb": attributes_of(audited.acting, path).verb,
         "user": request.user.told(),
@@ -56,6 +60,12 @@ def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any
 
 def no_audit(_audited: Audited) -> None:
     """Take no note."""
+
+
+def _stage(audited: Audited) -> str:
+    if audited.is_defect:
+        return "Panic"
+    return "ResponseComplete" if isinstance(audited.answer, Response) else "ResponseStarted"
 
 
 def _reference(path: ResourcePath) -> Mapping[str, str]:

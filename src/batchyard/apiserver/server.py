@@ -5,7 +5,7 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.apiserver.access import HEALTH, Access
-from batchyard.apiserver.audit import Audited, Auditor, no_audit
+from batchyard.apiserver.audit import DEFECT, Audited, Auditor, no_audit
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.openapi import OpenApi
@@ -79,16 +79,19 @@ class ApiServer:
         return self._access.authenticated(request)
 
     def handle(self, request: Request) -> Reply:
-        """Answer a request."""
+        """Answer a request; a defect of ours is noted, and goes on to whoever asked."""
         known = acting = request
-        path = resource_at(self._resources, request.path)
+        path, answer = None, None
         try:
+            path = resource_at(self._resources, request.path)
             known = acting = self._access.authenticated(request)
             acting = self._access.acting(known)
             answer = _with_deprecation(self._answer(acting, path), path)
         except Refused as refused:
             answer = refused.response()
-        self._audit(Audited(known, acting, path, answer))
+        finally:
+            noted = answer or DEFECT.response()
+            self._audit(Audited(known, acting, path, noted, is_defect=answer is None))
         return answer
 
     def _answer(self, request: Request, path: ResourcePath | None) -> Reply:

@@ -53,6 +53,8 @@ class Figures:
         self._queues: QueueFigures | None = None
         self._runner: Runner | None = None
         self.defects = 0
+        #: What else is told of ours.
+        self.also: list[Texts] = []
 
     def begin(self, observed: Observed, found: Iterable[WatchEvent]) -> None:
         """Watch a platform from now on; what was there before is shown too."""
@@ -103,6 +105,8 @@ class Figures:
         yield from self.cycles.own_texts()
         yield from self._machines.texts()
         yield text_of(metric("batchyard_defects_total"), [((), self.defects)])
+        for texts in self.also:
+            yield from texts()
         observed = self._observed
         if observed is not None:
             yield from self._costs.texts(observed.platform.costs, observed.client, observed.now())

@@ -20,7 +20,9 @@ import msgspec
 
 from batchyard.apiserver.request import Refused, Response
 from batchyard.apiserver.streams import Later
+from batchyard.live.clock import ticks
 from batchyard.live.overload import too_many
+from batchyard.metrics.forks import ANSWERED, FAILED, REFUSED, ForkFigures
 
 #: Work of a child, in seconds; and how many may wait for it.
 WITHIN: Final = 30.0
@@ -28,6 +30,9 @@ WAITING_MAX: Final = 16
 #: How much less than others a child is given of the processors.
 _NICE: Final = 10
 _READ: Final = 1 << 16
+#: Digits that an answer begins with; and what the kernel counts memory in.
+_CODE: Final = 3
+_MAXRSS: Final = 1024
 _NO_ANSWER: Final = Refused(
     504, "Timeout", f"no answer was found within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
 )
@@ -58,6 +63,7 @@ class Forks:
         #: The last answers, and at which revision they were given.
         self._known: dict[Hashable, Response] = {}
         self._known_at = -1
+        self.figures = ForkFigures(ticks, lambda: len(self._waiting))
 
     def ask(self, question: Hashable, work: Work) -> Later:
         """The answer to a question, by that work; Refused where too many wait."""
@@ -68,6 +74,7 @@ class Forks:
         asked = self._same(question)
         if asked is None:
             if len(self._waiting) >= WAITING_MAX:
+                self.figures.turn_away()
                 raise too_many()
             asked = _Asked(question, work, self._revision())
             self._waiting.append(asked)
@@ -90,6 +97,7 @@ class Forks:
         asked = self._waiting.popleft()
         asked.revision = self._revision()
         reading, writing = os.pipe()
+        self.figures.begin()
         pid = os.fork()
         if not pid:
             _answer(asked.work, writing)
@@ -108,9 +116,11 @@ class Forks:
         os.close(reading)
         killing.cancel()
         assert self._child is not None, "whoever answers is a child"
-        os.waitpid(self._child[0], 0)
+        used = os.wait4(self._child[0], 0)[2]
         self._child = None
         response = _response(bytes(asked.answer))
+        result = ANSWERED if response.code == 200 else REFUSED if len(asked.answer) >= _CODE else FAILED
+        self.figures.end(result, used.ru_utime + used.ru_stime, used.ru_maxrss * _MAXRSS)
         self._keep(asked, response)
         for told in asked.told:
             told(response)
@@ -127,9 +137,9 @@ class Forks:
 
 def _response(answer: bytes) -> Response:
     """What a child wrote: a code of three digits, and the body; nothing where it was killed, or had a defect."""
-    if len(answer) < 3:
+    if len(answer) < _CODE:
         return _NO_ANSWER.response()
-    return Response(int(answer[:3]), answer[3:])
+    return Response(int(answer[:_CODE]), answer[_CODE:])
 
 
 def _answer(work: Work, writing: int) -> NoReturn:

@@ -16,6 +16,7 @@ from batchyard.apiserver.streams import Later, Reply
 from batchyard.base.instant import Instant
 from batchyard.client.places import received
 from batchyard.live.forks import Forks
+from batchyard.metrics.exposition import Texts
 
 Listed: TypeAlias = Callable[[str], Iterable[Obj]]
 MaySee: TypeAlias = Callable[[str], bool]
@@ -67,6 +68,11 @@ class Futures:
         except Refused:
             return answer
         return Later(lambda told: later.then(lambda found: told(_warned(answer, found))))
+
+    @property
+    def texts(self) -> Texts:
+        """Figures of the forks."""
+        return self._forks.figures.texts
 
     def close(self) -> None:
         """Ask for nothing any more."""

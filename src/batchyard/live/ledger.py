@@ -6,13 +6,15 @@ Entries gather for a moment, and a thread writes them. A query sees those that g
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from batchyard.api.meta import Key
 from batchyard.live.writer import Writer
+from batchyard.metrics.families import text_of
+from batchyard.metrics.names import metric
 from batchyard.ports.decisions import DecisionRecord, LedgerQuery
 from batchyard.store.ledger import LedgerFile
 
@@ -37,9 +39,12 @@ class LiveLedger:
         self._gathered: list[DecisionRecord] = []
         self._writing: list[DecisionRecord] = []
         self._is_due = False
+        #: How many there were, and of these how many could not be kept.
+        self._entries = self._lost = 0
 
     def keep(self, entry: DecisionRecord) -> None:
         """Keep an entry, whose number is greater than any before."""
+        self._entries += 1
         self._gathered.append(entry)
         if not self._is_due and not self._writing:
             self._is_due = True
@@ -56,6 +61,13 @@ class LiveLedger:
         waiting = (each for each in (*self._writing, *self._gathered) if each.number == number)
         return next(waiting, None) or self._file.get(number)
 
+    def texts(self) -> Iterator[str]:
+        """Figures of it."""
+        waiting = len(self._writing) + len(self._gathered)
+        figures = {"entries_total": self._entries, "lost_total": self._lost, "waiting": waiting}
+        for name, value in figures.items():
+            yield text_of(metric(f"batchyard_ledger_{name}"), [((), value)])
+
     def close(self) -> None:
         """Write what is left, and let the file go."""
         self._writer.end()
@@ -69,6 +81,7 @@ class LiveLedger:
         self._is_due = False
         if not self._gathered or self._writing:
             return
+        self._lost += max(0, len(self._gathered) - _WAITING_MAX)
         self._writing, self._gathered = self._gathered[-_WAITING_MAX:], []
         self._writer.do(partial(self._append, self._writing)).add_done_callback(self._written)
 
@@ -83,6 +96,7 @@ class LiveLedger:
         try:
             self._file.append(records)
         except sqlite3.Error as error:
+            self._lost += len(records)
             _LOG.error("%d entries of the decision ledger are lost: %s", len(records), error)
 
 

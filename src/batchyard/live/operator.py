@@ -104,6 +104,8 @@ class Operator:
         self.reviewed = Reviewed(wire, self.timers.now)
         self.models: tuple[Models, Hub] | None = None
         self.figures = Figures(STANDALONE if wanted.terms is None else LEADER)
+        if self.spans is not None:
+            self.figures.also.append(self.spans.texts)
         self.leads = False
         self._speed = 1.0
         #: What was told to be wrong, and may be so still.
@@ -170,6 +172,7 @@ class Operator:
 
     def _begun(self) -> Platform:
         pace = Pace(self.kernel.clock, self._speed)
+        self.figures.also.append(pace.texts)
         decisions, cycles = DecisionLog(EventRecorder(self.client), keep_nothing), self.figures.cycles
         ports = Ports(self.kernel, self.client, (), (), decisions, cycles.loop, pace, cycles=self._watching(cycles))
         platform, found = build_platform(ports, self._wanted.settings), self.client.everything()

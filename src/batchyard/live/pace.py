@@ -1,10 +1,12 @@
 """How much of real time decisions take: after each as long a rest as it took, and more, in which others are served."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from batchyard.base.instant import MILLISECOND, Duration, Instant
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.live.clock import wall_clock
+from batchyard.metrics.families import text_of
+from batchyard.metrics.names import metric
 from batchyard.ports.kernel import Work
 
 #: How much longer than a decision the rest after it is; never longer than so long, by the clock.
@@ -19,6 +21,10 @@ class Pace:
         self._clock = clock
         self._speed = speed
         self._next: Instant = 0
+        #: How many there were, how long they took and how long the rests after them, by the clock.
+        self._turns = 0
+        self._worked: Duration = 0
+        self._rested: Duration = 0
 
     def next_turn(self) -> Instant:
         """When the next may begin."""
@@ -28,5 +34,15 @@ class Pace:
         """Do what one decision is."""
         began = wall_clock()
         turn()
-        took: Duration = wall_clock() - began
-        self._next = self._clock() + int(min(_FACTOR * took, REST_MAX) * self._speed)
+        took: Duration = max(0, wall_clock() - began)
+        rest = min(_FACTOR * took, REST_MAX)
+        self._turns += 1
+        self._worked += took
+        self._rested += rest
+        self._next = self._clock() + int(rest * self._speed)
+
+    def texts(self) -> Iterator[str]:
+        """Figures of it."""
+        yield text_of(metric("batchyard_turns_total"), [((), self._turns)])
+        rows = [(("work",), self._worked / SECOND), (("rest",), self._rested / SECOND)]
+        yield text_of(metric("batchyard_turn_seconds_total"), rows)

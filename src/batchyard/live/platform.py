@@ -115,9 +115,11 @@ class Embedded:
         self._spans = SpanExport(place.traces_to, loop) if place.traces_to else None
         if self._spans is not None:
             self._client.subscribe(LifeSpans(self._kernel.now, self._spans.emit).observe)
+            self._figures.figures.also.append(self._spans.texts)
         self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
         self.platform = self._wired(settings, described, speed)
         self._futures = None if foresight is None else Futures(foresight, self._store, self._kernel.clock, loop)
+        self._figures.figures.also += [self._ledger.texts, *([] if self._futures is None else [self._futures.texts])]
         self._server, security = self._served(built_in, tokens, _both(self._figures.requests.note, audit))
         self._server.tell_at(REPORT, lambda: self._told(report))
         self._serve_page(security, RealTime(loop), speed)
@@ -193,6 +195,8 @@ class Embedded:
         name = "" if local is None else local.name
         kubelets = Kubelets(pace_of(cluster, 0), with_nodes=nodes, local=name)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if nodes else ()))
+        pace = Pace(self._kernel.clock, speed)
+        self._figures.figures.also.append(pace.texts)
         ports = Ports(
             self._kernel,
             self._client if local is None else BesideMachine(self._client, local.machine),
@@ -200,7 +204,7 @@ class Embedded:
             simulated_cloud(0) if nodes else (),
             self._decisions,
             self._figures.figures.cycles.loop,
-            Pace(self._kernel.clock, speed),
+            pace,
             self._figures.defect,
             CycleLog(self._figures.figures.cycles, None if self._spans is None else self._spans.emit),
             remembered(self._store),

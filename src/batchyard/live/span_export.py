@@ -7,7 +7,7 @@ Source: opentelemetry-proto, docs/specification.md (OTLP/HTTP) and its mapping t
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -16,6 +16,8 @@ import aiohttp
 import msgspec
 
 from batchyard.base.instant import Instant
+from batchyard.metrics.families import text_of
+from batchyard.metrics.names import metric
 from batchyard.ports.spans import Span, SpanEvent
 
 #: Spans that wait to be sent; beyond that the oldest are lost.
@@ -44,15 +46,22 @@ class SpanExport:
         #: Taken out to be sent, and not sent yet.
         self._under_way: Sequence[Span] = ()
         self._sending: asyncio.Task[None] | None = None
-        #: How many were lost.
+        #: How many there were, and of these how many were lost.
+        self._emitted = 0
         self.lost = 0
 
     def emit(self, span: Span) -> None:
         """Send a span, soon."""
+        self._emitted += 1
         self.lost += len(self._waiting) == WAITING_MAX
         self._waiting.append(span)
         if self._sending is None:
             self._sending = self._loop.create_task(self._send_all())
+
+    def texts(self) -> Iterator[str]:
+        """Figures of it."""
+        yield text_of(metric("batchyard_spans_total"), [((), self._emitted)])
+        yield text_of(metric("batchyard_spans_lost_total"), [((), self.lost)])
 
     async def close(self) -> None:
         """Send what waits, if that is soon done."""

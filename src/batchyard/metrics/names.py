@@ -31,6 +31,8 @@ _REQUEST: Final = (
     *(30.0, 45.0, 60.0),
 )
 _COMMIT: Final = _powers(0.0005, 2, 14)
+#: Until the longest that a fork may take.
+_FORK: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 
 _ROLE: Final = "replica_role"
 _CQ: Final = ("cluster_queue", _ROLE)
@@ -357,6 +359,18 @@ _OWN: Final = (
     Metric("batchyard_budget_amount", GAUGE, "What a Budget allows in its period", _BUDGET),
     Metric("batchyard_budget_spent", GAUGE, "What of it is used", _BUDGET),
     Metric("batchyard_budget_remaining", GAUGE, "What of it is left", _BUDGET),
+    Metric("batchyard_fork_questions_total", COUNTER, "Questions for forks, by what became of them", ("result",)),
+    Metric("batchyard_fork_duration_seconds", HISTOGRAM, "How long forks took by the real clock", (), _FORK),
+    Metric("batchyard_fork_cpu_seconds_total", COUNTER, "Seconds of CPU that forks used"),
+    Metric("batchyard_fork_waiting", GAUGE, "Questions that wait for a fork"),
+    Metric("batchyard_fork_memory_bytes", GAUGE, "Memory of the last fork at its peak, what it shared included"),
+    Metric("batchyard_turns_total", COUNTER, "Turns of the scheduler and of others that are paced"),
+    Metric("batchyard_turn_seconds_total", COUNTER, "Real seconds of these turns, and of the rests after", ("part",)),
+    Metric("batchyard_ledger_entries_total", COUNTER, "Entries for the decision ledger"),
+    Metric("batchyard_ledger_lost_total", COUNTER, "Entries that could not be written"),
+    Metric("batchyard_ledger_waiting", GAUGE, "Entries that are yet to be written"),
+    Metric("batchyard_spans_total", COUNTER, "Spans for the collector of traces"),
+    Metric("batchyard_spans_lost_total", COUNTER, "Spans that could not be sent"),
     Metric("batchyard_lists_total", COUNTER, "Lists that an operator asked for", ("kind",)),
     Metric("batchyard_watches_total", COUNTER, "Watches that an operator began", ("kind",)),
 )

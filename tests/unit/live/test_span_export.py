@@ -86,14 +86,16 @@ def test_a_collector_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_nobody_takes_is_lost_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    async def lost() -> int:
+    async def lost() -> str:
         export = SpanExport("http://127.0.0.1:1", asyncio.get_running_loop())
         export.emit(SPAN)
         await export.close()
-        return export.lost
+        return "".join(export.texts())
 
     with caplog.at_level(logging.WARNING):
-        assert asyncio.run(lost()) == 1
+        told = asyncio.run(lost())
+    assert "\nbatchyard_spans_total 1\n" in told
+    assert "\nbatchyard_spans_lost_total 1\n" in told
     assert "1 spans are lost" in caplog.text
 
 
