@@ -95,8 +95,8 @@ def expressions_of(dashboard: Path) -> list[str]:
 
 
 def _put_in(variable: re.Match[str]) -> str:
-    """A time for intervals, everything for what else there is to choose."""
-    return "30s" if variable[1].endswith("interval") else ".*"
+    """A time for intervals and ranges, everything for what else there is to choose."""
+    return "30s" if variable[1].endswith(("interval", "range")) else ".*"
 
 
 def _texts(part: Any) -> Iterator[str]:

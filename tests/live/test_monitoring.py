@@ -85,6 +85,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
         second = [job("claims", "production", "1", "2h"), job("waits", "research", "2500m", "2h")]
         second += [job("passes", "checked", "100m", "10s")]
         platform.kubectl("create", "-f", "-", sent="".join(second))
+        platform.kubectl("get", "--raw", "/apis/batch/v1/namespaces/default/jobs/waits/eta")
         answers = prometheus.answers([text for text in every_expression() if not is_said(text)], 150)
         answers |= {text: prometheus.query(text) for text in every_expression() if is_said(text)}
         yield Monitored(platform, prometheus, answers)
@@ -126,6 +127,13 @@ def test_the_reference_architecture_asks_for_nothing_that_is_not_there(monitored
         pytest.skip("the reference architecture is not beside the repository")
     missing = [text for text in expressions_of(THEIRS) if not monitored.answers[text]]
     assert not missing, "\n".join(missing)
+
+
+def test_what_a_budget_has_spent_is_told(monitored: Monitored) -> None:
+    of = '{budget="dollars",unit="dollars"}'
+    spent, left = f"batchyard_budget_spent{of}", f"batchyard_budget_remaining{of}"
+    wanted = [f"{spent} > 0", f"abs({spent} + {left} - batchyard_budget_amount{of}) < 0.02"]
+    assert all(monitored.prometheus.answers(wanted, 150).values())
 
 
 def test_who_was_given_no_right_is_refused(monitored: Monitored) -> None:
