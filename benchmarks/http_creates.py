@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -111,22 +112,22 @@ def shares(seconds: Sequence[float]) -> str:
     return ", ".join(f"p{share} {ordered[len(ordered) * share // 100] * 1000:.1f} ms" for share in (50, 99))
 
 
-def scrape_later(running: Running, every: float) -> None:
-    """Take all of /metrics in a while, and again after that."""
+class Scraper:
+    """Takes all of /metrics every so many seconds, as long as it is let."""
 
-    async def scrape() -> None:
-        async for _ in running.wire.watched("/metrics"):
-            pass
+    def __init__(self, running: Running, every: float) -> None:
+        self._running = running
+        self._every = every
+        self.scrapes = 0
+        self.task = asyncio.ensure_future(self._scrape())
 
-    def now() -> None:
-        scrapes.append(asyncio.ensure_future(scrape()))
-        scrape_later(running, every)
-
-    asyncio.get_running_loop().call_later(every, now)
-
-
-#: So that none is lost before it is over.
-scrapes: list[asyncio.Future[None]] = []
+    async def _scrape(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), self._every)
+            async for _ in self._running.wire.watched("/metrics"):
+                pass
+            self.scrapes += 1
 
 
 async def main() -> None:
@@ -142,11 +143,13 @@ async def main() -> None:
         await make_queue(running)
         cpu = running.cpu()
         creates = Creates(running, arguments.creates)
-        if arguments.scrape_every:
-            scrape_later(running, arguments.scrape_every)
+        scraper = Scraper(running, arguments.scrape_every) if arguments.scrape_every else None
         took = await creates.run(arguments.connections)
         each = (running.cpu() - cpu) / arguments.creates * 1e6
         told = f"creates {shares(creates.latencies)}; watch behind {shares(creates.behind())}"
+        if scraper is not None:
+            scraper.task.cancel()
+            told += f"; {scraper.scrapes} scrapes"
         print(f"{arguments.creates / took:.0f} creates/s, {each:.0f} us of CPU each; {told}")
 
 
