@@ -188,8 +188,7 @@ class PendingQueue:
         if key == self._sticky:
             return 0
         order, sticky = self._waiting[key].order, self._waiting.get(self._sticky)
-        before = sum([waiting.order < order for waiting in self._waiting.values()])
-        return before + (sticky is not None and sticky.order > order)
+        return sum([w.order < order for w in self._waiting.values()]) + (sticky is not None and sticky.order > order)
 
     def first(self, count: int) -> list[WorkloadView]:
         """The first of those that wait, in the order of their turn."""
