@@ -51,6 +51,9 @@ T4: Final = {"selector": "{cloud.google.com/gke-accelerator: nvidia-tesla-t4}", 
 H100: Final = {"selector": "{cloud.google.com/gke-accelerator: nvidia-h100-80gb}", "gpus": "nvidia.com/gpu: 8"}
 
 
+FLAVOR: Final = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ResourceFlavor\nmetadata: {name: another}\n"
+
+
 def job(name: str, queue: str, cpu: str, runtime: str, *, priority: str = "", **where: str) -> str:
     told = {"selector": "{}", "gpus": "", "code": "0", **where}
     text = JOB.format(name=name, queue=queue, cpu=cpu, runtime=runtime, priority=priority, **told)
@@ -86,6 +89,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
         second += [job("passes", "checked", "100m", "10s")]
         platform.kubectl("create", "-f", "-", sent="".join(second))
         platform.kubectl("get", "--raw", "/apis/batch/v1/namespaces/default/jobs/waits/eta")
+        platform.kubectl("create", "--dry-run=server", "-f", "-", sent=FLAVOR)
         answers = prometheus.answers([text for text in every_expression() if not is_said(text)], 150)
         answers |= {text: prometheus.query(text) for text in every_expression() if is_said(text)}
         yield Monitored(platform, prometheus, answers)
@@ -134,6 +138,14 @@ def test_what_a_budget_has_spent_is_told(monitored: Monitored) -> None:
     spent, left = f"batchyard_budget_spent{of}", f"batchyard_budget_remaining{of}"
     wanted = [f"{spent} > 0", f"abs({spent} + {left} - batchyard_budget_amount{of}) < 0.02"]
     assert all(monitored.prometheus.answers(wanted, 150).values())
+
+
+def test_answers_that_come_later_count_with_their_codes(monitored: Monitored) -> None:
+    labels = ('resource="jobs",subresource="eta"', 'resource="resourceflavors",dry_run="All"')
+    asked = [f"sum by (code) (apiserver_request_total{{{each}}})" for each in labels]
+    found = monitored.prometheus.answers(asked, 150)
+    told = [[(one["metric"]["code"], one["value"][1]) for one in found[text]] for text in asked]
+    assert told == [[("200", "1")], [("201", "1")]]
 
 
 def test_who_was_given_no_right_is_refused(monitored: Monitored) -> None:

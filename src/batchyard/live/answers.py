@@ -88,7 +88,7 @@ class Answers:
         self, user: str, answered: Answered, answer: Reply, measured: _Measured, failure: JournalError | None
     ) -> None:
         if isinstance(answer, Later):
-            answer.then(lambda response: self._settle(user, answered, encoded(response), measured, failure))
+            answer.then(lambda response: self._come(user, answered, response, measured, failure))
             return
         self._load.leave(user)
         self._figures.settle(*measured)
@@ -96,6 +96,13 @@ class Answers:
             self._watching[answer] = user
             self._load.begin_watch(user)
         answered(answer if failure is None else encoded(_UNKEPT.response()))
+
+    def _come(
+        self, user: str, answered: Answered, response: Response, measured: _Measured, failure: JournalError | None
+    ) -> None:
+        """The answer has come that was to come later."""
+        self._figures.count(measured[0], response.code)
+        self._settle(user, answered, encoded(response), measured, failure)
 
     def _answer(self, request: Request) -> Reply:
         """The answer; a defect of ours stops nobody else, and what it was is for the log alone."""

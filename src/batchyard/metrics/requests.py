@@ -6,6 +6,7 @@ from typing import Final
 from batchyard.apiserver.audit import Audited
 from batchyard.apiserver.authorization import attributes_of
 from batchyard.apiserver.request import Response
+from batchyard.apiserver.streams import Later
 from batchyard.metrics.families import Labels
 from batchyard.metrics.kept import Kept
 
@@ -32,10 +33,14 @@ class RequestFigures:
         self._labels: Labels = ()
 
     def note(self, audited: Audited) -> None:
-        """Count a request that was answered."""
-        code = audited.answer.code if isinstance(audited.answer, Response) else 200
+        """Count a request that was answered; one whose answer is yet to come counts once that is there."""
         self._labels = _labels_of(audited)
-        self._kept.add(_TOTAL, (*self._labels, str(code)))
+        if not isinstance(audited.answer, Later):
+            self.count(self._labels, audited.answer.code if isinstance(audited.answer, Response) else 200)
+
+    def count(self, labels: Labels, code: int) -> None:
+        """Count a request that was answered with that code."""
+        self._kept.add(_TOTAL, (*labels, str(code)))
 
     @property
     def latest(self) -> Labels:
