@@ -184,10 +184,10 @@ def _said_of(found: Contrast) -> list[str]:
             lines.append(f"{name}: refused: and {len(refused) - LINES_MAX} more")
         loops = dict.fromkeys(loop.message for loop in side.result.loops)
         lines += [f"{name}: loop: {message}" for message in loops]
-    never = next(section for section in found.sections if section.name == "overall").rows[0].figures["neverStarted"]
+    never = next(section for section in found.sections if section.name == "overall").rows[0].figures["neverAdmitted"]
     if any(never):
         until = told(Unit.SECONDS, found.lasts)
-        lines.append(f"batchyard: who never started counts as waiting until the later end, after {until}")
+        lines.append(f"batchyard: who never admitted counts as waiting until the later end, after {until}")
     if found.settings.seeds > 1 and not any(each.margin for each in found.repeats):
         lines.append("batchyard: all seeds came to the same: chance plays no part in this load")
     return lines

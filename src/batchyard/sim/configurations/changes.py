@@ -66,9 +66,9 @@ def headline(names: tuple[str, str], sections: Sequence[Section], changes: Chang
         return f"{names[0]} and {names[1]} make no difference to this load."
     parts = [
         *_of_wait(found["meanWait"]),
-        *_of_count(found["neverStarted"], "never start"),
+        *_of_count(found["neverAdmitted"], "never admitted"),
         *_of_makespan(found["makespan"]),
-        *_of_count(found["preemptions"], "are preempted"),
+        *_of_count(found["preemptions"], "preemptions"),
         *_of_index(found["fairness"]),
         *_of_cost(found.get("cost", (None, None))),
     ]
@@ -91,7 +91,7 @@ def _more(change: float) -> str:
 
 def _of_count(both: Both, what: str) -> list[str]:
     change = difference(both)
-    return [f"{abs(change):.0f} {'more' if change > 0 else 'fewer'} {what}"] if change else []
+    return [f"{what}: {abs(change):.0f} {'more' if change > 0 else 'fewer'}"] if change else []
 
 
 def _of_makespan(both: Both) -> list[str]:

@@ -29,7 +29,7 @@ _MEDIUM_MAX: Final = 0.5
 
 _WAITS: Final = (
     Figure("workloads", "Workloads", Unit.COUNT),
-    Figure("neverStarted", "never started", Unit.COUNT, Good.LESS),
+    Figure("neverAdmitted", "never admitted", Unit.COUNT, Good.LESS),
     Figure("meanWait", "mean wait", Unit.SECONDS, Good.LESS),
     Figure("p50Wait", "p50", Unit.SECONDS, Good.LESS),
     Figure("p90Wait", "p90", Unit.SECONDS, Good.LESS),
@@ -155,7 +155,7 @@ def _waits(runs: Runs, name: str, about: str, group: Callable[[Life], str]) -> S
 
 def _waits_of(runs: Runs, run: Run, lives: Sequence[Life]) -> Figures:
     spread = spread_of([runs.waited(run, life) for life in lives])
-    told: Figures = {"workloads": len(lives), "neverStarted": sum(life.started is None for life in lives)}
+    told: Figures = {"workloads": len(lives), "neverAdmitted": sum(life.started is None for life in lives)}
     waits = zip(
         ("meanWait", "p50Wait", "p90Wait", "maxWait"), (spread.mean, spread.p50, spread.p90, spread.max), strict=True
     )
@@ -185,10 +185,12 @@ def _priority_class(life: Life) -> str:
 
 def _sizes(runs: Runs) -> dict[str, str]:
     """How large each Workload is, by namespace and name."""
-    asked = {life.view.key: life.asked for run in (runs.a, runs.b) for life in run.lives}
+    asked: dict[str, dict[str, int]] = {}
     most: dict[str, int] = {}
-    for requests in asked.values():
-        for resource, amount in requests.items():
+    for life in (*runs.a.lives, *runs.b.lives):
+        requests = asked.setdefault(life.view.key, {})
+        for resource, amount in life.asked.items():
+            requests[resource] = max(requests.get(resource, 0), amount)
             most[resource] = max(most.get(resource, 0), amount)
     return {name: _size(requests, most) for name, requests in asked.items()}
 

@@ -12,7 +12,7 @@ from batchyard.sim.configurations.told import told, told_change, verdict
 from batchyard.web.assets import COMPARE_STYLE, STYLE, asset
 
 #: The figures shown first, large.
-_FIRST: Final = ("meanWait", "p90Wait", "neverStarted", "makespan", "fairness", "preemptions", "cost")
+_FIRST: Final = ("meanWait", "p90Wait", "neverAdmitted", "makespan", "fairness", "preemptions", "cost")
 #: In these sections a bar shows this figure of each row.
 _BARS: Final = ("meanWait", "meanUse", "gotOfDue", "cost")
 _HEIGHT: Final = 100
@@ -74,8 +74,8 @@ def _panel(title: str, content: str, note: str = "") -> str:
 
 
 def _never(overall: Section) -> str:
-    if any(overall.rows[0].figures["neverStarted"]):
-        return "who never started counts as waiting until the later end: the least that these wait"
+    if any(overall.rows[0].figures["neverAdmitted"]):
+        return "who never admitted counts as waiting until the later end: the least that these wait"
     return ""
 
 

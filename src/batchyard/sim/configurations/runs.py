@@ -41,7 +41,7 @@ class Runs:
 
     @property
     def end(self) -> Instant:
-        """The later end: until then those wait that never start, in either."""
+        """The later end: until then those wait that never get quota, in either."""
         return max(self.a.result.now, self.b.result.now)
 
     @property

@@ -35,13 +35,14 @@ def _time(seconds: float) -> str:
 
 
 def told_change(figure: Figure, both: Both) -> str:
-    """By how much the second is more, with its sign; nothing where they are equal."""
+    """By how much the second is more, with its sign; nothing where they are as good as equal."""
     change = difference(both)
     if not change:
         return ""
     if figure.unit is Unit.SHARE:
         return f"{change * 100:+.1f} pp"
-    return f"{'+' if change > 0 else '-'}{told(figure.unit, abs(change))}"
+    amount = told(figure.unit, abs(change))
+    return "" if amount == told(figure.unit, 0) else f"{'+' if change > 0 else '-'}{amount}"
 
 
 def verdict(figure: Figure, both: Both) -> str:

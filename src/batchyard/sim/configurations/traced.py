@@ -1,7 +1,7 @@
 """The pods of a trace as Jobs that queue: what a configuration of queues makes of them.
 
 Each pod is a Job of one pod in the namespace `trace`: in the LocalQueue called as its quality of service is (`ls`,
-`be`) where both configurations have one, else in the LocalQueue `default`. What the trace's nodes were, Nodes tell.
+`be`) where both configurations have one, else in the LocalQueue `default`. The trace's nodes are told as Nodes.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,0 +1,44 @@
+"""Comparing is honest: a configuration is no different from itself, and the other way round all differences turn."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from batchyard.sim.configurations.contrast import Settings, contrast, document_of
+from batchyard.sim.configurations.inputs import Pair
+from batchyard.sim.generate import Bounds, SeededDraws, random_scenario
+from batchyard.sim.generate_cluster import random_cluster_scenario
+from batchyard.sim.scenario import Scenario
+
+UNTIL = 3_600_000_000
+
+
+def compared(a: Scenario, b: Scenario) -> dict[str, Any]:
+    return document_of(contrast(("a", "b"), Pair(a, b, ()), Settings(UNTIL)))
+
+
+def rows(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(section, row) for section, told in found["figures"].items() for row in told]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_configuration_is_no_different_from_itself(seed: int) -> None:
+    draws = SeededDraws(seed)
+    scenario = random_cluster_scenario(draws) if seed % 2 else random_scenario(draws, Bounds())
+    found = compared(scenario, scenario)
+    assert all(not any(row["difference"].values()) for _, row in rows(found))
+    assert (found["changes"]["better"], found["changes"]["worse"]) == ([], [])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_other_way_round_all_differences_turn(seed: int) -> None:
+    a, b = (random_scenario(SeededDraws(seed), Bounds(fair_sharing=fair)) for fair in (False, True))
+    there, back = compared(a, b), compared(b, a)
+    assert [(section, row["name"]) for section, row in rows(there)] == [(s, row["name"]) for s, row in rows(back)]
+    for (_, one), (_, other) in zip(rows(there), rows(back), strict=True):
+        assert (one["a"], one["b"]) == (other["b"], other["a"])
+        assert one["difference"] == {name: -value for name, value in other["difference"].items()}
+    assert [each["workload"] for each in there["changes"]["better"]] == [
+        each["workload"] for each in back["changes"]["worse"]
+    ]

@@ -1,0 +1,66 @@
+"""`compare` as a command: its forms, its page, and what it refuses."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
+FOLDER = "examples/compare"
+PAIR = (f"{FOLDER}/configurations/apart.yaml", f"{FOLDER}/configurations/borrowing.yaml")
+LOAD = ("--trace", f"{FOLDER}/load")
+
+
+def test_the_table_begins_with_all_in_a_line(batchyard: Batchyard) -> None:
+    done = batchyard("compare", *PAIR, *LOAD)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("borrowing against apart: the mean wait goes from 14m16s to 5m21s")
+    assert lines[2].split() == ["APART", "BORROWING", "CHANGE"]
+    assert "# waits by team" in lines
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_programs_are_told_the_same(form: str, read: Callable[[str], dict[str, object]], batchyard: Batchyard) -> None:
+    found = read(batchyard("compare", *PAIR, *LOAD, "-o", form).stdout)
+    assert (found["kind"], found["names"]) == ("ConfigurationComparison", {"a": "apart", "b": "borrowing"})
+    (row,) = found["figures"]["overall"]  # type: ignore[index]
+    assert row["difference"]["makespan"] == -2400
+
+
+def test_the_page_needs_nothing_else(batchyard: Batchyard, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    batchyard("compare", *PAIR, *LOAD, "--html", page)
+    text = page.read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "http" not in text
+    assert "Waits by team" in text
+
+
+def test_nodes_and_costs_are_told_where_there_are_machines(batchyard: Batchyard) -> None:
+    cluster = "examples/compare/cluster.yaml"
+    clusters = ("--cluster-a", cluster, "--cluster-b", cluster)
+    found = json.loads(batchyard("compare", *PAIR, *LOAD, *clusters, "-o", "json", "--seeds", "2").stdout)
+    costs = found["figures"]["teams"]
+    for side in "ab":
+        whole = found["figures"]["overall"][0][side]["cost"]
+        assert whole > 0
+        assert round(sum(row[side].get("cost", 0) for row in costs), 2) == whole
+    assert {row["figure"] for row in found["repeats"]} >= {"meanWait", "cost"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (PAIR, "there is no Job, JobSet, Pod or Workload in it; give a load for both with --trace"),
+        ((*PAIR, *LOAD, "--load", "2"), "--load is for the pods of a trace: give a folder of one with --trace"),
+        ((PAIR[0], "none.yaml", *LOAD), "none.yaml: cannot be read: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(arguments: tuple[str, ...], said: str, batchyard: Batchyard) -> None:
+    done = batchyard("compare", *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
