@@ -31,9 +31,9 @@ _WAITS: Final = (
     Figure("workloads", "Workloads", Unit.COUNT),
     Figure("neverAdmitted", "never admitted", Unit.COUNT, Good.LESS),
     Figure("meanWait", "mean wait", Unit.SECONDS, Good.LESS),
-    Figure("p50Wait", "p50", Unit.SECONDS, Good.LESS),
-    Figure("p90Wait", "p90", Unit.SECONDS, Good.LESS),
-    Figure("maxWait", "longest", Unit.SECONDS, Good.LESS),
+    Figure("p50Wait", "p50 wait", Unit.SECONDS, Good.LESS),
+    Figure("p90Wait", "p90 wait", Unit.SECONDS, Good.LESS),
+    Figure("maxWait", "longest wait", Unit.SECONDS, Good.LESS),
 )
 OVERALL: Final = (
     Figure("workloads", "Workloads", Unit.COUNT),
