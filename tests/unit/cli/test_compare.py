@@ -1,6 +1,7 @@
 """`compare` as a command: its forms, its page, and what it refuses."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 Batchyard = Callable[..., "subprocess.CompletedProcess[str]"]
+ROOT = Path(__file__).parents[3]
 FOLDER = "examples/compare"
 PAIR = (f"{FOLDER}/configurations/apart.yaml", f"{FOLDER}/configurations/borrowing.yaml")
 LOAD = ("--trace", f"{FOLDER}/load")
@@ -64,3 +66,11 @@ def test_what_cannot_be_compared_is_said(arguments: tuple[str, ...], said: str, 
     done = batchyard("compare", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert said in done.stderr
+
+
+def test_what_the_documentation_shows_is_what_it_prints(batchyard: Batchyard) -> None:
+    blocks = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "compare.md").read_text("utf-8"), re.DOTALL)
+    fair = (PAIR[1], f"{FOLDER}/configurations/fair.yaml")
+    for block, pair in zip(blocks, (PAIR, fair), strict=True):
+        printed = batchyard("compare", *pair, *LOAD).stdout.splitlines()
+        assert [line for line in block.splitlines() if line not in {*printed, "..."}] == []
