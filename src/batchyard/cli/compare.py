@@ -54,9 +54,9 @@ def run(request: Request) -> None:
         found = contrast(names, pair, request.settings, watched)
     except EndlessInstant as endless:
         output.fail(f"batchyard: {endless}")
+    output.write(shown(found, request.form))
     if request.html is not None:
         write_report(request.html, page(found), "--html")
-    output.write(shown(found, request.form))
     for line in _said_of(found):
         output.tell(line)
 
