@@ -10,6 +10,7 @@ from batchyard.controllers.why.capacity import Capacity
 from batchyard.controllers.why.document import Asker
 from batchyard.controllers.why.occupants import Occupant
 from batchyard.controllers.why.proposal import END, NODES, SIZE, Patch, Proposal, merge_patch
+from batchyard.controllers.why.smallest import least_between
 from batchyard.core.scaling.groups import NodeGroup
 
 _ENDED_MAX: Final = 4
@@ -95,11 +96,4 @@ def _least(will_do: Callable[[int], bool], most: int) -> int:
     """The least number from 1 that will do; 0 if not even the most will."""
     if most < 1 or not will_do(most):
         return 0
-    low, high = 1, most
-    while low < high:
-        middle = (low + high) // 2
-        if will_do(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    return least_between(will_do, 1, most)

@@ -32,14 +32,7 @@ def least_amount(will_do: Callable[[int], bool], amount: int) -> int:
     """The least amount that will do while one less does not, from one that will do down to 0."""
     if amount == 0 or not will_do(amount - 1):
         return amount
-    low, high = 0, amount - 1
-    while low < high:
-        middle = (low + high) // 2
-        if will_do(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    return least_between(will_do, 0, amount - 1)
 
 
 def _first(will_do: Callable[[int], bool], count: int) -> int | None:
@@ -48,7 +41,11 @@ def _first(will_do: Callable[[int], bool], count: int) -> int | None:
         return 0
     if count < 2 or not will_do(count - 1):
         return None
-    low, high = 1, count - 1
+    return least_between(will_do, 1, count - 1)
+
+
+def least_between(will_do: Callable[[int], bool], low: int, high: int) -> int:
+    """The least number of these that will do, of those from which on all do; the last is known to."""
     while low < high:
         middle = (low + high) // 2
         if will_do(middle):
