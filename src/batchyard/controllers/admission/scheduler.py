@@ -40,6 +40,7 @@ CYCLE: Final = Key("Cycle", "", "cycle")
 #: Why Workloads wait is written this often at most.
 REPORT_PERIOD: Final = SECOND
 
+_PREEMPTED: Final = "Preempted"
 _WAITING_FOR_PODS: Final = (
     reasons.WAITING_FOR_PODS_READY,
     "waiting for all admitted workloads to be in PodsReady condition",
@@ -163,25 +164,25 @@ class Scheduler:
         admitted = not checks
         self._index.book.assume(decision, now, admitted=admitted)
         outcome.writes.append(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)))
-        details = partial(of_admission, decision, self._number)
-        outcome.events += [
-            event._replace(details=details) for event in _admission_events(key, view, decision, now, admitted=admitted)
-        ]
+        reserved, *more = _admission_events(key, view, decision, now, admitted=admitted)
+        outcome.events += [reserved._replace(details=partial(of_admission, decision, self._number)), *more]
 
     def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: Outcome) -> None:
-        begin, others = len(outcome.events), NOT_WEIGHED
+        others = NOT_WEIGHED
         if self._weighs and _is_new(decision):
             others = weighed(decision, self._index.snapshot, fair_sharing=self._policy.fair_sharing)
-        for target in decision.targets:
-            self._evict(decision, target, reader, now, outcome)
         details = partial(of_preemption, decision, self._number, others)
-        outcome.events[begin:] = [event._replace(details=details) for event in outcome.events[begin:]]
+        for target in decision.targets:
+            events = self._evict(decision, target, reader, now, outcome)
+            outcome.events += [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
 
-    def _evict(self, decision: Preempt, target: Target, reader: Reader, now: Instant, outcome: Outcome) -> None:
+    def _evict(
+        self, decision: Preempt, target: Target, reader: Reader, now: Instant, outcome: Outcome
+    ) -> Sequence[EventRecord]:
         key = _workload_key(target.workload.key)
         obj = reader.get(key)
         if obj is None or target.workload.evicted:
-            return
+            return ()
         snapshot, preemptor = self._index.snapshot, decision.head.workload
         message = preemption_message(
             preemptor.uid,
@@ -192,7 +193,7 @@ class Scheduler:
         )
         preempted = evict(obj, reason=reasons.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
         outcome.writes.append(UpdateStatus(preempted))
-        outcome.events += _preemption_events(key, preemptor, target, message)
+        return _preemption_events(key, preemptor, target, message)
 
     def _requeue(self, decision: Preempt | Wait, now: Instant) -> bool:
         head = decision.head
@@ -314,7 +315,7 @@ def _preemption_events(key: Key, preemptor: WorkloadView, target: Target, messag
     victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
     return [
         EventRecord(key, "Normal", "EvictedDueToPreempted", message),
-        EventRecord(key, "Normal", "Preempted", message + priorities),
+        EventRecord(key, "Normal", _PREEMPTED, message + priorities),
         EventRecord(_key(preemptor), "Normal", "PreemptedWorkload", f"Preempted workload {victim}{priorities}"),
     ]
 
