@@ -8,6 +8,7 @@ in memory is ahead of it for good: whoever waits is told that nothing was kept, 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -125,14 +126,19 @@ class GroupCommit:
         self.on_commit(ticks() - began)
         self.durable = changes[-1].revision
         self._weigh(size)
-        for watch in list(self._watches):
-            watch.feed(changes)
+        self._tell(changes)
         while self._waiting and self._waiting[0][0] <= self.durable:
             self._waiting.popleft()[1](None)
         if self.durable - self._journal.floor > 2 * HISTORY:
             await self._writer.do(partial(self._journal.compact, self.durable - HISTORY))
         if self._bytes > 2 * HISTORY_BYTES:
             await self._forget()
+
+    def _tell(self, changes: Sequence[WatchEvent]) -> None:
+        """Feed all watches; a defect in one keeps nothing from the others."""
+        with ExitStack() as stack:
+            for watch in reversed(self._watches):
+                stack.callback(watch.feed, changes)
 
     def _weigh(self, size: int) -> None:
         """Take note of what the last transaction wrote, and no more of what history has lost."""

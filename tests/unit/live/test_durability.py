@@ -1,6 +1,7 @@
 """Group commit: how much history is kept."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import make
 from batchyard.api.meta import Key
 from batchyard.live.durability import HISTORY_BYTES, GroupCommit
+from batchyard.ports.client import WatchEvent
 from batchyard.store.journal import Journal, Sync
 from batchyard.store.log import Expired
 from batchyard.store.memory import Store
@@ -34,3 +36,39 @@ def test_of_large_objects_less_history_is_kept(tmp_path: Path) -> None:
     assert [change.revision for change in store.changes_since(floor)] == list(range(floor + 1, 51))
     with pytest.raises(Expired):
         store.changes_since(floor - 1)
+
+
+class Told:
+    """A watch, maybe with a defect."""
+
+    def __init__(self, *, is_defective: bool = False) -> None:
+        self.is_defective = is_defective
+        self.revisions: list[int] = []
+
+    def feed(self, changes: Iterable[WatchEvent]) -> None:
+        if self.is_defective:
+            raise KeyError("a defect")
+        self.revisions += [change.revision for change in changes]
+
+    def end(self) -> None:
+        """Nothing is left to tell."""
+
+
+async def told(folder: Path, *watches: Told) -> None:
+    """Two changes, one after the other, told to watches."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda *_: None)
+    store, journal = Store(), Journal(folder / "journal.db", Sync.PROCESS)
+    commit = GroupCommit(store, journal, loop, loop.stop)
+    for watch in watches:
+        commit.join(watch)
+    for name in "ab":
+        store.put(Key("Namespace", "", name), make.namespace(name))
+        await asyncio.gather(commit.close(), return_exceptions=True)
+    journal.close()
+
+
+def test_a_watch_with_a_defect_leaves_no_gap_in_the_others(tmp_path: Path) -> None:
+    before, defective, after = Told(), Told(is_defective=True), Told()
+    asyncio.run(told(tmp_path, before, defective, after))
+    assert before.revisions == after.revisions == [1, 2]
