@@ -138,9 +138,9 @@ class _Completion:
         return Flaws(Flaw((name,), "Required value", f"set it to {self.required[name]}") for name in missing)
 
     def _settled_default(self, name: str, default: Any) -> Any:
-        """A default with the defaults of its own fields."""
+        """A default with the defaults of its own fields, and written as what is sent would be."""
         visitor = self.visitors[name]
-        if isinstance(default, dict) and not isinstance(visitor, type):
+        if not isinstance(visitor, type):
             default = visitor(default)
             assert type(default) is not Flaws
         return default
