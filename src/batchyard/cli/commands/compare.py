@@ -20,7 +20,7 @@ def _load(text: str) -> Fraction:
         raise typer.BadParameter(str(wrong)) from None
 
 
-def compare(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
+def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A configuration: a file of manifests, or a folder.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The configuration to compare it with.")],
     trace: Annotated[

@@ -30,7 +30,7 @@ class Form(StrEnum):
     CSV = "csv"
 
 
-def cost(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
+def cost(
     context: typer.Context,
     by: Annotated[By, typer.Option(help="What a row is about.")] = By.TEAM,
     since: Annotated[

@@ -9,7 +9,7 @@ from batchyard.cli.options import Output
 from batchyard.cli.submit import options as of
 
 
-def decisions(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
+def decisions(
     context: typer.Context,
     about: Annotated[
         str, typer.Argument(metavar="KIND/NAME", help="About what, such as job/train; without it about all.")

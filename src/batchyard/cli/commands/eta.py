@@ -10,7 +10,7 @@ from batchyard.cli.commands import forks as of
 from batchyard.cli.options import Output
 
 
-def eta(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
+def eta(
     context: typer.Context,
     subject: Annotated[
         str, typer.Argument(metavar="[KIND/NAME]", help="workload/NAME, job/NAME or jobset/NAME.", show_default=False)

@@ -10,7 +10,7 @@ from batchyard.cli.commands import forks as of
 from batchyard.cli.options import Output
 
 
-def whatif(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
+def whatif(
     context: typer.Context,
     paths: Annotated[
         list[str] | None,

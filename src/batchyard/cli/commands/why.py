@@ -19,7 +19,7 @@ def _moment(text: str) -> Duration:
         raise typer.BadParameter(str(wrong)) from None
 
 
-def why(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
+def why(
     context: typer.Context,
     about: Annotated[
         str,
