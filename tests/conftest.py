@@ -1,10 +1,11 @@
-"""How property tests look for examples, and what kubectl remembers.
+"""How property tests look for examples, what kubectl remembers, and with which modes files are made.
 
 The same ones in every run; with `--hypothesis-profile explore` many new ones; with `unshrunk` the same, but what fails
 is not made smaller, for those who only want to know that it fails.
 """
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -21,3 +22,16 @@ settings.load_profile("fixed")
 def kubectl_remembers_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
     """For hours kubectl keeps what a server at some port served, whoever listens there next; categories too."""
     os.environ["KUBECACHEDIR"] = str(tmp_path_factory.mktemp("kubectl"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ordinary_umask() -> None:
+    """Others may read what tests make, whatever whoever runs them has set: some run as another user."""
+    os.umask(0o022)
+
+
+@pytest.fixture(autouse=True)
+def umask_stays() -> Iterator[None]:
+    """Commands that keep what they write from others do so in this process too, where a test runs them in it."""
+    yield
+    os.umask(0o022)

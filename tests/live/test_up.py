@@ -1,7 +1,6 @@
 """What `up`, `status`, `down` and `backup` do to a platform that runs, and what the disk may do to it."""
 
 import json
-import os
 import resource
 import signal
 import socket
@@ -24,14 +23,6 @@ from live.running import Running
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 PLAIN = "--insecure-loopback"
-
-
-@pytest.fixture(autouse=True)
-def _umask() -> Iterator[None]:
-    """The one of the tests stays as it was."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
 
 
 @pytest.fixture(scope="module")

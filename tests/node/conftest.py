@@ -47,14 +47,6 @@ def pool() -> Iterator[Pool]:
     made.close()
 
 
-@pytest.fixture(autouse=True)
-def _umask() -> Iterator[None]:
-    """Others may read what these tests make, whatever was said before: some of them run as another user."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
-
-
 @pytest.fixture
 def plain(pool: Pool) -> Iterator[Machine]:
     """A node that runs containers as plain processes; at the end nothing may be left of them."""

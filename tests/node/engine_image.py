@@ -29,9 +29,9 @@ def busybox_image(*says: str) -> Iterator[str]:
         pytest.skip("no podman is here, or it may not be used: apt-get install podman runc, and be root")
     if busybox is None:
         pytest.skip("no busybox to make an image of is here: apt-get install busybox-static")
-    name = f"localhost/batchyard/busybox:{os.getpid()}"
     with TemporaryDirectory() as made:
         root = Path(made)
+        name = f"localhost/batchyard/busybox:{root.name}"
         for folder in ("bin", "etc", "tmp", "srv"):
             (root / folder).mkdir()
         (root / "tmp").chmod(0o1777)
@@ -39,7 +39,7 @@ def busybox_image(*says: str) -> Iterator[str]:
         for command in ("sh", "id", "env", "cat", "sleep", "pwd", "ls", "hostname", "touch", "ip", "grep", "true"):
             (root / "bin" / command).symlink_to("busybox")
         changes = [part for line in says for part in ("--change", line)]
-        tar = subprocess.run(["tar", "-C", made, "-c", "."], capture_output=True, check=True).stdout
+        tar = subprocess.run(["tar", "-C", made, "--mode", "a+rX", "-c", "."], capture_output=True, check=True).stdout
         subprocess.run(["podman", "import", *changes, "-", name], input=tar, capture_output=True, check=True)
     try:
         yield name

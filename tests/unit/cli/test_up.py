@@ -1,23 +1,12 @@
 """What `up` refuses before anything runs, and says why."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from batchyard.cli.app import app
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-@pytest.fixture(autouse=True)
-def _umask() -> Iterator[None]:
-    """The one of the tests stays as it was."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
 
 
 def told_of(*arguments: str) -> str:
