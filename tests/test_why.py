@@ -59,6 +59,8 @@ CASES = [
     Case("stock-out", "empty", "render", "10m", "stockOut", "NodePool l4-pool", "", ""),
     Case("quota-above-hardware", "trap", "second", "30m", "nodeCapacity", "ResourceFlavor reserved-l4", "first",
          "2 more machines of pool reserved-pool (g2-standard-24)"),
+    Case("topology", "apart", "replicas", "20m", "topology", "ResourceFlavor wide-machines", "",
+         "1 more machine of pool wide-pool (e2-standard-16)"),
 ]  # fmt: skip
 
 

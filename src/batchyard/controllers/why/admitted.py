@@ -9,10 +9,10 @@ from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.controllers.admission.index import AdmissionIndex
-from batchyard.controllers.why.capacity import CAPACITY, LIMITS, Capacity
+from batchyard.controllers.why.capacity import CAPACITY, LIMITS, TOPOLOGY, Capacity, limit_among_nodes
 from batchyard.controllers.why.document import Asker, Binding, Part, slim
 from batchyard.controllers.why.node_changes import node_changes
-from batchyard.controllers.why.occupants import occupants_of
+from batchyard.controllers.why.occupants import occupants_of, selected_nodes
 from batchyard.controllers.why.subjects import pods_of
 from batchyard.core.lifecycle import pod as pods
 from batchyard.core.lifecycle.checks import READY, checks_of
@@ -102,6 +102,9 @@ class AdmittedWorkloads:
         assert self._capacity is not None, "where there are no nodes nobody lacks one"
         waits_for, (limit, pool) = self._capacity.waits_for(now), self._capacity.limit_of(word, now)
         why = next(iter(scheduler), "nobody has looked at them yet")
+        if limit == CAPACITY:
+            is_selected = bool(selected_nodes(pod_view(unplaced[0]), self._reader))
+            limit = limit_among_nodes(why, word, is_selected=is_selected)
         text = f"admitted, but {len(unplaced)} of {len(found)} pods have no node: {why}"
         texts = [f"scheduler, {count} pods: {each}" for each, count in scheduler.items()]
         texts += [f"autoscaler, {count} pods: {each}" for each, count in autoscaler.items()]
@@ -114,7 +117,7 @@ class AdmittedWorkloads:
         holders = occupants_of(workload, unplaced, self._index.snapshot, self._reader)
         shown = [each._replace(flavor=flavor).document(asker) for each in holders[:_SHOWN_MAX]]
         told |= slim(holders=shown, holdersMore=max(0, len(holders) - _SHOWN_MAX) or None)
-        if limit in {CAPACITY, LIMITS}:
+        if limit in {CAPACITY, LIMITS, TOPOLOGY}:
             asked = node_changes([pod_view(each) for each in unplaced], holders, self._capacity, asker)
             told |= slim(changes=[each.document() for each in asked])
         return told

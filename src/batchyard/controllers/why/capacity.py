@@ -17,10 +17,32 @@ CLOUD_QUOTA: Final = "cloudQuota"
 LIMITS: Final = "autoscalerLimits"
 BOOTING: Final = "booting"
 CAPACITY: Final = "nodeCapacity"
+TOPOLOGY: Final = "topology"
+TAINT: Final = "taint"
+AFFINITY: Final = "affinity"
+#: In kube-scheduler's words: a node that fails one of the filters that come last has room.
+_APART: Final = (
+    "without room for the whole Job",
+    "anti-affinity rules",
+    "pod affinity rules",
+    "topology spread constraints",
+)
+_TAKEN: Final = ("Insufficient", "Too many pods", FULL)
 _TRIGGERED: Final = "pod triggered scale-up"
 _LIMITED: Final = "exceeded quota"
 _QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
 _SHOWN_MAX: Final = 5
+
+
+def limit_among_nodes(scheduler: str, autoscaler: str, *, is_selected: bool) -> str:
+    """Which limit both mean by what they say of a pod; `is_selected`: there is a node with the labels it selects."""
+    if any(words in scheduler for words in _APART):
+        return TOPOLOGY
+    if any(words in text for words in _TAKEN for text in (scheduler, autoscaler)):
+        return CAPACITY
+    if "untolerated taint" in scheduler and is_selected:
+        return TAINT
+    return AFFINITY if "node affinity/selector" in scheduler else CAPACITY
 
 
 class Capacity:

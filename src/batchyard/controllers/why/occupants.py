@@ -34,15 +34,17 @@ class Occupant(NamedTuple):
         return {**told, "priority": self.priority, "holds": holds, "borrows": False}
 
 
+def selected_nodes(pod: PodView, reader: Reader) -> list[str]:
+    """The nodes with the labels that a pod selects."""
+    selector = dict(pod.node_selector).items()
+    nodes = reader.list(scheme.NODE)
+    return [each["metadata"]["name"] for each in nodes if selector <= (each["metadata"].get("labels") or {}).items()]
+
+
 def occupants_of(workload: Obj, unplaced: Sequence[Obj], snapshot: Snapshot, reader: Reader) -> list[Occupant]:
     """Who is on the nodes with the labels that these pods select; most of the scarcest resource first."""
     asked = pod_view(unplaced[0])
-    selector = dict(asked.node_selector)
-    nodes = {
-        each["metadata"]["name"]: None
-        for each in reader.list(scheme.NODE)
-        if selector.items() <= (each["metadata"].get("labels") or {}).items()
-    }
+    nodes = dict.fromkeys(selected_nodes(asked, reader))
     wanted = [resource for resource, _ in asked.requests if resource != PODS]
     scarce = next((each for each in wanted if "/" in each), wanted[0] if wanted else PODS)
     found: dict[str, Occupant] = {}
