@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from live.running import Running
+from live.running import Running, kubectl
 from local.node import PATIENCE, local_platform
 
 ROOT = Path(__file__).parents[2]
 QUEUES = ROOT / "examples" / "training" / "platform.yaml"
+TEAM = ("--queue", "lq-team-a", "--namespace", "team-a", "--image", "machine", "--cpu", "100m")
 _ENDS_WITHIN = 120
 
 pytestmark = [
@@ -39,8 +40,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, checkpoints: Path) -> Ite
 def submitting(platform: Running, *arguments: str) -> "subprocess.Popen[str]":
     """The command, under way, in the queue of team a."""
     command = [sys.executable, "-m", "batchyard", "submit", "--data-dir", str(platform.kubeconfig.parent)]
-    where = ("--queue", "lq-team-a", "--namespace", "team-a", "--image", "machine", "--cpu", "100m")
-    return subprocess.Popen([*command, *where, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([*command, *TEAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def submitted(platform: Running, *arguments: str) -> tuple[int, str, str]:
@@ -56,6 +56,32 @@ def test_a_folder_is_the_working_directory_and_the_exit_code_the_commands(platfo
     (tmp_path / "run.sh").write_text('cat parts/said.txt; echo "$GREETING $1" >&2; printf "no newline"; exit 7')
     code, printed, told = submitted(platform, str(tmp_path), "-e", "GREETING=hello", "--", "sh", "run.sh", "you")
     assert (code, sorted(printed.splitlines())) == (7, ["hello you", "no newline", "shipped"]), told
+
+
+WITHOUT_WATCH_OF_PODS = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: blind, namespace: team-a}
+rules:
+- {apiGroups: [""], resources: [pods, pods/log], verbs: [get, list]}
+- {apiGroups: [batch], resources: [jobs], verbs: [create, get, list, watch]}
+- {apiGroups: [kueue.x-k8s.io], resources: [localqueues, workloads], verbs: [get, list, watch]}
+"""
+
+
+def test_who_hears_of_the_jobs_end_before_of_its_pods_loses_no_line(platform: Running, tmp_path: Path) -> None:
+    platform.kubectl("create", "serviceaccount", "blind", "--namespace", "team-a")
+    platform.kubectl("create", "-f", "-", sent=WITHOUT_WATCH_OF_PODS)
+    account = ("--role=blind", "--serviceaccount=team-a:blind", "--namespace", "team-a")
+    platform.kubectl("create", "rolebinding", "blind", *account)
+    token = platform.kubectl("create", "token", "blind", "--namespace", "team-a").strip()
+    own = tmp_path / "kubeconfig"
+    shutil.copy(platform.kubeconfig, own)
+    kubectl(own, "config", "set-credentials", "blind", f"--token={token}")
+    kubectl(own, "config", "set-context", "--current", "--user=blind")
+    command = [sys.executable, "-m", "batchyard", "submit", "--kubeconfig", str(own), *TEAM, "--", "echo", "said"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ENDS_WITHIN)
+    assert (done.returncode, done.stdout) == (0, "said\n"), done.stderr
 
 
 def test_checkpoints_outlive_the_pod_and_a_stop_reaches_the_command(

@@ -61,15 +61,18 @@ class Follower:
 
     async def follow(self) -> int:
         """Tell of it until it has ended; the exit code."""
-        for informer in self._informers:
-            self._cluster.wire.start(self._watch(informer))
-        self._cluster.wire.start(self._look())
-        await self._over.wait()
+        looking = [asyncio.ensure_future(each) for each in (*map(self._watch, self._informers), self._look())]
+        over = asyncio.ensure_future(self._over.wait())
+        done, _ = await asyncio.wait([over, *looking], return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()  # nobody who looks ends by himself: a defect of ours is told
+        for pod in await self._pods():
+            self._follow_log(pod)
         if self._logs:
             done, _ = await asyncio.wait(self._logs.values(), timeout=_DRAINS_WITHIN)
             for each in done:
                 each.result()  # a defect of ours is told
-        await self._conclude()
+        self._tell_all(self._story.job_is(self._job, await self._pods()))
         code = self._story.ended
         assert code is not None, "it is over"
         return code
@@ -111,10 +114,9 @@ class Follower:
         if is_gone or ended & {"Complete", "Failed"}:
             self._over.set()
 
-    async def _conclude(self) -> None:
-        """Say how it ended, once its logs are told; the pods are asked for anew, for their watch may be behind."""
-        pods = await self._cluster.pods(self._asked.namespace, self._pods_of)
-        self._tell_all(self._story.job_is(self._job, pods))
+    async def _pods(self) -> Sequence[Obj]:
+        """Its pods, asked for anew: their watch may be behind the one that told of the Job's end."""
+        return await self._cluster.pods(self._asked.namespace, self._pods_of)
 
     async def _look(self) -> None:
         """Tell which place in line it has, while it waits, and what keeps its pods from running."""
@@ -142,7 +144,7 @@ class Follower:
             is_whole = answer.code == 200 and not answer.trouble
             known = self._cache.of_kind(scheme.POD)
             found = next((each for key, each in known.items() if key.name == pod), None)
-            if answer.code == _GONE or found is None or (is_whole and terminated(found) is not None):
+            if answer.code == _GONE or (is_whole and (found is None or terminated(found) is not None)):
                 return
             if answer.code >= 400:
                 self._tell_once(f"the log of pod {pod}: {trouble_of(answer)}")
