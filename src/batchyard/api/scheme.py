@@ -55,6 +55,9 @@ PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
 COST_RECORD: Final = "CostRecord.cost.batchyard.dev"
 BUDGET: Final = "Budget.cost.batchyard.dev"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
+PLATFORM: Final = "Platform.platform.batchyard.dev"
+#: Kinds that are files, and no resources of an API.
+FILES: Final = frozenset({SCENARIO, PLATFORM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,7 @@ _OF_ALL: Final = (
 #: All kinds, in the order in which manifests that depend on each other are best applied.
 KINDS: Final[tuple[ServedKind, ...]] = (
     ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
+    _own(PLATFORM),
     _own(CLUSTER),
     _own(NODE_POOL, has_status=True),
     _built_in(NAMESPACE, "namespaces", "ns", namespaced=False, has_status=True),

@@ -9,7 +9,7 @@ from batchyard.api.decode import Decoded, decode
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.schema.tables import NATIVE, scope_for
-from batchyard.api.scheme import KINDS, SCENARIO, ServedKind, kind_info
+from batchyard.api.scheme import FILES, KINDS, ServedKind, kind_info
 from batchyard.api.tables import Column, columns, row
 from batchyard.apiserver.openapi.schemas import schemas_of
 from batchyard.apiserver.resources import Resource, no_misfit
@@ -78,8 +78,8 @@ _ORPHANS: Final = (
 
 
 def built_in_resources() -> list[Resource]:
-    """The kinds that are resources: all but the Scenario, which is a file."""
-    return [_resource(info) for info in KINDS if info.constant != SCENARIO]
+    """The kinds that are resources: all but those that are files."""
+    return [_resource(info) for info in KINDS if info.constant not in FILES]
 
 
 def _resource(info: ServedKind) -> Resource:

@@ -14,6 +14,7 @@ from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.commands.eta import eta
 from batchyard.cli.commands.lint import lint
 from batchyard.cli.commands.page import page
+from batchyard.cli.commands.platform import app as platform
 from batchyard.cli.commands.whatif import whatif
 from batchyard.cli.commands.why import why
 from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Step, Sync
@@ -473,5 +474,6 @@ app.command()(cost)
 app.command()(decisions)
 app.command()(eta)
 app.command()(page)
+app.add_typer(platform)
 app.command()(whatif)
 app.command()(why)

@@ -9,7 +9,6 @@ take their typical times, so that what is to be seen hangs on no chance, in a si
 """
 
 import pkgutil
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,6 +24,7 @@ from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.meta import Obj, annotation, group_kind, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.core.machines.times import in_typical_times
+from batchyard.shipped import find_folder
 from batchyard.sim.files import files_below, read_sources
 from batchyard.sim.scenario import FileFault, Scenario, make_scenario
 from batchyard.sim.world import EPOCH, World
@@ -145,10 +145,8 @@ def played_steps(last: str | None = None) -> tuple[GuideStep, ...]:
 
 
 def examples_folder() -> Path | None:
-    """Our own reference architecture: beside the package in the repository, else among the data of the installation."""
-    roots = (Path(__file__).parents[3], Path(sysconfig.get_path("data"), "share", "batchyard"))
-    folders = [root / "examples" / "refarch" for root in roots]
-    return next((folder for folder in folders if folder.is_dir()), None)
+    """Our own reference architecture, where the package has it."""
+    return find_folder("examples/refarch")
 
 
 def ready_by_pool(nodes: Sequence[Obj]) -> dict[str, int]:

@@ -96,6 +96,10 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there:
             settings = manifest
             config = {"name": obj["metadata"].get("name") or "", **_config(manifest, faults)}
             continue
+        if group_kind(obj) == scheme.PLATFORM:
+            remedy = "write what it comes to with `batchyard platform render`, and give that"
+            faults.append(manifest.fault(FieldError("", "a Platform is not simulated itself", remedy)))
+            continue
         if group_kind(obj) == scheme.CLUSTER:
             faults += map(manifest.fault, [*catalog_faults(obj), *_staying_faults(obj)])
             at = _moment(manifest, well_known.SUBMIT_AT, faults) or 0

@@ -195,3 +195,14 @@ def test_a_pool_needs_a_cluster() -> None:
     pool = "apiVersion: cloud.batchyard.dev/v1alpha1\nkind: NodePool\nmetadata: {name: p}\n"
     (told,) = faults(f"{pool}spec: {{machineType: e2-medium, nodeCount: 1}}\n")
     assert "there is no Cluster for this pool" in told
+
+
+def test_a_platform_is_rendered_before_it_is_simulated() -> None:
+    platform = """
+apiVersion: platform.batchyard.dev/v1alpha1
+kind: Platform
+metadata: {name: all}
+spec: {flavors: [{name: a}], teams: [{name: red}]}
+"""
+    (told,) = faults(platform)
+    assert "batchyard platform render" in told

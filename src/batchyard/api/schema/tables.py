@@ -8,6 +8,7 @@ A table maps the name of a type to its fields, and a field to a type expression,
     [T] {T}                                      a list of T, a mapping from names to T
     ClusterQueue.spec                            a type of the same table, or else of core.json
     native.ObjectMeta                            a type as Kubernetes itself has it, even within a CRD
+    cloud.v1alpha1/Cluster.spec                  a type of another table
     T!                                           required
 
 Facts: `default`, `enum`, `pattern`, `min`, `max`, `minLength`, `maxLength`, `minItems`, `maxItems`, `maxProperties`,
@@ -101,6 +102,9 @@ class Scope:
         """The scope that a name points to, and the name there."""
         if type_name.startswith(NATIVE_PREFIX):
             return scope(NATIVE), type_name.removeprefix(NATIVE_PREFIX)
+        elsewhere, slash, name = type_name.rpartition("/")
+        if slash:
+            return scope(elsewhere), name
         return self, type_name
 
     def _read(self, type_name: str) -> Mapping[str, Field]:

@@ -77,7 +77,7 @@ class Compiler:
         required = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
         defaults = {name: field.facts["default"] for name, field in fields.items() if "default" in field.facts}
         nullable = frozenset(name for name, field in fields.items() if field.facts.get("nullable"))
-        qualified = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else type_name
+        qualified = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
         return _object(visitors, _Completion(qualified, visitors, required, defaults, nullable))
 
     def _late(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:

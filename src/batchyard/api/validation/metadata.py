@@ -17,6 +17,7 @@ from batchyard.api.validation import faults, names
 _NAME_RULES: Final[Mapping[str, names.NameRule]] = {
     scheme.NAMESPACE: names.dns_label,
     scheme.SERVICE: names.dns1035_label,
+    scheme.PLATFORM: names.gke_name,
     scheme.CLUSTER: names.gke_name,
     scheme.NODE_POOL: names.gke_name,
     scheme.ROLE: names.path_segment,

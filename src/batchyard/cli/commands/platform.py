@@ -1,0 +1,52 @@
+"""The options of `batchyard platform` and its commands."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+FILE = "platform.yaml"
+
+app = typer.Typer(
+    name="platform",
+    help="One file for a whole platform: planned, priced and linted before anything is made; then made of it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Example(StrEnum):
+    """What there are examples of."""
+
+    REFARCH = "refarch"
+    MULTISLICE = "multislice"
+    DWS = "dws"
+    HOTSWAP = "hotswap"
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to write; it must not be there.")] = Path(FILE),
+    example: Annotated[
+        Example, typer.Option(help="The reference architecture, slices of TPUs, queued GPUs, or TPUs with Hotswap.")
+    ] = Example.REFARCH,
+) -> None:
+    """Write a platform.yaml to begin with, commented."""
+    from batchyard.cli.platform.init import run  # noqa: PLC0415 - loads the platform
+
+    run(example.value, file)
+
+
+@app.command()
+def plan(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
+    project: Annotated[
+        str, typer.Option(metavar="ID", help="The Google Cloud project, where the file names none or another.")
+    ] = "",
+) -> None:
+    """Show what would be made of it."""
+    from batchyard.cli.platform.plan import run  # noqa: PLC0415 - loads the platform
+
+    run(file, project)

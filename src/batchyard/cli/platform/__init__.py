@@ -1,0 +1,1 @@
+"""What `batchyard platform` does."""

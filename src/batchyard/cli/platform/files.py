@@ -1,0 +1,44 @@
+"""A platform.yaml as somebody names it on the command line."""
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from batchyard.api.errors import FieldError
+from batchyard.cli import output
+from batchyard.plan.model import Platform
+from batchyard.plan.reading import InvalidPlatform, PlatformFault, Source, read_platform
+
+STANDARD_INPUT = "-"
+
+
+def read_source(file: str) -> Source:
+    """The text of a file, or of standard input; exits with 1 where it cannot be read."""
+    raw = _bytes_of(file)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as wrong:
+        _refuse(file, f"no text: byte {wrong.start} is not UTF-8", "save it as UTF-8")
+    return Source("<stdin>" if file == STANDARD_INPUT else file, text)
+
+
+def sound_platform(source: Source, project: str) -> Platform:
+    """The platform of a text; exits with 1, all faults told, where it is none."""
+    try:
+        return read_platform(source, project)
+    except InvalidPlatform as invalid:
+        output.fail(f"{invalid}\nbatchyard: {source.name} is no sound platform")
+
+
+def _bytes_of(file: str) -> bytes:
+    if file == STANDARD_INPUT:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except (OSError, ValueError) as wrong:
+        told = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
+        _refuse(file, f"cannot be read: {told}", "name another file, or write one with `batchyard platform init`")
+
+
+def _refuse(file: str, problem: str, remedy: str) -> NoReturn:
+    output.fail(str(PlatformFault(file, 0, FieldError("", problem, remedy))))

@@ -1,0 +1,1 @@
+"""One file for a whole platform: what it says, what it comes to, what it costs."""

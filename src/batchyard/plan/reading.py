@@ -1,0 +1,130 @@
+"""Reads a platform.yaml: its structure as field tables say it, then the rules between fields (`rules`).
+
+A fault prints as `file:line: field.path: what is wrong; what would be right`. All faults are told at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.decode import decode
+from batchyard.api.documents import Document, read_documents
+from batchyard.api.errors import FieldError
+from batchyard.api.lines import Lines
+from batchyard.api.meta import Obj
+from batchyard.cloud.cluster_objects import catalog_faults
+from batchyard.plan.model import Part, Platform
+from batchyard.plan.parts import platform_of
+from batchyard.plan.rules import faults_of
+
+API_VERSION: Final = scheme.kind_info(scheme.PLATFORM).api_version
+_EXAMPLE: Final = "write one with `batchyard platform init`"
+
+
+class PlatformFault(NamedTuple):
+    """What is wrong with a file, and where; a line of 0 is the file as a whole."""
+
+    source: str
+    line: int
+    error: FieldError
+
+    def __str__(self) -> str:
+        """`file:line: field.path: what is wrong; what would be right`."""
+        return f"{self.source}:{self.line}: {self.error}" if self.line else f"{self.source}: {self.error}"
+
+
+class InvalidPlatform(Exception):  # noqa: N818 - named like the API's Invalid
+    """The file is no platform; `faults` says why, all of it."""
+
+    def __init__(self, faults: Sequence[PlatformFault]) -> None:
+        super().__init__("\n".join(map(str, faults)))
+        self.faults = faults
+
+
+class Source(NamedTuple):
+    """The text of a platform, and the name to show for it."""
+
+    name: str
+    text: str
+
+    def fault(self, error: FieldError) -> PlatformFault:
+        """A fault at the line where its field is written."""
+        document = next(iter(read_documents(self.text)), None)
+        return _placed(self.name, document, error)
+
+
+def read_platform(source: Source, project: str = "") -> Platform:
+    """The platform of a text; InvalidPlatform with every fault.
+
+    `project` is the Google Cloud project where the file names none, or another.
+    """
+    documents = list(read_documents(source.text))
+    if len(documents) != 1:
+        problem = "there is nothing in it" if not documents else f"there are {len(documents)} documents in it"
+        raise InvalidPlatform([PlatformFault(source.name, 0, FieldError("", problem, _EXAMPLE))])
+    document = documents[0]
+    platform, errors = _read(document, project)
+    if platform is None or errors:
+        raise InvalidPlatform([_placed(source.name, document, error) for error in errors])
+    return platform
+
+
+def _read(document: Document, project: str) -> tuple[Platform | None, Sequence[FieldError]]:
+    """The platform of a document, and what is wrong."""
+    if document.faults:
+        return None, document.faults
+    error = _kind_error(document.value)
+    if error is not None:
+        return None, [error]
+    decoded = decode(document.value)
+    if decoded.obj is None:
+        return None, decoded.faults
+    name, spec = decoded.obj["metadata"].get("name") or "", decoded.obj["spec"]
+    cluster, errors = _cluster(name, spec.get("cluster"))
+    if errors:
+        return None, errors
+    platform = with_project(platform_of(name, spec, cluster), project)
+    return platform, list(faults_of(platform, spec))
+
+
+def with_project(platform: Platform, project: str) -> Platform:
+    """The platform in a Google Cloud project, where it is made in one; '' changes nothing."""
+    if platform.google is None or not project:
+        return platform
+    return replace(platform, google=replace(platform.google, project=project))
+
+
+def _kind_error(value: Any) -> FieldError | None:
+    """What is wrong where a document is of another kind."""
+    if not isinstance(value, dict):
+        return FieldError("", "this is no object", _EXAMPLE)
+    kind = value.get("kind")
+    if kind != "Platform" and isinstance(kind, str):
+        return FieldError("kind", f"this is a {kind}, and no Platform", f"write kind: Platform of {API_VERSION}")
+    return None
+
+
+def _cluster(name: str, spec: Part | None) -> tuple[Obj | None, Sequence[FieldError]]:
+    """The Cluster of a platform, complete; or what is wrong with it, with paths as the platform has them."""
+    if spec is None:
+        return None, ()
+    kind = scheme.kind_info(scheme.CLUSTER)
+    wanted = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec}
+    decoded = decode(wanted)
+    faults = decoded.faults if decoded.obj is None else catalog_faults(decoded.obj)
+    return decoded.obj, [_of_cluster(fault) for fault in faults]
+
+
+def _of_cluster(fault: FieldError) -> FieldError:
+    """A fault of the Cluster as one of the platform that holds it."""
+    path, remedy = (text.replace("spec.", "spec.cluster.", 1) for text in (fault.path, fault.remedy))
+    return fault._replace(path=path, remedy=remedy)
+
+
+def _placed(source: str, document: Document | None, error: FieldError) -> PlatformFault:
+    said = error.path.removeprefix("line ")
+    if said != error.path and said.isdecimal():
+        return PlatformFault(source, int(said), error._replace(path=""))
+    line = Lines(document.text, document.line).of(error.path) if document and error.path else 0
+    return PlatformFault(source, line, error)

@@ -1,0 +1,247 @@
+"""The rules between the fields of a platform: who names whom, what may not be twice, what Google Cloud demands.
+
+What the objects that are made of it must keep besides is found when they are made (`manifests`).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from ipaddress import IPv4Network, ip_network
+from typing import Final
+
+from batchyard.api.errors import FieldError
+from batchyard.api.schema.flaws import shown
+from batchyard.api.schema.nearest import nearest
+from batchyard.plan.model import Collector, Engine, Flavor, Google, Part, Platform, Queue, Team
+
+#: Source: the API of Identity and Access Management, projects.serviceAccounts.create.
+_ACCOUNT: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_ACCOUNT_LENGTHS: Final = (6, 30)
+#: Source: the API of the Resource Manager, projects.
+_PROJECT: Final = re.compile(r"([a-z][-a-z0-9.]*:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
+_CONTROL_PLANE_PREFIX: Final = 28
+
+
+def faults_of(platform: Platform, spec: Part) -> Iterator[FieldError]:
+    """All that is wrong with a platform whose structure is sound."""
+    yield from _flavor_faults(platform)
+    yield from _class_faults(platform, spec)
+    for queue in platform.queues:
+        yield from _queue_faults(queue, platform)
+    yield from _twice(platform)
+    yield from _cohort_faults(platform)
+    yield from _priority_faults(platform, spec)
+    yield from _team_names(platform, spec)
+    yield from _check_faults(spec)
+    yield from _budget_faults(platform)
+    if platform.google is not None:
+        yield from _google_faults(platform, platform.google)
+    elif platform.monitoring.collector is Collector.POD_MONITORING:
+        remedy = "write ServiceMonitor, for a cluster with the Prometheus Operator, or None"
+        yield FieldError("spec.monitoring.collector", "PodMonitoring is a kind of GKE, and this is none", remedy)
+
+
+def _unknown(path: str, name: str, what: str, known: Iterable[str]) -> Iterator[FieldError]:
+    """A fault if there is nothing of that name."""
+    names = list(known)
+    if name not in names:
+        close = nearest(name, names)
+        remedy = f"did you mean {close}?" if close else f"known here: {', '.join(names) or 'none'}"
+        yield FieldError(path, f"there is no {what} {shown(name)}", remedy)
+
+
+def _flavor_faults(platform: Platform) -> Iterator[FieldError]:
+    pools = [row["name"] for row in platform.node_pools]
+    topologies = [each.name for each in platform.topologies]
+    for index, flavor in enumerate(platform.flavors):
+        path = f"spec.flavors[{index}]"
+        for number, pool in enumerate(flavor.pools):
+            yield from _unknown(f"{path}.pools[{number}]", pool, "node pool", pools)
+        if flavor.topology:
+            yield from _unknown(f"{path}.topologyName", flavor.topology, "topology", topologies)
+
+
+def _class_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
+    """Queues of teams name a class that there is, and classes name flavors that there are, whether used or not."""
+    classes = [row["name"] for row in spec.get("queueClasses") or ()]
+    for index, row in enumerate(spec.get("queueClasses") or ()):
+        rows = row["flavors"]
+        yield from _flavor_names(f"spec.queueClasses[{index}]", [each["name"] for each in rows], platform.flavors)
+    for index, team in enumerate(spec["teams"]):
+        for number, row in enumerate(team.get("queues") or ()):
+            path = f"spec.teams[{index}].queues[{number}]"
+            yield from _unknown(f"{path}.class", row["class"], "queue class", classes)
+            yield from _flavor_names(path, [each["name"] for each in row.get("flavors") or ()], platform.flavors)
+    for index, row in enumerate(spec.get("queues") or ()):
+        path = f"spec.queues[{index}]"
+        yield from _flavor_names(path, [each["name"] for each in row["flavors"]], platform.flavors)
+        for number, name in enumerate(row.get("teams") or ()):
+            yield from _unknown(f"{path}.teams[{number}]", name, "team", [team.name for team in platform.teams])
+    for index, row in enumerate(spec.get("cohorts") or ()):
+        names = [each["name"] for each in row.get("flavors") or ()]
+        yield from _flavor_names(f"spec.cohorts[{index}]", names, platform.flavors)
+
+
+def _flavor_names(path: str, names: Sequence[str], flavors: Sequence[Flavor]) -> Iterator[FieldError]:
+    for index, name in enumerate(names):
+        yield from _unknown(f"{path}.flavors[{index}].name", name, "flavor", [flavor.name for flavor in flavors])
+
+
+def _queue_faults(queue: Queue, platform: Platform) -> Iterator[FieldError]:
+    checks = [check.name for check in platform.admission_checks]
+    for index, row in enumerate(queue.admission_checks):
+        yield from _unknown(f"{queue.path}.admissionChecks[{index}].name", row["name"], "admission check", checks)
+    yield from _group_faults(queue)
+
+
+def _group_faults(queue: Queue) -> Iterator[FieldError]:
+    """Flavors with the same resources are tried one after the other; those with others share none with them."""
+    seen: dict[str, tuple[str, frozenset[str]]] = {}
+    for index, flavor in enumerate(queue.flavors):
+        resources = frozenset(flavor.resources)
+        for resource in flavor.resources:
+            other, others = seen.setdefault(resource, (flavor.name, resources))
+            if others != resources:
+                missing = ", ".join(sorted(resources ^ others))
+                yield FieldError(
+                    f"{queue.path}.flavors[{index}].resources",
+                    f"{flavor.name} and {other} both have {resource}, and only one of them has {missing}",
+                    "give flavors that are tried for the same resources the very same ones",
+                )
+                break
+
+
+def _twice(platform: Platform) -> Iterator[FieldError]:
+    """No two ClusterQueues, no two LocalQueues of a namespace, and no two teams' namespaces are the same."""
+    queues: set[str] = set()
+    locals_: set[tuple[str, str]] = set()
+    for queue in platform.queues:
+        if queue.name in queues:
+            yield FieldError(queue.path, f"there is a ClusterQueue {shown(queue.name)} already", "name it otherwise")
+        queues.add(queue.name)
+        for local in queue.local_queues:
+            key = local.namespace, local.name
+            if key in locals_:
+                problem = f"there is a LocalQueue {shown(local.name)} in {local.namespace} already"
+                yield FieldError(queue.path, problem, "give one of them another localQueue")
+            locals_.add(key)
+    owners: dict[str, str] = {}
+    for team in platform.teams:
+        other = owners.setdefault(team.namespace, team.name)
+        if other != team.name:
+            problem = f"{team.namespace} is the namespace of {other} already"
+            yield FieldError(f"{team.path}.namespace", problem, "give each team a namespace of its own")
+
+
+def _cohort_faults(platform: Platform) -> Iterator[FieldError]:
+    """Where Cohorts are listed, those that are named are among them; none is above itself."""
+    names = [cohort.name for cohort in platform.cohorts]
+    parents = {cohort.name: cohort.parent for cohort in platform.cohorts}
+    for index, cohort in enumerate(platform.cohorts):
+        path = f"spec.cohorts[{index}].parentName"
+        if cohort.parent:
+            yield from _unknown(path, cohort.parent, "cohort", names)
+        above, steps = cohort.parent, 0
+        while above and above != cohort.name and steps < len(names):
+            above, steps = parents.get(above, ""), steps + 1
+        if above == cohort.name:
+            yield FieldError(path, f"{cohort.name} is above itself", "make one of these cohorts the root")
+    if not names:
+        return
+    for team in platform.teams:
+        if team.cohort:
+            yield from _unknown(f"{team.path}.cohortName", team.cohort, "cohort", names)
+    for queue in platform.shared_queues:
+        if queue.cohort:
+            yield from _unknown(f"{queue.path}.cohortName", queue.cohort, "cohort", names)
+
+
+def _priority_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
+    defaults = [index for index, each in enumerate(platform.priorities) if each.is_default]
+    for index in defaults[1:]:
+        first = platform.priorities[defaults[0]].name
+        yield FieldError(f"spec.priorities[{index}].default", f"{first} is the default already", "keep one of them")
+    for index, row in enumerate(spec.get("priorities") or ()):
+        if row["name"].startswith("system-"):
+            yield FieldError(f"spec.priorities[{index}].name", "names with system- are Kubernetes's own", "rename it")
+
+
+def _team_names(platform: Platform, spec: Part) -> Iterator[FieldError]:
+    for team, row in zip(platform.teams, spec["teams"], strict=True):
+        everybody = [*(row.get("members") or {}).get("groups", ()), *(row.get("admins") or {}).get("groups", ())]
+        for group in everybody:
+            if group in {"system:authenticated", "system:unauthenticated"}:
+                problem = f"{group} is everybody, and {team.name} would be no tenant of its own"
+                yield FieldError(f"{team.path}.members", problem, "name the groups of the team")
+
+
+def _check_faults(spec: Part) -> Iterator[FieldError]:
+    for index, row in enumerate(spec.get("admissionChecks") or ()):
+        if "provisioning" not in row and "controllerName" not in row:
+            problem = "nobody answers this check"
+            remedy = "write provisioning, for one that asks for capacity, or the controllerName of your own controller"
+            yield FieldError(f"spec.admissionChecks[{index}]", problem, remedy)
+
+
+def _budget_faults(platform: Platform) -> Iterator[FieldError]:
+    for team in platform.teams:
+        if team.budget is not None and platform.engine is Engine.KUEUE:
+            remedy = "leave it out, or choose engine: batchyard"
+            yield FieldError(f"{team.path}.budget", "Kueue knows no budgets: nobody would hold it", remedy)
+
+
+# --- Google Cloud ---
+
+
+def _google_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
+    if platform.cluster is None:
+        yield FieldError("spec.cluster", "Required value", "describe the cluster that is to be made on GKE")
+        return
+    if google.project and not _PROJECT.fullmatch(google.project):
+        remedy = "use its id: 6 to 30 small letters, digits and -"
+        yield FieldError("spec.google.project", f"{shown(google.project)} is no project", remedy)
+    yield from _network_faults(google)
+    for team in platform.teams:
+        yield from _account_faults(team)
+
+
+def _network_faults(google: Google) -> Iterator[FieldError]:
+    """Ranges are CIDRs, do not overlap, and the control plane's has the one size that GKE takes."""
+    network, found = google.network, dict[str, IPv4Network]()
+    rows = {
+        "nodes": network.nodes,
+        "pods": network.pods,
+        "services": network.services,
+        "controlPlane": network.control_plane,
+    }
+    for field, text in rows.items():
+        path = f"spec.google.network.{field}"
+        cidr = _cidr(text)
+        if cidr is None:
+            yield FieldError(path, f"{shown(text)} is no range of IPv4 addresses", "write it as 10.0.0.0/20")
+            continue
+        if field == "controlPlane" and cidr.prefixlen != _CONTROL_PLANE_PREFIX:
+            yield FieldError(path, f"GKE's control planes have a /{_CONTROL_PLANE_PREFIX}", "write it as 172.16.0.0/28")
+        other = next((name for name, known in found.items() if known.overlaps(cidr)), None)
+        if other is not None:
+            yield FieldError(path, f"{text} and {other} ({rows[other]}) overlap", "give each a range of its own")
+        found[field] = cidr
+    for index, (_, text) in enumerate(network.authorized):
+        if _cidr(text) is None:
+            path = f"spec.google.network.authorized[{index}].cidr"
+            yield FieldError(path, f"{shown(text)} is no range of IPv4 addresses", "write it as 203.0.113.0/24")
+
+
+def _cidr(text: str) -> IPv4Network | None:
+    try:
+        found = ip_network(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, IPv4Network) and "/" in text else None
+
+
+def _account_faults(team: Team) -> Iterator[FieldError]:
+    name, (shortest, longest) = team.identity.google_name, _ACCOUNT_LENGTHS
+    if not (shortest <= len(name) <= longest and _ACCOUNT.fullmatch(name)):
+        problem = f"{shown(name)} is no id of a Google service account"
+        remedy = f"use {shortest} to {longest} small letters, digits and -"
+        yield FieldError(f"{team.path}.serviceAccount.googleName", problem, remedy)

@@ -1,0 +1,154 @@
+"""A platform.yaml is read whole: every default filled in, every fault told with its line."""
+
+from pathlib import Path
+
+import pytest
+
+from batchyard.plan.model import Collector, Engine, LocalQueue, Platform
+from batchyard.plan.reading import InvalidPlatform, Source, read_platform
+from batchyard.shipped import find_folder
+
+SMALL = """\
+apiVersion: platform.batchyard.dev/v1alpha1
+kind: Platform
+metadata: {name: small}
+spec:
+  flavors:
+    - name: on-demand
+    - name: spot
+  queueClasses:
+    - name: lp
+      flavors:
+        - {name: on-demand, resources: {cpu: {nominalQuota: 4}, memory: {nominalQuota: 8Gi}}}
+  teams:
+    - name: red
+      cohortName: colours
+      queues:
+        - {class: lp}
+"""
+GOOGLE = """\
+  google: {project: my-project}
+  cluster: {zones: [us-central1-a]}
+"""
+
+
+def read(text: str = SMALL) -> Platform:
+    return read_platform(Source("p.yaml", text))
+
+
+def faults(text: str) -> str:
+    with pytest.raises(InvalidPlatform) as caught:
+        read(text)
+    return str(caught.value)
+
+
+def examples() -> list[Path]:
+    folder = find_folder("examples/platforms")
+    assert folder is not None
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("path", examples(), ids=lambda path: path.stem)
+def test_every_example_is_sound(path: Path) -> None:
+    assert read_platform(Source(str(path), path.read_text())).google is not None
+
+
+def test_what_is_not_said_has_its_default() -> None:
+    platform = read()
+    (team,) = platform.teams
+    assert (platform.engine, platform.monitoring.collector) == (Engine.BATCHYARD, Collector.NONE)
+    assert (team.namespace, team.identity.name, team.identity.google_name) == ("red", "red-ksa", "wi-red")
+
+
+def test_a_queue_of_a_class_is_named_by_team_and_class() -> None:
+    (queue,) = read().queues
+    assert (queue.name, queue.cohort) == ("cq-red-lp", "colours")
+    assert queue.local_queues == [LocalQueue("red", "lq-red-lp")]
+    assert queue.namespace_selector == {"matchLabels": {"kubernetes.io/metadata.name": "red"}}
+
+
+def test_what_a_team_says_of_a_queue_goes_before_its_class() -> None:
+    own = "{class: lp, cohortName: other, flavors: [{name: on-demand, resources: {cpu: {nominalQuota: 9}}}]}"
+    (queue,) = read(SMALL.replace("{class: lp}", own)).queues
+    assert queue.cohort == "other"
+    assert queue.flavors[0].resources == {"cpu": {"nominalQuota": "9"}, "memory": {"nominalQuota": "8Gi"}}
+
+
+def test_a_queue_that_teams_share_has_a_local_queue_in_each() -> None:
+    shared = """\
+    - name: blue
+  queues:
+    - {name: all, flavors: [{name: spot, resources: {cpu: {nominalQuota: 1}}}]}
+"""
+    (queue,) = read(SMALL + shared).shared_queues
+    assert queue.local_queues == [LocalQueue("red", "all"), LocalQueue("blue", "all")]
+    assert queue.namespace_selector["matchExpressions"][0]["values"] == ["red", "blue"]
+
+
+def test_on_google_cloud_metrics_are_fetched_by_its_own_prometheus() -> None:
+    assert read(SMALL + GOOGLE).monitoring.collector is Collector.POD_MONITORING
+
+
+def test_a_project_on_the_command_line_goes_before_the_file() -> None:
+    google = read_platform(Source("p.yaml", SMALL + GOOGLE), "another-one").google
+    assert google is not None
+    assert google.project == "another-one"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        pytest.param("class: lp}", "clas: lp}", "p.yaml:16: spec.teams[0].queues[0].clas: unknown field", id="field"),
+        pytest.param("class: lp}", "class: hp}", 'p.yaml:16: spec.teams[0].queues[0].class: there is no', id="class"),
+        pytest.param("name: on-demand, r", "name: ondemand, r", "did you mean on-demand?", id="flavor"),
+        pytest.param("nominalQuota: 4", "nominalQuota: four", "p.yaml:11: spec.queueClasses[0]", id="quantity"),
+        pytest.param("kind: Platform", "kind: Cluster", "p.yaml:2: kind: this is a Cluster", id="kind"),
+        pytest.param("    - name: spot", "   - name: spot", "p.yaml:7: ", id="yaml"),
+        pytest.param("name: small", "name: Small", "p.yaml:3: metadata.name", id="name"),
+        pytest.param("- name: spot", "- {name: spot, pools: [np]}", 'there is no node pool "np"', id="pool"),
+    ],
+)  # fmt: skip
+def test_a_fault_says_where_it_is(old: str, new: str, said: str) -> None:
+    assert old in SMALL
+    assert said in faults(SMALL.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        pytest.param("    - {name: blue, namespace: red}\n", "red is the namespace of red already", id="namespaces"),
+        pytest.param("    - {name: blue, queues: [{class: lp, clusterQueue: cq-red-lp}]}\n", "already", id="queues"),
+        pytest.param("  cohorts: [{name: a, parentName: b}, {name: b, parentName: a}]\n", "above itself", id="cohorts"),
+        pytest.param("  cohorts: [{name: colors}]\n", "did you mean colors?", id="cohort"),
+        pytest.param("  admissionChecks: [{name: a}]\n", "nobody answers this check", id="check"),
+        pytest.param("  monitoring: {collector: PodMonitoring}\n", "PodMonitoring is a kind of GKE", id="monitoring"),
+        pytest.param("  google: {}\n", "describe the cluster", id="no cluster"),
+        pytest.param(GOOGLE.replace("my-project", "P"), "is no project", id="project"),
+        pytest.param(GOOGLE.replace("[us", "[us-east1-b, us"), "or change spec.cluster.region", id="zone"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_told(added: str, said: str) -> None:
+    assert said in faults(SMALL + added)
+
+
+def test_ranges_that_overlap_are_told() -> None:
+    text = SMALL + GOOGLE.replace(
+        "my-project}", "my-project, network: {nodes: 10.8.0.0/20, controlPlane: 10.0.0.0/24}}"
+    )
+    assert "10.8.0.0/20 and nodes (10.8.0.0/20) overlap" in faults(text)
+    assert "GKE's control planes have a /28" in faults(text)
+
+
+def test_flavors_that_are_tried_for_one_resource_have_the_same_ones() -> None:
+    more = "        - {name: spot, resources: {cpu: {nominalQuota: 4}}}\n  teams:"
+    assert "only one of them has memory" in faults(SMALL.replace("  teams:", more))
+
+
+def test_a_budget_is_refused_where_nobody_would_hold_it() -> None:
+    text = SMALL.replace("cohortName: colours", "budget: {dollars: 5}").replace("spec:", "spec:\n  engine: kueue")
+    assert "Kueue knows no budgets" in faults(text)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    text = SMALL.replace("class: lp}", "class: hp}").replace("name: on-demand, r", "name: ondemand, r")
+    assert len(faults(text).splitlines()) == 2
