@@ -79,7 +79,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there:
 
     `there` is the Cluster that is there when it begins: another of its name changes it.
     """
-    faults = list(manifests.faults)
+    faults = [*manifests.faults, *_platform_faults(manifests.objects)]
     config: dict[str, Any] = {}
     settings: Manifest | None = None
     applied: dict[Duration, list[Obj]] = {}
@@ -95,10 +95,6 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there:
                 faults.append(manifest.fault(FieldError("", "the run has a Scenario already", "keep one of them")))
             settings = manifest
             config = {"name": obj["metadata"].get("name") or "", **_config(manifest, faults)}
-            continue
-        if group_kind(obj) == scheme.PLATFORM:
-            remedy = "write what it comes to with `batchyard platform render`, and give that"
-            faults.append(manifest.fault(FieldError("", "a Platform is not simulated itself", remedy)))
             continue
         if group_kind(obj) == scheme.CLUSTER:
             faults += map(manifest.fault, [*catalog_faults(obj), *_staying_faults(obj)])
@@ -138,6 +134,13 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there:
 def _is_content(obj: Obj) -> bool:
     """Whether it comes after the Namespaces of its moment."""
     return group_kind(obj) != scheme.NAMESPACE
+
+
+def _platform_faults(objects: Iterable[Manifest]) -> Iterator[Fault]:
+    """A Platform is what manifests are made of, and none itself."""
+    remedy = "write what it comes to with `batchyard platform render`, and give that"
+    error = FieldError("", "a Platform is not simulated itself", remedy)
+    return (manifest.fault(error) for manifest in objects if group_kind(manifest.obj) == scheme.PLATFORM)
 
 
 def _changes_of_nothing(later: Iterable[Manifest], cluster: Obj | None) -> Iterator[Fault]:
