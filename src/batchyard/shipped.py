@@ -11,3 +11,11 @@ def find_folder(name: str) -> Path | None:
     """The folder of a name such as `examples/refarch`; None where there is none."""
     roots = (Path(__file__).parents[2], Path(sysconfig.get_path("data"), "share", "batchyard"))
     return next((folder for root in roots if (folder := root / name).is_dir()), None)
+
+
+def read_folder(name: str, suffix: str) -> dict[str, str]:
+    """The texts of a folder's files with that suffix by their names, in order; FileNotFoundError without the folder."""
+    folder = find_folder(name)
+    if folder is None:
+        raise FileNotFoundError(f"{name} is not beside the package, nor installed with it")
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob(f"*{suffix}"))}

@@ -52,7 +52,7 @@ def platform_of(name: str, spec: Part, cluster: Part | None) -> Platform:
         cohorts=[_cohort(row) for row in spec.get("cohorts") or ()],
         shared_queues=list(_shared_queues(spec.get("queues") or (), teams)),
         teams=teams,
-        monitoring=_monitoring(spec["monitoring"], google),
+        monitoring=_monitoring(spec, google),
         operator=Operator(spec["operator"].get("image", ""), spec["operator"]["replicas"]),
     )
 
@@ -129,9 +129,11 @@ def _quotas(rows: Sequence[Part]) -> Sequence[FlavorQuotas]:
     return [FlavorQuotas(row["name"], row["resources"]) for row in rows]
 
 
-def _monitoring(row: Part, google: Google | None) -> Monitoring:
-    """Without a word of it, metrics are fetched where Google's managed Prometheus is at hand."""
-    usual = Collector.POD_MONITORING if google is not None and google.managed_prometheus else Collector.NONE
+def _monitoring(spec: Part, google: Google | None) -> Monitoring:
+    """Without a word of it, our operator's metrics are fetched where Google's managed Prometheus is at hand."""
+    row, usual = spec["monitoring"], Collector.NONE
+    if google is not None and google.managed_prometheus and spec["engine"] == Engine.BATCHYARD:
+        usual = Collector.POD_MONITORING
     return Monitoring(Collector(row.get("collector", usual)), row["rules"], row["dashboards"])
 
 

@@ -14,6 +14,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.lines import Lines
 from batchyard.api.meta import Obj
 from batchyard.cloud.cluster_objects import catalog_faults
+from batchyard.plan import manifests
 from batchyard.plan.model import Part, Platform
 from batchyard.plan.parts import platform_of
 from batchyard.plan.rules import faults_of
@@ -85,7 +86,8 @@ def _read(document: Document, project: str) -> tuple[Platform | None, Sequence[F
     if errors:
         return None, errors
     platform = with_project(platform_of(name, spec, cluster), project)
-    return platform, list(faults_of(platform, spec))
+    errors = list(faults_of(platform, spec))
+    return platform, errors or list(manifests.faults(platform))
 
 
 def with_project(platform: Platform, project: str) -> Platform:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -15,6 +15,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+_Project: TypeAlias = Annotated[
+    str, typer.Option(metavar="ID", help="The Google Cloud project, where the file names none or another.")
+]
 
 
 class Example(StrEnum):
@@ -42,11 +47,24 @@ def init(
 @app.command()
 def plan(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
-    project: Annotated[
-        str, typer.Option(metavar="ID", help="The Google Cloud project, where the file names none or another.")
-    ] = "",
+    project: _Project = "",
 ) -> None:
     """Show what would be made of it."""
     from batchyard.cli.platform.plan import run  # noqa: PLC0415 - loads the platform
 
     run(file, project)
+
+
+@app.command()
+def render(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write; what is there of others stays.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
+    project: _Project = "",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that somebody else wrote or changed.")
+    ] = False,
+) -> None:
+    """Write everything: manifests, and the cluster file of the embedded platform."""
+    from batchyard.cli.platform.render import run  # noqa: PLC0415 - loads the platform
+
+    run(file, out, project, overwrite=overwrite)

@@ -3,22 +3,19 @@
 from pathlib import Path
 
 from batchyard.cli import output
-from batchyard.shipped import find_folder
+from batchyard.shipped import read_folder
 
 FOLDER = "examples/platforms"
 
 
 def run(example: str, file: Path) -> None:
     """Write the example; exits with 1 where there is a file of that name already."""
-    folder = find_folder(FOLDER)
-    if folder is None:
-        output.fail("batchyard: the examples are not beside the package; install it as a whole")
-    text = (folder / f"{example}.yaml").read_text(encoding="utf-8")
     try:
+        text = read_folder(FOLDER, ".yaml")[f"{example}.yaml"]
         with file.open("x", encoding="utf-8", newline="\n") as opened:
             opened.write(text)
     except FileExistsError:
         output.fail(f"batchyard: {file} is there already, and stays as it is; name another file")
     except OSError as wrong:
-        output.fail(f"batchyard: {file} cannot be written: {wrong.strerror}; name another file")
+        output.fail(f"batchyard: {file} cannot be written: {wrong.strerror or wrong}; name another file")
     output.tell(f"batchyard: {file} is written; next: batchyard platform plan {file}")

@@ -1,0 +1,101 @@
+"""`batchyard platform render`: writes all files that a platform comes to.
+
+What was written is remembered beside it, so that rendering again replaces and removes its own files alone: a file that
+somebody else wrote or changed is never touched unless that is asked for.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from batchyard.cli import output
+from batchyard.cli.platform.files import read_source, sound_platform
+from batchyard.plan.render import render
+
+#: What is remembered: by path, the digests of what was written there.
+RECORD: Final = ".batchyard-rendered.json"
+_SHOWN_MAX: Final = 10
+
+
+def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
+    """Write it; exits with 1 where the file is no sound platform, or somebody else's files are in the way."""
+    platform = sound_platform(read_source(file), project)
+    if platform.google is not None and not platform.google.project:
+        output.fail(f"batchyard: {file} names no Google Cloud project; write spec.google.project, or say --project ID")
+    texts = render(platform)
+    try:
+        kept, removed = write(texts, out, overwrite=overwrite)
+    except OSError as wrong:
+        output.fail(f"batchyard: {wrong.filename or out} cannot be written: {wrong.strerror}; name another folder")
+    if kept:
+        shown = "".join(f"\n  {path}" for path in kept[:_SHOWN_MAX])
+        more = f"\n  and {len(kept) - _SHOWN_MAX} more" if len(kept) > _SHOWN_MAX else ""
+        told = f"in {out} are files of yours in the way:{shown}{more}"
+        output.fail(f"batchyard: {told}\nnothing is written; move them away, or say --overwrite")
+    output.tell(f"batchyard: {len(texts)} files are in {out}{f', {removed} are gone' if removed else ''}")
+
+
+def write(texts: Mapping[str, str], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
+    """Write the files; answers with those of others that are in the way (then nothing is written), and how many went.
+
+    OSError where it cannot be done. Whatever moment it ends at, the next time knows its own files again.
+    """
+    before = _record(out)
+    gone = [path for path in before if path not in texts]
+    in_the_way = [path for path in texts if _is_foreign(out / path, texts[path], before.get(path, []))]
+    if in_the_way and not overwrite:
+        return in_the_way, 0
+    now = {path: [_digest(text.encode())] for path, text in texts.items()}
+    _remember(out, {path: [*before.get(path, []), *now.get(path, [])] for path in [*before, *now]})
+    for path, text in texts.items():
+        place = out / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text.encode())
+    removed = sum(_removed(out, path, before[path]) for path in gone)
+    _remember(out, now)
+    return [], removed
+
+
+def _record(out: Path) -> dict[str, list[str]]:
+    """What was written there before; nothing where nobody remembers."""
+    try:
+        return msgspec.json.decode((out / RECORD).read_bytes(), type=dict[str, list[str]])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return {}
+
+
+def _remember(out: Path, record: Mapping[str, list[str]]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    rows = {path: list(dict.fromkeys(record[path])) for path in sorted(record)}
+    (out / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+
+
+def _is_foreign(place: Path, text: str, digests: list[str]) -> bool:
+    """Whether there is something else than what was or would be written."""
+    if not place.exists():
+        return False
+    return not place.is_file() or _digest(place.read_bytes()) not in {*digests, _digest(text.encode())}
+
+
+def _removed(out: Path, path: str, digests: list[str]) -> bool:
+    """Remove a file that is no more part of it, unless somebody changed it; and folders that this leaves empty."""
+    place = out / path
+    if not place.is_file() or _digest(place.read_bytes()) not in digests:
+        return False
+    place.unlink()
+    for folder in _folders(place, out):
+        if any(folder.iterdir()):
+            break
+        folder.rmdir()
+    return True
+
+
+def _folders(place: Path, out: Path) -> Iterator[Path]:
+    return (folder for folder in place.parents if out in folder.parents)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

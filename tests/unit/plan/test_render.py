@@ -1,0 +1,112 @@
+"""All files of a platform: the same every time, and never in the way of what somebody else wrote."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from batchyard.cli.platform.render import RECORD, write
+from batchyard.plan.model import Platform
+from batchyard.plan.reading import Source, read_platform
+from batchyard.plan.render import render
+from batchyard.shipped import find_folder
+
+
+def example(old: str = "", new: str = "") -> Platform:
+    folder = find_folder("examples/platforms")
+    assert folder is not None
+    text = (folder / "refarch.yaml").read_text()
+    assert old in text
+    return read_platform(Source("p.yaml", text.replace(old, new, 1)))
+
+
+def there(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != RECORD
+    }
+
+
+def test_every_run_writes_the_same() -> None:
+    assert list(render(example()).items()) == list(render(example()).items())
+
+
+def test_a_kustomization_names_files_that_there_are() -> None:
+    texts = render(example())
+    kustomizations = [path for path in texts if path.endswith("kustomization.yaml")]
+    for path in kustomizations:
+        folder = path.removesuffix("kustomization.yaml")
+        for resource in yaml.safe_load(texts[path])["resources"]:
+            places = (f"{folder}{resource}", f"{folder}{resource}/kustomization.yaml")
+            assert any(place in texts for place in places), resource
+
+
+def test_upstream_is_installed_from_its_pinned_releases() -> None:
+    texts = render(example("engine: batchyard", "engine: kueue"))
+    resources = yaml.safe_load(texts["manifests/00-engine/kustomization.yaml"])["resources"]
+    assert [url.rpartition("/releases/download/")[2] for url in resources] == [
+        "v0.12.0/manifests.yaml",
+        "v0.19.2/manifests.yaml",
+    ]
+
+
+def test_the_collector_is_told_the_rules_in_its_own_kind() -> None:
+    (managed,) = yaml.safe_load_all(render(example())["manifests/70-monitoring/monitoring.yaml"])
+    text = "engine: batchyard\n  monitoring: {collector: ServiceMonitor}"
+    (operated,) = yaml.safe_load_all(
+        render(example("engine: batchyard", text))["manifests/70-monitoring/monitoring.yaml"]
+    )
+    assert (managed["kind"], operated["kind"]) == ("ClusterRules", "PrometheusRule")
+    assert all("interval" in group for group in managed["spec"]["groups"])
+
+
+def test_drivers_are_gkes_own_unless_that_is_disabled() -> None:
+    resources = yaml.safe_load(render(example())["manifests/kustomization.yaml"])["resources"]
+    changed = render(example("releaseChannel: REGULAR", "gpuDriver: disabled"))["manifests/kustomization.yaml"]
+    (installer,) = [name for name in yaml.safe_load(changed)["resources"] if name not in resources]
+    assert "nvidia-driver-installer" in installer
+
+
+def test_what_is_no_more_part_of_it_goes(tmp_path: Path) -> None:
+    write({"a.yaml": "a", "sub/b.yaml": "b"}, tmp_path, overwrite=False)
+    assert write({"a.yaml": "new"}, tmp_path, overwrite=False) == ([], 1)
+    assert there(tmp_path) == {"a.yaml": "new"}
+    assert not (tmp_path / "sub").exists()
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("mine")
+    write({"a.yaml": "a"}, tmp_path, overwrite=False)
+    write({"b.yaml": "b"}, tmp_path, overwrite=False)
+    assert there(tmp_path) == {"b.yaml": "b", "mine.yaml": "mine"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_that_somebody_changed_is_replaced_only_when_asked(tmp_path: Path, overwrite: bool) -> None:
+    write({"a.yaml": "a", "b.yaml": "b"}, tmp_path, overwrite=False)
+    (tmp_path / "a.yaml").write_text("changed")
+    in_the_way, _ = write({"a.yaml": "new", "b.yaml": "new"}, tmp_path, overwrite=overwrite)
+    assert in_the_way == ([] if overwrite else ["a.yaml"])
+    assert there(tmp_path) == (
+        {"a.yaml": "new", "b.yaml": "new"} if overwrite else {"a.yaml": "changed", "b.yaml": "b"}
+    )
+
+
+def test_a_changed_file_that_is_no_more_part_of_it_stays(tmp_path: Path) -> None:
+    write({"a.yaml": "a"}, tmp_path, overwrite=False)
+    (tmp_path / "a.yaml").write_text("changed")
+    assert write({"b.yaml": "b"}, tmp_path, overwrite=False) == ([], 0)
+    assert there(tmp_path) == {"a.yaml": "changed", "b.yaml": "b"}
+
+
+def test_a_run_that_was_cut_off_knows_its_files_again(tmp_path: Path) -> None:
+    write({"a.yaml": "a", "b.yaml": "b"}, tmp_path, overwrite=False)
+    (tmp_path / "b.yaml").unlink()
+    (tmp_path / "b.yaml").mkdir()
+    (tmp_path / "b.yaml" / "mine").write_text("mine")
+    with pytest.raises(OSError, match="directory"):
+        write({"a.yaml": "new", "b.yaml": "new"}, tmp_path, overwrite=True)
+    (tmp_path / "b.yaml" / "mine").unlink()
+    (tmp_path / "b.yaml").rmdir()
+    assert write({"a.yaml": "newer", "b.yaml": "newer"}, tmp_path, overwrite=False) == ([], 0)
