@@ -1,0 +1,65 @@
+"""What a platform is rendered as, applied by the real kubectl to a platform that really runs."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from batchyard.cli.platform.render import write
+from batchyard.plan.reading import Source, read_platform
+from batchyard.plan.render import render
+from batchyard.shipped import read_folder
+from live.running import Running, kubectl
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+
+TEXT = read_folder("examples/platforms", ".yaml")["refarch.yaml"]
+#: Rules for Prometheus are of a kind that Google's managed Prometheus brings.
+UNWATCHED = TEXT.replace("engine: batchyard", "engine: batchyard\n  monitoring: {collector: None}")
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rendered")
+    write(render(read_platform(Source("refarch.yaml", UNWATCHED))), folder, overwrite=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory, rendered: Path) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("data")
+    with Running(folder, "--port", "0", "--cluster", str(rendered / "cluster.yaml"), "--speed", "60") as running:
+        names = [f"team-{letter}" for letter in "abcd"]
+        for name in names:
+            running.kubectl("create", "namespace", name)
+        yield running
+
+
+def test_all_of_it_is_sound_for_the_server(platform: Running, rendered: Path) -> None:
+    built = kubectl(platform.kubeconfig, "kustomize", str(rendered / "manifests"))
+    objects = [f"{each['kind']}/{each['metadata']['name']}" for each in yaml.safe_load_all(built)]
+    checked = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+    told = platform.kubectl(*checked, sent=built).splitlines()
+    assert len(told) == len(objects) == 53
+    assert all(line.endswith("serverside-applied (server dry run)") for line in told)
+
+
+def test_every_queue_admits_and_every_team_has_its_rights(platform: Running, rendered: Path) -> None:
+    platform.kubectl("apply", "--server-side", "-k", str(rendered / "manifests"))
+    platform.kubectl("wait", "--for=condition=Active", "clusterqueue", "--all", "--timeout=60s")
+    platform.kubectl("wait", "--for=condition=Active", "localqueue", "--all", "-A", "--timeout=60s")
+    member = ("--as=ann", "--as-group=team-a@example.com")
+    can = ("auth", "can-i")
+    assert platform.kubectl(*can, "create", "jobs", "-n", "team-a", *member).strip() == "yes"
+    assert platform.kubectl(*can, "get", "clusterqueues", *member).strip() == "yes"
+    for asked in (("create", "jobs", "-n", "team-b"), ("get", "secrets", "-n", "team-a"), ("update", "clusterqueues")):
+        assert "no" in platform.kubectl(*can, *asked, *member, fails=True).splitlines()
+
+
+def test_the_whole_is_built_with_rules_and_dashboards(platform: Running, tmp_path: Path) -> None:
+    write(render(read_platform(Source("refarch.yaml", TEXT))), tmp_path, overwrite=False)
+    built = kubectl(platform.kubeconfig, "kustomize", str(tmp_path / "manifests"))
+    kinds = [each["kind"] for each in yaml.safe_load_all(built)]
+    assert (kinds.count("ConfigMap"), kinds.count("ClusterRules")) == (5, 1)
