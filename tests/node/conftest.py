@@ -1,37 +1,45 @@
 """Nodes for the tests of this folder: real spawners, isolated as far as this machine lets whoever runs the tests."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from node.bringers import Bringer, Brings, brought_image, docker, home_of_a_user, ordinary_user
 from node.engine_image import SAYS, busybox_image, image_id
 from node.machine import ORDINARY_USER, Machine, machine
 
 PLAIN = "bubblewrap,network,cgroups,userns"
+
+_NONE: Mapping[str, str] = {}
+#: What a node does without, whose it is, and the variables of its programs.
+_Kind = tuple[str, int | None, tuple[tuple[str, str], ...]]
 
 
 class Pool:
     """Nodes that are used by one test after the other; one in which something went wrong is used no more."""
 
     def __init__(self) -> None:
-        self._nodes: dict[tuple[str, int | None], tuple[Machine, ExitStack]] = {}
+        self._nodes: dict[_Kind, tuple[Machine, ExitStack]] = {}
 
     @contextmanager
-    def lend(self, without: str = "", user: int | None = None) -> Iterator[Machine]:
+    def lend(
+        self, without: str = "", user: int | None = None, variables: Mapping[str, str] = _NONE
+    ) -> Iterator[Machine]:
         """A node on which nothing runs; when it is given back nothing may be left of what ran."""
-        if (without, user) not in self._nodes:
+        kind = without, user, tuple(variables.items())
+        if kind not in self._nodes:
             stack = ExitStack()
-            self._nodes[without, user] = stack.enter_context(machine(without, user)), stack
-        node, stack = self._nodes.pop((without, user))
+            self._nodes[kind] = stack.enter_context(machine(without, user, variables=variables)), stack
+        node, stack = self._nodes.pop(kind)
         try:
             yield node
             node.settle()
         finally:
             if node.left():
                 node.close()
-        self._nodes[without, user] = node, stack
+        self._nodes[kind] = node, stack
 
     def close(self) -> None:
         """End them all."""
@@ -86,6 +94,33 @@ def busybox() -> Iterator[str]:
 def engine(pool: Pool, busybox: str) -> Iterator[tuple[Machine, dict[str, str]]]:
     """A node that runs containers with podman, and the image for them; nothing of them may be left."""
     with pool.lend() as made:
-        if not made.features["engine"]:
+        if not any(engine["runs"] for engine in made.features["engines"]):
             pytest.skip(f"podman does not work here: {made.features['missing']}")
         yield made, {"name": busybox, "engine": "podman", "id": image_id(busybox)}
+
+
+@pytest.fixture(scope="session")
+def docker_image() -> Iterator[Bringer]:
+    """A docker, and an image that it has."""
+    with docker() as variables, brought_image("docker", variables, None) as bringer:
+        yield bringer
+
+
+@pytest.fixture(scope="session")
+def users_image() -> Iterator[Bringer]:
+    """The podman of an ordinary user, and an image that it has."""
+    with home_of_a_user() as variables, brought_image("podman", variables, ordinary_user()) as bringer:
+        yield bringer
+
+
+@pytest.fixture(params=["docker", "podman of a user"])
+def brings(request: pytest.FixtureRequest, pool: Pool) -> Iterator[Brings]:
+    """A node whose engine brings images that bubblewrap runs; nothing of them may be left."""
+    if request.param == "docker":
+        bringer, without, user = request.getfixturevalue("docker_image"), "podman", None
+    else:
+        bringer, without, user = request.getfixturevalue("users_image"), "docker", ordinary_user()
+    with pool.lend(without, user, bringer.variables) as node:
+        if [engine["runs"] for engine in node.features["engines"]] != [False]:
+            pytest.skip(f"no {request.param} that brings images works here: {node.features['missing']}")
+        yield Brings(node, bringer.engine, bringer.image)

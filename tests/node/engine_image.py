@@ -20,31 +20,50 @@ SAYS = (
     "STOPSIGNAL SIGUSR1",
 )
 
+COMMANDS = ("sh", "id", "env", "cat", "sleep", "pwd", "ls", "hostname", "touch", "ip", "grep", "true", "stat")
+
 
 @contextmanager
 def busybox_image(*says: str) -> Iterator[str]:
     """The name of an image that says that, as long as it is wanted; skips where there is no engine for it."""
-    busybox = shutil.which("busybox")
     if shutil.which("podman") is None or os.geteuid() != 0:
         pytest.skip("no podman is here, or it may not be used: apt-get install podman runc, and be root")
-    if busybox is None:
-        pytest.skip("no busybox to make an image of is here: apt-get install busybox-static")
-    with TemporaryDirectory() as made:
-        root = Path(made)
-        name = f"localhost/batchyard/busybox:{root.name}"
-        for folder in ("bin", "etc", "tmp", "srv"):
-            (root / folder).mkdir()
-        (root / "tmp").chmod(0o1777)
-        shutil.copy(busybox, root / "bin/busybox")
-        for command in ("sh", "id", "env", "cat", "sleep", "pwd", "ls", "hostname", "touch", "ip", "grep", "true"):
-            (root / "bin" / command).symlink_to("busybox")
-        changes = [part for line in says for part in ("--change", line)]
-        tar = subprocess.run(["tar", "-C", made, "--mode", "a+rX", "-c", "."], capture_output=True, check=True).stdout
-        subprocess.run(["podman", "import", *changes, "-", name], input=tar, capture_output=True, check=True)
+    name = name_of_image()
+    changes = [part for line in says for part in ("--change", line)]
+    subprocess.run(
+        ["podman", "import", *changes, "-", name], input=archive_of_busybox(), capture_output=True, check=True
+    )
     try:
         yield name
     finally:
         subprocess.run(["podman", "image", "rm", name], capture_output=True, check=True)
+
+
+def name_of_image() -> str:
+    """A name that no other has."""
+    with TemporaryDirectory() as made:
+        return f"localhost/batchyard/busybox:{Path(made).name}"
+
+
+def archive_of_busybox() -> bytes:
+    """A root filesystem with little more than busybox, as a tar archive; skips where there is none."""
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        pytest.skip("no busybox to make an image of is here: apt-get install busybox-static")
+    with TemporaryDirectory() as made:
+        root = Path(made)
+        for folder in ("bin", "etc", "tmp", "srv", "run", "var"):
+            (root / folder).mkdir()
+        (root / "tmp").chmod(0o1777)
+        (root / "var/run").symlink_to("/run")  # as Debian has it
+        (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nworker:x:1234:50:Worker:/srv:/bin/sh\n")
+        (root / "etc/group").write_text("root:x:0:\nstaff:x:50:\n")
+        shutil.copy(busybox, root / "bin/busybox")
+        for command in COMMANDS:
+            (root / "bin" / command).symlink_to("busybox")
+        # Everything is root's: who has no range of users may unpack nothing else.
+        owned = ["--owner", "0", "--group", "0", "--mode", "a+rX"]
+        return subprocess.run(["tar", "-C", made, *owned, "-c", "."], capture_output=True, check=True).stdout
 
 
 def image_id(name: str) -> str:

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -97,10 +97,13 @@ def is_alive(pid: int) -> bool:
 class Machine:
     """The folder of a node, and the spawner at work in it."""
 
-    def __init__(self, root: Path, without: str, user: int | None = None) -> None:
+    def __init__(
+        self, root: Path, without: str, user: int | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.root = root
         self.without = without
         self.user = user
+        self.variables = variables or {}
         self.folder = folder.open_folder(str(root))
         self.events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.events.bind(folder.address(self.folder, "events"))
@@ -119,6 +122,7 @@ class Machine:
         """A spawner that is ready to take wishes."""
         (self.root / "features.json").unlink(missing_ok=True)
         environment = {"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": self.without, "NODE": str(self.root)}
+        environment |= self.variables
         started = subprocess.Popen([sys.executable, "-I", *self._program(), str(self.root)], env=environment)
         until(lambda: (self.root / "features.json").exists() or started.poll() is not None, "the spawner's start")
         return started
@@ -224,7 +228,8 @@ class Machine:
 
     def _containers(self) -> list[str]:
         """The containers of an engine that are the node's."""
-        if not (self.root / "features.json").exists() or not self.features.get("engine"):
+        engines = self.features.get("engines") or [] if (self.root / "features.json").exists() else []
+        if not any(engine["runs"] for engine in engines):
             return []
         label = f"label=batchyard.node={(self.root / 'id').read_text()}"
         asked = ["podman", "ps", "--all", "--quiet", "--filter", label]
@@ -330,14 +335,19 @@ def reached(run: Path, phase: str) -> dict[str, Any]:
 
 
 @contextmanager
-def machine(without: str = "", user: int | None = None, root: Path | None = None) -> Iterator[Machine]:
+def machine(
+    without: str = "",
+    user: int | None = None,
+    root: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Machine]:
     """A node in a folder of its own; when it is given back it is ended, and nothing of it may be left."""
     if root is None:
         root = Path(mkdtemp(prefix="node-"))
     root.mkdir(exist_ok=True)
     if user is not None:
         os.chown(root, user, user)
-    made = Machine(root, without, user)
+    made = Machine(root, without, user, variables)
     try:
         yield made
         made.settle()

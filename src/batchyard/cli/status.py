@@ -96,9 +96,7 @@ def _of_this_machine(local: Mapping[str, Any]) -> dict[str, str]:
     }
     had = ", ".join(way for way, is_had in ways.items() if is_had)
     rows = {"this machine": f"node {local['node']}, {local['pods']} pods run", "isolation": had or "none"}
-    engine = local.get("engine")
-    images = f"{engine['name']} {engine['version']} has or pulls those that no --image is about" if engine else ""
-    rows["images"] = images or "those that --image is about; for others: apt-get install podman runc, as root"
+    rows["images"] = _of_images(local)
     for number, gpu in enumerate(local["gpus"]):
         used = f", {gpu['busyPercent']} % busy, {gpu['celsius']} °C" if "busyPercent" in gpu else ""
         memory = f"{gpu.get('usedBytes', 0) >> 20} of {gpu['memoryBytes'] >> 20} MiB"
@@ -106,3 +104,21 @@ def _of_this_machine(local: Mapping[str, Any]) -> dict[str, str]:
     for row in local["missing"]:
         rows[f"no {row['what']}"] = f"{row['means']}; {row['remedy']}"
     return rows
+
+
+def _of_images(local: Mapping[str, Any]) -> str:
+    """Which images there are, and what runs them."""
+    ways = [_way(engine) for engine in local["engines"]]
+    if not ways:
+        return "those that --image is about; for others: apt-get install podman runc, or docker"
+    said = f"{ways[0]} those that no --image is about"
+    said += "".join(
+        f"; {way} those of --image NAME={engine['name']}:"
+        for way, engine in zip(ways[1:], local["engines"][1:], strict=True)
+    )
+    return said + (f"; podman does not run them itself: {local['runsNone']}" if local["runsNone"] else "")
+
+
+def _way(engine: Mapping[str, Any]) -> str:
+    named = f"{engine['name']} {engine['version']}"
+    return f"{named} has or pulls, and runs," if engine["runs"] else f"{named} has or pulls, and bubblewrap runs,"

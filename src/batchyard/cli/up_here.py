@@ -17,6 +17,7 @@ from batchyard.live.serving import PortError, serve
 from batchyard.sim.answering import forecast_of, warnings_for
 from batchyard.store.mark import JournalError
 
+_ENGINES: Final = ("podman", "docker")
 #: What `--cluster` means by this machine as the one node.
 _LOCAL: Final = Path("local")
 _LOCAL_CLUSTER: Final = """\
@@ -64,10 +65,10 @@ def _image(text: str) -> dict[str, object]:
     """A row of `spec.local.images`."""
     name, equals, place = text.partition("=")
     if not equals or not name or not place:
-        examples = "such as 'pytorch/*=.venv' or 'busybox=/', or as NAME=podman:"
+        examples = "such as 'pytorch/*=.venv' or 'busybox=/', or as NAME=podman: or NAME=docker:"
         output.fail(f"batchyard: --image {text}: write it as NAME=DIRECTORY, {examples}")
     engine, colon, image = place.partition(":")
-    if colon and engine == "podman":
+    if colon and engine in _ENGINES:
         return {"match": name, "engine": engine, **({"image": image} if image else {})}
     path = Path(place).expanduser().resolve()
     if path == Path("/"):

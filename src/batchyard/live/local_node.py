@@ -43,7 +43,7 @@ class LocalNodeParts:
         facts = facts_of(local, folder, self._gpus.found)
         self.name = facts.name
         self.machine = LocalMachine(folder / FOLDER, kernel, loop)
-        settings = settings_of(local, (self.machine.features.get("engine") or {}).get("name") or "")
+        settings = settings_of(local, [each["name"] for each in self.machine.features.get("engines") or ()])
         self.containers = LocalContainers(self.machine, self.machine.folders, loop)
         wishes = Wishes(facts.name, settings, token, self._gpus.found)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, wishes), LocalNode(facts))
@@ -66,7 +66,8 @@ class LocalNodeParts:
                 "cgroups": None if cgroups is None else f"v{cgroups['version']} {','.join(cgroups['controllers'])}",
                 "userNamespace": bool(features.get("userNamespaces")),
             },
-            "engine": features.get("engine"),
+            "engines": features.get("engines") or [],
+            "runsNone": features.get("runsNone") or "",
             "missing": features.get("missing") or [],
             "gpus": [self._told_of(gpu) for gpu in self._gpus.found],
         }

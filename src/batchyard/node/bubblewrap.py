@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from batchyard.node import images, settings
+from batchyard.node import images, overlays, settings
 
 
 class Places(NamedTuple):
@@ -30,6 +30,12 @@ class View(NamedTuple):
     links: Mapping[str, str]
     #: Whether its working directory is in none of them, nor in what it has for itself.
     lacks_folder: bool
+    #: A root filesystem whose links are followed by nobody but its containers; empty where the machine's are seen.
+    root: str = ""
+
+    def place(self, path: str) -> str:
+        """Where something is to be mounted that a container is to see at a path."""
+        return overlays.inside(self.root, path) if self.root else path
 
 
 def options(spec: Mapping[str, Any], places: Places, view: View, environment: Mapping[str, str]) -> list[str]:
@@ -43,10 +49,10 @@ def options(spec: Mapping[str, Any], places: Places, view: View, environment: Ma
         *_user(spec["user"]),
         *_root(view, places),
         *_devices(spec["devices"]),
-        *_settings(places),
+        *_settings(places, view),
         *_folder(spec, places, view),
-        *_mounts(spec["mounts"]),
-        *_termination_log(spec["terminationMessagePath"], places),
+        *_mounts(spec["mounts"], view),
+        *_termination_log(spec["terminationMessagePath"], places, view),
         *(["--remount-ro", "/"] if spec["readOnlyRoot"] else []),
         *(part for name, value in environment.items() for part in ("--setenv", name, value)),
     ]
@@ -91,25 +97,26 @@ def _devices(devices: Sequence[str]) -> list[str]:
     return ["--proc", "/proc", "--ro-bind", "/sys", "/sys", "--dev", "/dev", *given]
 
 
-def _settings(places: Places) -> list[str]:
+def _settings(places: Places, view: View) -> list[str]:
     """The names that the pod knows, as its sandbox wrote them."""
-    return [part for name in settings.NAMES for part in ("--bind", f"{places.sandbox}/{name}", f"/etc/{name}")]
+    files = {f"{places.sandbox}/{name}": view.place(f"/etc/{name}") for name in settings.NAMES}
+    return [part for file, target in files.items() for part in ("--bind", file, target)]
 
 
-def _mounts(mounts: Sequence[Mapping[str, Any]]) -> list[str]:
+def _mounts(mounts: Sequence[Mapping[str, Any]], view: View) -> list[str]:
     """The volumes, those first that others are mounted into."""
     found: list[str] = []
     for mount in sorted(mounts, key=lambda mount: mount["target"].rstrip("/").count("/")):
-        found += ["--ro-bind" if mount["readOnly"] else "--bind", mount["source"], mount["target"]]
+        found += ["--ro-bind" if mount["readOnly"] else "--bind", mount["source"], view.place(mount["target"])]
     return found
 
 
-def _termination_log(path: str, places: Places) -> list[str]:
-    return ["--bind", f"{places.run}/termination-log", path] if path else []
+def _termination_log(path: str, places: Places, view: View) -> list[str]:
+    return ["--bind", f"{places.run}/termination-log", view.place(path)] if path else []
 
 
 def _folder(spec: Mapping[str, Any], places: Places, view: View) -> list[str]:
     """The working directory, made where it is not there, as runtimes do."""
     folder = spec["workingDir"] or "/"
-    made = ["--bind", f"{places.run}/root/folder", folder] if view.lacks_folder else ["--dir", folder]
+    made = ["--bind", f"{places.run}/root/folder", folder] if view.lacks_folder else ["--dir", view.place(folder)]
     return [*(made if folder != "/" else []), "--chdir", folder]

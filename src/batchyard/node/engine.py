@@ -1,32 +1,30 @@
-"""The container engine of this machine, podman: whether it is there, whether it works, and how it is spoken to.
-
-What is found is tried: a container of the machine's own programs, with the settings that pods' containers have. Nothing
-is pulled for that. docker is told of, and not used: it puts containers into no namespaces but its own.
-"""
+"""A container engine of this machine, podman or docker: how it is spoken to, about containers and about images."""
 
 import json
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from batchyard.node import cgroups, commands, folder, images
-from batchyard.node.cgroups import Cgroups
+from batchyard.node import commands
 from batchyard.node.commands import Done
 
+PODMAN, DOCKER = "podman", "docker"
 _LABEL = "batchyard.node"
 RUN_LABEL = "batchyard.run"
-_TRIAL_SECONDS = 20.0
 _ASK_SECONDS = 60.0
+_PULL_SECONDS = 3600.0
 _REMOVALS = 3
-#: The engine's own choice first.
-_RUNTIMES = ("", "runc", "crun")
-#: Limits of processes are the spawner's: the engine's are more than every machine lets it set.
-_SETTINGS = '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
+#: What engines say of an image that they have not.
+_NO_IMAGE = ("No such image", "image not known", "no such image")
+#: What docker says of a container that is gone already.
+_NO_CONTAINER = "No such container"
 
 
 class Engine(NamedTuple):
-    """podman, as it works here."""
+    """An engine, as it works here."""
 
+    #: `podman` or `docker`.
+    kind: str
     program: str
     version: str
     #: What comes before each of its commands.
@@ -34,6 +32,8 @@ class Engine(NamedTuple):
     environment: Mapping[str, str]
     #: What tells this node's containers from others.
     identity: str
+    #: Whether it runs containers in the sandboxes of pods; else it brings images alone.
+    runs: bool
 
     def ask(self, *arguments: str, seconds: float = _ASK_SECONDS) -> Done:
         """Let it do something, for so many seconds at most."""
@@ -45,88 +45,56 @@ class Engine(NamedTuple):
 
     def name(self, path: str) -> str:
         """The name of a run's container."""
-        _, uid, _, container, attempt = path.split("/")
-        return f"batchyard-{self.identity}-{uid}-{container}-{attempt}"
+        _, uid, kind, container, attempt = path.split("/")
+        of_image = "" if kind == "runs" else "image-"
+        return f"batchyard-{self.identity}-{uid}-{of_image}{container}-{attempt}"
 
     def forget(self, *names: str) -> None:
         """Kill containers, and remove all that is left of them; once more where that fails."""
+        options = ["--ignore", "--time", "0"] if self.kind == PODMAN else []
         for _ in range(_REMOVALS if names else 0):
-            if self.ask("rm", "--force", "--ignore", "--volumes", "--time", "0", *names).code == 0:
+            told = self.ask("rm", "--force", *options, "--volumes", *names)
+            if told.code == 0 or (told.code and all(_NO_CONTAINER in line for line in told.errors.splitlines())):
                 return
 
     def containers(self) -> dict[str, str]:
         """The containers of this node: their runs' paths, and their names."""
-        form = f'{{{{index .Labels "{RUN_LABEL}"}}}} {{{{.ID}}}}'
+        labelled = f'index .Labels "{RUN_LABEL}"' if self.kind == PODMAN else f'.Label "{RUN_LABEL}"'
+        form = f"{{{{{labelled}}}}} {{{{.ID}}}}"
         told = self.ask("ps", "--all", "--filter", f"label={_LABEL}={self.identity}", "--format", form)
         rows = (line.split() for line in told.output.splitlines())
         return {row[0]: row[1] for row in rows if len(row) == 2 and row[0].count("/") == 4}
 
+    def image(self, reference: str) -> dict[str, Any] | None:
+        """What an image is; None where it is not here. OSError where the engine does not answer."""
+        told = self.ask("image", "inspect", reference)
+        if told.code != 0:
+            if told.code is not None and any(text in told.errors for text in _NO_IMAGE):
+                return None
+            raise OSError(last_line(told.errors))
+        return _told_of(json.loads(told.output)[0])
 
-class Found(NamedTuple):
-    """What there is of engines: one that works, or what is there and why it does not serve; empty texts for none."""
-
-    engine: Engine | None
-    what: str = ""
-    why: str = ""
-
-
-def find(node: int, environment: Mapping[str, str], made: Cgroups | None, *, is_root: bool) -> Found:
-    """The engine that works here."""
-    path = program("podman")
-    if path is None:
-        has_docker = program("docker")
-        return (
-            Found(None, "docker", "it cannot put containers into the network of a pod") if has_docker else Found(None)
-        )
-    told = commands.run([path, "--version"], environment, _TRIAL_SECONDS)
-    what = told.output.strip().replace(" version", "") or "podman"
-    if told.code != 0:
-        return Found(None, what, last_line(told.errors))
-    if not is_root:
-        return Found(None, what, "only root may have it join the namespaces of pods")
-    if made is not None and cgroups.parent(made.base) is None:
-        return Found(None, what, "this machine's control groups are of different names for different resources")
-    return _tried(node, Engine(path, what.split()[-1], (), environment, folder.identity(node)), what, made)
-
-
-def _tried(node: int, engine: Engine, what: str, made: Cgroups | None) -> Found:
-    """The engine with the first runtime that works; or why none does."""
-    place = os.readlink(f"/proc/self/fd/{node}")
-    with open(os.open("containers.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=node), "w") as file:
-        file.write(_SETTINGS)
-    variables = {**engine.environment, "CONTAINERS_CONF": f"{place}/containers.conf"}
-    why = ""
-    for runtime in _RUNTIMES:
-        options = ("--runtime", runtime) if runtime else ()
-        tried = engine._replace(options=options, environment=variables)
-        told = tried.ask("run", "--rm", *_trial(place, made), "true", seconds=_TRIAL_SECONDS)
-        if told.code == 0:
-            return Found(tried, what)
-        why = why or last_line(told.errors)
-    return Found(None, what, why)
-
-
-def _trial(place: str, made: Cgroups | None) -> list[str]:
-    """The options of a container that shows the machine's own programs."""
-    root = f"{place}/trial"
-    os.makedirs(root, exist_ok=True)
-    for link, target in images.links().items():
-        if not os.path.islink(root + link):
-            os.symlink(target, root + link)
-    shown = [folder for folder in images.PROGRAMS if os.path.isdir(folder) and not os.path.islink(folder)]
-    options = ["--network", f"ns:/proc/{os.getpid()}/ns/net", "--cap-drop", "all", "--log-driver", "none", "--no-hosts"]
-    options += ["--security-opt", "no-new-privileges", *placed(f"{cgroups.parent(made.base)}/trial" if made else None)]
-    return [*options, *(part for path in shown for part in ("--volume", f"{path}:{path}:ro")), "--rootfs", root]
-
-
-def placed(group: str | None) -> list[str]:
-    """The options by which a container's control group lies in another one, and what watches it in none."""
-    return ["--cgroups", "no-conmon", "--cgroup-parent", group] if group else ["--cgroups", "no-conmon"]
+    def pull(self, reference: str, auth: Mapping[str, Any], own: str) -> Done:
+        """What it says of a pull, for which it says who it is; `own` is a folder for what it reads meanwhile."""
+        if not auth:
+            return self.ask("pull", "--quiet", reference, seconds=_PULL_SECONDS)
+        file = os.memfd_create("auth", 0)  # which others of the machine cannot see
+        os.write(file, json.dumps(auth).encode())
+        os.lseek(file, 0, os.SEEK_SET)
+        place = f"/proc/self/fd/{file}"
+        try:
+            if self.kind == PODMAN:
+                return self.ask("pull", "--quiet", "--authfile", place, reference, seconds=_PULL_SECONDS)
+            os.symlink(place, f"{own}/config.json")
+            known = self._replace(environment={**self.environment, "DOCKER_CONFIG": own})
+            return known.ask("pull", "--quiet", reference, seconds=_PULL_SECONDS)
+        finally:
+            os.close(file)
 
 
 def last_line(text: str) -> str:
-    """Why the engine did not do something, as it says it."""
-    lines = [line for line in text.splitlines() if line.strip()]
+    """Why an engine did not do something, as it says it."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See '")]
     return lines[-1].removeprefix("Error: ") if lines else "it does not say why"
 
 
@@ -139,3 +107,22 @@ def program(name: str) -> str | None:
     """Where a program lies."""
     paths = (f"{folder}/{name}" for folder in os.get_exec_path())
     return next((path for path in paths if os.access(path, os.X_OK)), None)
+
+
+def _told_of(image: Mapping[str, Any]) -> dict[str, Any]:
+    """An image, from what engines tell of it, which they do alike."""
+    config = image.get("Config") or {}
+    tags, digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()
+    plain = image["Id"].removeprefix("sha256:")
+    return {
+        "id": image["Id"],
+        "name": tags[0] if tags else "",
+        "digest": digests[0] if digests else f"sha256:{plain}",
+        "size": image.get("Size") or 0,
+        "entrypoint": config.get("Entrypoint") or [],
+        "command": config.get("Cmd") or [],
+        "environment": dict(pair.split("=", 1) for pair in config.get("Env") or () if "=" in pair),
+        "workingDir": config.get("WorkingDir") or "",
+        "user": config.get("User") or "",
+        "stopSignal": config.get("StopSignal") or "",
+    }

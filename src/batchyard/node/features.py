@@ -3,12 +3,14 @@
 import os
 import signal
 import socket
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
-from batchyard.node import cgroups, commands, engine, linux, switch
+from batchyard.node import cgroups, commands, engines, folder, linux, overlays, switch
 from batchyard.node.cgroups import Cgroups
-from batchyard.node.engine import Engine, Found
+from batchyard.node.engine import DOCKER, PODMAN, Engine, program
+from batchyard.node.engines import Failure, Found
 
 _MISSING = {
     "user namespaces": (
@@ -28,13 +30,15 @@ _MISSING = {
         "run as root, or as a service of systemd's user manager: systemd-run --user --scope -p Delegate=yes",
     ),
     "container engine": (
-        "it is here and cannot be used: images are what --image says, and no others",
-        "run as root with podman and runc (apt-get install podman runc), and try: podman run --rm IMAGE true",
+        "none that is here can be used: images are what --image says, and no others",
+        "see that podman info, or docker version, succeeds for who runs this, and that bubblewrap is installed",
     ),
 }
 
 
 _TRIAL_SECONDS = 10.0
+#: Given the variables of engines, what connects with who asks them, and which there are.
+AskOutside: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, Found]]
 
 
 class Features(NamedTuple):
@@ -55,18 +59,33 @@ class Features(NamedTuple):
     bubblewrap: str | None
     bubblewrap_version: str | None
     cgroups: Cgroups | None
-    engine: Engine | None
-    #: An engine that is there and cannot be used, and why.
-    engine_found: str
-    engine_failure: str
+    #: Those that can be used, the one first that is asked where nothing is said.
+    engines: tuple[Engine, ...]
+    #: Those that are there and cannot be used, and why; told where none can.
+    engine_failures: tuple[Failure, ...]
+    #: Why podman, which brings images, does not run them too, where root might have expected that.
+    runs_none: str
+    #: Who asks engines in place of the spawner; None where it does that itself.
+    outside: socket.socket | None
+
+    @property
+    def runner(self) -> Engine | None:
+        """The engine that runs containers."""
+        return next((engine for engine in self.engines if engine.runs), None)
 
 
-def look(node: int, without: Collection[str]) -> Features:
-    """Find out what works, enter a user namespace where that is needed, and see that there is a switch."""
+def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Features:
+    """Find out what works, enter a user namespace where that is needed, and see that there is a switch.
+
+    `ask_outside` finds engines where they cannot be asked from within that user namespace.
+    """
     is_root = os.geteuid() == 0
     held = switch.find(node)
     namespaces = works(_make_namespaces)
     user_namespace = not namespaces and "userns" not in without and works(_make_user_namespace)
+    has_engines = any(kind not in without and program(kind) for kind in (PODMAN, DOCKER))
+    may_run = is_root and namespaces
+    outside, found = ask_outside(dict(os.environ)) if has_engines and user_namespace else (None, Found())
     if user_namespace:
         linux.become_root_of_a_user_namespace(held.user_namespace if held else None)
         namespaces = True
@@ -74,12 +93,12 @@ def look(node: int, without: Collection[str]) -> Features:
         held = switch.start(node)
     network = held.network if held and "network" not in without else None
     failure = held.failure if held else "no namespaces can be made"
-    program = None if "bubblewrap" in without or not namespaces else engine.program("bwrap")
-    version = _version(program) if program else None
+    bwrap = None if "bubblewrap" in without or not namespaces else program("bwrap")
+    version = _version(bwrap) if bwrap else None
     groups = None if "cgroups" in without else cgroups.find()
-    found = Found(None)
-    if "podman" not in without:
-        found = engine.find(node, dict(os.environ), groups, is_root=is_root and namespaces)
+    if has_engines and may_run:
+        found = engines.find(node, dict(os.environ), groups, without, may_run=True)
+    found = _usable(node, found, has_bubblewrap=version is not None)
     return Features(
         is_root=is_root,
         namespaces=namespaces,
@@ -87,12 +106,13 @@ def look(node: int, without: Collection[str]) -> Features:
         switch=held.connection if held else None,
         network=network,
         network_failure=failure,
-        bubblewrap=program if version else None,
+        bubblewrap=bwrap if version else None,
         bubblewrap_version=version,
         cgroups=groups,
-        engine=found.engine,
-        engine_found=found.what,
-        engine_failure=found.why,
+        engines=found.engines,
+        engine_failures=found.failures,
+        runs_none=found.runs_none,
+        outside=outside,
     )
 
 
@@ -105,7 +125,8 @@ def told(found: Features) -> dict[str, object]:
         "bubblewrap": found.bubblewrap_version,
         "podNetwork": found.network is not None,
         "cgroups": found.cgroups and {"version": found.cgroups.version, "controllers": sorted(found.cgroups.base)},
-        "engine": found.engine and {"name": "podman", "version": found.engine.version},
+        "engines": [{"name": each.kind, "version": each.version, "runs": each.runs} for each in found.engines],
+        "runsNone": found.runs_none,
         "missing": missing(found),
     }
 
@@ -117,22 +138,38 @@ def missing(found: Features) -> list[dict[str, str]]:
         "bubblewrap": found.bubblewrap is not None,
         "pod network": found.network is not None,
         "cgroups": found.cgroups is not None,
-        "container engine": not found.engine_failure,
+        "container engine": bool(found.engines) or not found.engine_failures,
     }
-    because = {"pod network": found.network_failure, "container engine": found.engine_failure}
+    engines = "; ".join(f"{each.what}: {each.why}" for each in found.engine_failures or ())
+    because = {"pod network": found.network_failure, "container engine": engines}
     return [
-        {
-            "what": _named(what, found),
-            "means": means + (f" ({because[what]})" if because.get(what) else ""),
-            "remedy": remedy,
-        }
+        {"what": what, "means": means + (f" ({because[what]})" if because.get(what) else ""), "remedy": remedy}
         for what, (means, remedy) in _MISSING.items()
         if not gone[what]
     ]
 
 
-def _named(what: str, found: Features) -> str:
-    return found.engine_found if what == "container engine" else what
+def _usable(node: int, found: Found, *, has_bubblewrap: bool) -> Found:
+    """What is left of engines that only bring images, where nothing can run what they bring."""
+    brings = [engine for engine in found.engines if not engine.runs]
+    if not brings or (has_bubblewrap and _has_layers(node)):
+        return found
+    lacks = "overlayfs cannot be mounted in the data directory, which must lie on a disk with ext4 or xfs"
+    lacks = lacks if has_bubblewrap else "there is no bubblewrap to run what it brings"
+    failures = [Failure(f"{engine.kind} {engine.version}", lacks) for engine in brings]
+    return found._replace(
+        engines=tuple(engine for engine in found.engines if engine.runs), failures=(*failures, *found.failures)
+    )
+
+
+def _has_layers(node: int) -> bool:
+    """Whether what a container writes can be laid over the files of its image."""
+    path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
+    folder.remove_tree(node, "layers")
+    os.makedirs(f"{path}/lower")
+    found = works(partial(_lay, f"{path}/lower", path))
+    folder.remove_tree(node, "layers")
+    return found
 
 
 def named_in(environment: str) -> list[str]:
@@ -164,6 +201,11 @@ def _make_namespaces() -> None:
 def _make_user_namespace() -> None:
     linux.become_root_of_a_user_namespace(None)
     _make_namespaces()
+
+
+def _lay(lower: str, own: str) -> None:
+    """Write over a folder, in this process alone."""
+    os.close(os.open(f"{overlays.writable(lower, own)}/file", os.O_WRONLY | os.O_CREAT))
 
 
 def _version(bubblewrap: str) -> str | None:

@@ -7,6 +7,7 @@ no path is too long for a socket's address.
 import fcntl
 import json
 import os
+from contextlib import suppress
 from typing import Any
 
 from batchyard.node import clock
@@ -63,11 +64,12 @@ def remove(folder: int, name: str) -> None:
 def remove_tree(folder: int, name: str) -> None:
     """Remove a folder and all that is in it, as far as that can be done. No link is followed."""
     path = f"/proc/self/fd/{folder}/{name}"
-    for _, folders, files, here in os.fwalk(path, topdown=False, follow_symlinks=False):
-        for file in files:
-            remove(here, file)
-        for below in folders:
-            _remove_folder(here, below)
+    with suppress(FileNotFoundError):
+        for _, folders, files, here in os.fwalk(path, topdown=False, follow_symlinks=False):
+            for file in files:
+                remove(here, file)
+            for below in folders:
+                _remove_folder(here, below)
     _remove_folder(folder, name)
 
 

@@ -1,19 +1,30 @@
 """What an image stands for on this machine: the files a container sees, and the environment it brings.
 
 `machine`: the programs of this machine, read-only. `environment`: the same and a Python environment, at its own path.
-`root`: a folder that holds a whole root filesystem.
+`root`: a folder that holds a whole root filesystem. `unpacked`: one that an engine brought. Other images of an
+`engine` are run by that.
 """
 
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from batchyard.node import settings
+from batchyard.node import roots, settings
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #: Folders of the machine that are its programs. Some are links into /usr, and stay so.
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+
+
+def is_run_by_engine(image: Mapping[str, Any]) -> bool:
+    """Whether an engine runs an image's containers itself."""
+    return "engine" in image and "unpacked" not in image
+
+
+def root(image: Mapping[str, Any], node: str) -> str:
+    """Where the root filesystem of an image lies, below the path of a node's folder; empty where it has none."""
+    return roots.place(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
 
 
 def environment(image: Mapping[str, Any]) -> dict[str, str]:

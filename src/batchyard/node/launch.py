@@ -19,6 +19,8 @@ from batchyard.node import (
     parts,
     plain,
     podman,
+    roots,
+    users,
     words,
 )
 from batchyard.node.cgroups import Group
@@ -41,6 +43,8 @@ class Launched(NamedTuple):
     starts: int | None
     #: What keeps the pipe open that the command reads; None where there is none.
     stdin: int | None
+    #: What keeps the files of its image, as long as it is open; None where they are nobody's to remove.
+    image: int | None
 
     def let_start(self, child: int, processes: int) -> None:
         """Bound the number of a container's processes where no control group does, and let its command start.
@@ -66,6 +70,8 @@ class _Ends(NamedTuple):
 
 def launch(run: Run, features: Features, group: Group) -> Launched:
     """Fork what becomes the command of a run. OSError where something cannot be made ready."""
+    unpacked = run.spec["image"].get("unpacked")
+    image = roots.use(run.node, unpacked) if unpacked else None
     _make_places(run)
     if features.cgroups:
         version = features.cgroups.version
@@ -85,7 +91,7 @@ def launch(run: Run, features: Features, group: Group) -> Launched:
     status, stdin = outputs.pop("status"), outputs.pop("stdin", None)
     for file in outputs.values():
         os.set_blocking(file, False)
-    return Launched(pid, outputs, status, starts, stdin)
+    return Launched(pid, outputs, status, starts, stdin, image)
 
 
 def pods_group(run: Run) -> Group:
@@ -96,7 +102,7 @@ def pods_group(run: Run) -> Group:
 
 def is_contained(run: Run) -> bool:
     """Whether a container is the engine's."""
-    return "engine" in run.spec["image"]
+    return images.is_run_by_engine(run.spec["image"])
 
 
 def is_wrapped(run: Run, features: Features) -> bool:
@@ -106,8 +112,8 @@ def is_wrapped(run: Run, features: Features) -> bool:
 
 def forget(run: Run, features: Features) -> None:
     """Have the engine forget a container whose warden could not see to that."""
-    if is_contained(run) and features.engine:
-        features.engine.forget(features.engine.name(run.path))
+    if is_contained(run) and features.runner:
+        features.runner.forget(features.runner.name(run.path))
 
 
 def has_started(outer: int, child: int) -> bool:
@@ -141,8 +147,8 @@ def credentials(run: Run, pid: int, *, is_enclosed: bool) -> User | None:
         with suppress(OSError, KeyError):  # it may be over
             return user_of(pid)
         return None
-    user = _user(run)
-    return (*user, ()) if user and not is_enclosed else None
+    user = None if is_enclosed else _ids(run)
+    return (*user, ()) if user else None
 
 
 def variables(run: Run, pid: int) -> dict[str, str]:
@@ -156,12 +162,24 @@ def variables(run: Run, pid: int) -> dict[str, str]:
 
 
 def environment(run: Run) -> dict[str, str]:
-    """All the variables of a container: those of its image give way to its own."""
+    """All the variables of a container: its own before those of its image. ValueError where its user is unknown."""
     sandbox = _of_sandbox(run, "spec.json")
     named = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
     named |= {"TERM": "xterm"} if run.spec["tty"] else {}
     own: Mapping[str, str] = run.spec["environment"]
-    return images.environment(run.spec["image"]) | {"HOME": "/root"} | named | dict(own)
+    image = run.spec["image"]
+    if "unpacked" in image:
+        said = roots.told_of(run.node, image["unpacked"]).get("environment") or {}
+        brings = images.environment({}) | {"HOME": _account(run).home} | said
+    else:
+        brings = images.environment(image) | {"HOME": "/root"}
+    return brings | named | dict(own)
+
+
+def _account(run: Run) -> users.Account:
+    """Who runs a container of an unpacked image, as that knows him."""
+    told = roots.told_of(run.node, run.spec["image"]["unpacked"])
+    return users.account(run.spec["user"] or "", told.get("passwd") or "", told.get("group") or "")
 
 
 def _make_places(run: Run) -> None:
@@ -224,7 +242,8 @@ def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
     variables = environment(run)
     is_plugged = is_networked and run.spec["network"] == "pod"
     _enter_pod(run, _SHARED | linux.NEWNET if is_plugged else _SHARED)
-    spec = run.spec | {"mounts": parts.held(run.spec["mounts"], places.pod, f"{places.run}/root")}
+    own_mounts = parts.held(run.spec["mounts"], places.pod, f"{places.run}/root")
+    spec = run.spec | {"mounts": own_mounts, "user": _user(run)}
     options = bubblewrap.options(spec, places, _view(spec, places), variables)
     if ends.starts is not None:
         options += ["--block-fd", str(ends.starts), *bubblewrap.OWN_USERS]
@@ -247,7 +266,7 @@ def _places(run: Run) -> bubblewrap.Places:
 
 def _contained(run: Run, features: Features, group: Group) -> contained.Contained:
     """What the engine is to run. This process sees the pod's volumes from then on. ValueError where it cannot be."""
-    engine, places = features.engine, _places(run)
+    engine, places = features.runner, _places(run)
     if engine is None:
         raise ValueError("the container engine that was here is not, or does not work any more")
     keeper = _enter_pod(run, linux.NEWNS | linux.NEWUTS)  # the engine sets the name that it sees itself
@@ -261,8 +280,9 @@ def _contained(run: Run, features: Features, group: Group) -> contained.Containe
 def _view(spec: Mapping[str, Any], places: bubblewrap.Places) -> bubblewrap.View:
     """What the container is to see of this machine."""
     image, own = spec["image"], f"{places.run}/root"
-    if image.get("root"):
-        return bubblewrap.View({"/": overlays.writable(image["root"], own)}, {}, lacks_folder=False)
+    root = images.root(image, places.node)
+    if root:
+        return bubblewrap.View({"/": overlays.writable(root, own)}, {}, lacks_folder=False, root=root)
     folders = images.folders(image, places.node)
     lacks_folder = bubblewrap.lacks_folder(spec, folders)
     seen = overlays.with_points(folders, bubblewrap.targets(spec), own)
@@ -283,13 +303,24 @@ def _enter_pod(run: Run, namespaces: int) -> int:
 
 def _plain_command(run: Run) -> plain.Command:
     spec: Mapping[str, Any] = run.spec
+    if images.root(spec["image"], ""):
+        raise ValueError(f"the files of {spec['image']['name']} cannot be shown without bubblewrap")
     if spec["mounts"]:
         raise ValueError(f"{spec['mounts'][0]['target']} cannot be mounted without bubblewrap")
-    return plain.Command(spec["argv"], environment(run), spec["workingDir"] or "/", _user(run))
+    return plain.Command(spec["argv"], environment(run), spec["workingDir"] or "/", _ids(run))
 
 
-def _user(run: Run) -> tuple[int, int] | None:
-    user = run.spec["user"]
+def _user(run: Run) -> Mapping[str, int] | None:
+    """Who runs a container as it looks from inside; None: who runs the node, or root in his place."""
+    if "unpacked" not in run.spec["image"]:
+        named: Mapping[str, int] | None = run.spec["user"]
+        return named
+    found = _account(run)
+    return {"uid": found.uid, "gid": found.gid} if found.uid or found.gid else None
+
+
+def _ids(run: Run) -> tuple[int, int] | None:
+    user = _user(run)
     return (user["uid"], user["gid"]) if user else None
 
 

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from batchyard.node import images, linux
 
+#: As Linux has it.
+_LINKS_MAX = 40
+
 
 def with_points(shown: Mapping[str, str], targets: Sequence[tuple[str, bool]], own: str) -> dict[str, str]:
     """What is shown at which place, such that each target is there: its path, and whether it is a folder.
@@ -44,6 +47,32 @@ def writable(folder: str, own: str) -> str:
     except OSError:
         linux.mount("overlay", f"{own}/image", "overlay", layers)
     return f"{own}/image"
+
+
+def inside(root: str, path: str) -> str:
+    """A path as it is without the links of a root filesystem, which lead nowhere but into that; it need not be there.
+
+    bubblewrap would follow them through the machine's own files.
+    """
+    steps, found, links = path.split("/")[::-1], "", 0
+    while steps:
+        step = steps.pop()
+        if step in {"", "."}:
+            continue
+        if step == "..":
+            found = found.rpartition("/")[0]
+            continue
+        here = f"{root}{found}/{step}"
+        if not os.path.islink(here):
+            found = f"{found}/{step}"
+            continue
+        links += 1
+        if links > _LINKS_MAX:
+            raise ValueError(f"{path}: too many levels of symbolic links")
+        target = os.readlink(here)
+        found = "" if target.startswith("/") else found
+        steps += target.split("/")[::-1]
+    return found or "/"
 
 
 def leave_mount_namespace() -> None:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from batchyard.node import cgroups, images, settings
 from batchyard.node.cgroups import Group
-from batchyard.node.engine import Engine, placed, quoted
+from batchyard.node.engine import Engine, quoted
+from batchyard.node.engines import placed
 
 #: What a file of variables can hold: no name that begins oddly, no value of several lines, none that is too long.
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)

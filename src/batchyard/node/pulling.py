@@ -1,49 +1,49 @@
-"""The keeper of an image for a container: it sees that the engine has it, as the policy says, and tells what it is.
+"""The keeper of an image for a container: it sees that an engine has it, as the policy says, and tells what it is.
 
-Pulls of one image wait for each other, and only so many are under way at once. Source of the policies and of the words:
-pkg/kubelet/images/image_manager.go.
+Pulls of one image wait for each other, and only so many are under way at once. Of an engine that only brings images the
+root filesystem is unpacked too. Source of the policies and of the words: pkg/kubelet/images/image_manager.go.
 """
 
 import fcntl
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from batchyard.node import clock, folder
+from batchyard.node import bringing, clock, roots
 from batchyard.node.commands import Done
 from batchyard.node.engine import Engine, last_line
-from batchyard.node.features import Features
 from batchyard.node.run import Run
 
 _AT_ONCE = 3
-_PULL_SECONDS = 3600.0
 _LOOK_SECONDS = 0.2
 _ANNOUNCE_SECONDS = 1.0
-_PULLS = "pulls"
 _NEVER, _ALWAYS = "Never", "Always"
 
 
-def keep(run: Run, features: Features) -> None:
-    """See to an image until it is there, or cannot be had."""
-    signal.signal(signal.SIGTERM, lambda *_: _leave_if_told(run))
+def keep(run: Run, engines: Sequence[Engine]) -> None:
+    """See to an image until one of these engines has it, or it cannot be had."""
     _tell(run, keeper=os.getpid(), phase="Starting", warnings=[])
-    engine = features.engine
+    engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
         _end(run, "ErrImagePull", "the container engine that was here is not, or does not work any more")
         return
+    signal.signal(signal.SIGTERM, lambda *_: _leave_if_told(run))
     try:
         _see_to(run, engine)
+    except _NotWanted:
+        _end(run, "ErrImagePull", "context canceled")
     except (OSError, ValueError) as failure:
         _end(run, "ErrImagePull", str(failure))
 
 
 def _see_to(run: Run, engine: Engine) -> None:
     name, policy = run.spec["image"], run.spec["policy"]
-    found = _inspected(engine, run.spec["reference"]) or _inspected(engine, run.spec["named"])
+    found = engine.image(run.spec["reference"]) or engine.image(run.spec["named"])
     if found is not None and policy != _ALWAYS:
         _end_with(run, engine, found, f'Container image "{name}" already present on machine')
     elif policy == _NEVER:
@@ -59,23 +59,23 @@ def _pull(run: Run, engine: Engine) -> None:
     name, began = run.spec["image"], clock.monotonic()
     asked = clock.now()
     _warn(run, "Normal", "Pulling", f'Pulling image "{name}"')
-    pulls = folder.open_folder(_made(run.node))
     own = f"{sha256(run.spec['reference'].encode()).hexdigest()}-{_whose(run.spec)}"
-    with _Held(pulls, [own]) as done:
+    with _Held(run, [own]) as done:
         pulled_at = os.pread(done, 32, 0)
         is_shared = pulled_at.isdigit() and int(pulled_at) > asked
         begins = clock.monotonic()
         if not is_shared:
-            with _Held(pulls, [f"slot-{number}" for number in range(_AT_ONCE)]):
+            with _Held(run, _SLOTS):
                 begins = clock.monotonic()
                 told = _pulled(run, engine)
             if told.code != 0:
                 _end(run, "ErrImagePull", last_line(told.errors))
                 return
             os.pwrite(done, str(clock.now()).encode(), 0)
-    found = _inspected(engine, run.spec["reference"])
+    found = engine.image(run.spec["reference"])
     if found is None:
         raise ValueError("the image was pulled, and is gone")
+    _unpacked(run, engine, found)
     now = clock.monotonic()
     times = f"{_seconds(now - begins)} ({_seconds(now - began)} including waiting)"
     size = f"Image size: {found['size']} bytes."
@@ -84,12 +84,22 @@ def _pull(run: Run, engine: Engine) -> None:
 
 def _pulled(run: Run, engine: Engine) -> Done:
     """What the engine says of a pull."""
-    options = ["--quiet"]
-    if run.spec.get("auth"):
-        auth = os.memfd_create("auth", 0)
-        os.write(auth, json.dumps(run.spec["auth"]).encode())
-        options += ["--authfile", f"/proc/self/fd/{auth}"]
-    return engine.ask("pull", *options, run.spec["reference"], seconds=_PULL_SECONDS)
+    return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
+
+
+def _unpacked(run: Run, engine: Engine, found: Mapping[str, Any]) -> dict[str, str]:
+    """Where the image's files are, of an engine that does not run them itself; done by one, who others wait for."""
+    if engine.runs:
+        return {}
+    name = roots.name_of(found["id"])
+    with _Held(run, [roots.lock_of(name)]):
+        if not roots.has(run.node, name):
+            with _Held(run, _SLOTS):
+                most = max(0, run.spec["cacheBytes"] - found["size"])
+                roots.trim(run.node, most)
+                unpack = partial(bringing.bring, engine, found["id"], run.path)
+                roots.add(run.node, name, unpack, {"environment": found["environment"]})
+    return {"unpacked": name}
 
 
 def _whose(spec: Mapping[str, Any]) -> str:
@@ -97,11 +107,21 @@ def _whose(spec: Mapping[str, Any]) -> str:
     return sha256(json.dumps(spec.get("auth") or {}, sort_keys=True).encode()).hexdigest()[:16]
 
 
+#: So many pulls, and so many that unpack, are under way at once.
+_SLOTS = [f"slot-{number}" for number in range(_AT_ONCE)]
+
+
+class _NotWanted(BaseException):
+    """Nobody wants the image any more."""
+
+
 class _Held:
     """One of several locks, as long as it is wanted; the file of the one that is held."""
 
-    def __init__(self, base: int, names: list[str]) -> None:
-        self._files = [os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=base) for name in names]
+    def __init__(self, run: Run, names: list[str]) -> None:
+        path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{roots.PULLS}"
+        os.makedirs(path, 0o700, exist_ok=True)
+        self._files = [os.open(f"{path}/{name}", os.O_RDWR | os.O_CREAT, 0o600) for name in names]
 
     def __enter__(self) -> int:
         while True:
@@ -116,36 +136,6 @@ class _Held:
             os.close(file)
 
 
-def _made(node: int) -> str:
-    """The folder of the locks."""
-    path = os.readlink(f"/proc/self/fd/{node}") + f"/{_PULLS}"
-    os.makedirs(path, 0o700, exist_ok=True)
-    return path
-
-
-def _inspected(engine: Engine, reference: str) -> dict[str, Any] | None:
-    """What an image is; None where it is not here."""
-    told = engine.ask("image", "inspect", reference)
-    if told.code != 0:
-        if told.code is None:
-            raise OSError(told.errors)
-        return None
-    image = json.loads(told.output)[0]
-    config = image.get("Config") or {}
-    tags, digests = image.get("RepoTags") or (), image.get("RepoDigests") or ()
-    return {
-        "id": image["Id"],
-        "name": tags[0] if tags else "",
-        "digest": digests[0] if digests else f"sha256:{image['Id']}",
-        "size": image.get("Size") or 0,
-        "entrypoint": config.get("Entrypoint") or [],
-        "command": config.get("Cmd") or [],
-        "workingDir": config.get("WorkingDir") or "",
-        "user": config.get("User") or "",
-        "stopSignal": config.get("StopSignal") or "",
-    }
-
-
 def _seconds(seconds: float) -> str:
     """Seconds as Go writes a duration that was cut to milliseconds."""
     milliseconds = round(seconds * 1000)
@@ -155,8 +145,8 @@ def _seconds(seconds: float) -> str:
 def _leave_if_told(run: Run) -> None:
     """End, and the pull with it, where nobody wants the image any more."""
     if run.is_gone() or run.stop_wish():
-        _end(run, "ErrImagePull", "context canceled")
-        os._exit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what was begun is tidied up
+        raise _NotWanted
 
 
 def _warn(run: Run, kind: str, reason: str, message: str) -> None:
@@ -167,14 +157,15 @@ def _warn(run: Run, kind: str, reason: str, message: str) -> None:
 
 
 def _end_with(run: Run, engine: Engine, found: Mapping[str, Any], message: str) -> None:
+    unpacked = _unpacked(run, engine, found)
     _warn(run, "Normal", "Pulled", message)
-    image = {**found, "lacksFolder": _lacks(engine, found["id"], run.spec.get("workingDir") or "")}
+    image = {**found, **unpacked, "lacksFolder": _lacks(engine, found["id"], run.spec.get("workingDir") or "")}
     _tell(run, phase="Exited", finishedAt=clock.now(), exitCode=0, reason="Completed", message="", image=image)
 
 
 def _lacks(engine: Engine, image: str, path: str) -> bool:
-    """Whether a container is to begin in a folder that its image has not: the engine would not make it."""
-    if path in {"", "/"}:
+    """Whether a container is to begin in a folder that its image has not: the engine that runs it would not make it."""
+    if path in {"", "/"} or not engine.runs:
         return False
     told = engine.ask("image", "mount", image)
     lacks = told.code == 0 and not os.path.lexists(told.output.strip() + path)

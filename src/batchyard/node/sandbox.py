@@ -30,7 +30,7 @@ def keep(run: Run, features: Features) -> None:
         message = {}
     except (OSError, ValueError) as failure:
         message = {"message": str(failure)}
-    cgroups.remove(group, has_namesakes=features.engine is not None)
+    cgroups.remove(group, has_namesakes=features.runner is not None)
     _tell(run, phase="Exited", finishedAt=clock.now(), **message)
 
 

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
+from math import inf
 
-from batchyard.node import features, folder, keeper, linux, pulling, sandbox, session, settings, sweep
+from batchyard.node import features, folder, forks, keeper, outside, pulling, roots, sandbox, session, settings, sweep
 from batchyard.node.features import Features
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
 
 _FORK_AGAIN_SECONDS = 0.2
-_KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep, "image": pulling.keep}
+_KEEPERS = {"container": keeper.keep, "sandbox": sandbox.keep}
 _SESSIONS_WAITING = 256
 _GONE_SECONDS = 2.0
 
@@ -44,7 +44,8 @@ class Spawner:
     def __init__(self, node: int, lock: int) -> None:
         self._node = node
         self._lock = lock
-        self._features = features.look(node, features.named_in("BATCHYARD_NODE_WITHOUT"))
+        without = features.named_in("BATCHYARD_NODE_WITHOUT")
+        self._features = features.look(node, without, partial(outside.start, node, without))
         self._keepers: dict[int, str] = {}
         self._loop = Loop()
         self._wishes = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -53,8 +54,11 @@ class Spawner:
     def serve(self) -> None:
         """Take wishes until SIGTERM or SIGINT."""
         sweep.all_pods(self._node, self._features)
-        if self._features.engine:
-            self._fork_to("the engine's containers", partial(sweep.containers, self._node, self._features.engine))
+        for engine in () if self._features.outside else self._features.engines:
+            self._fork_to(f"containers of {engine.kind}", partial(sweep.containers, self._node, engine))
+        self._fork_to("unpacked images", partial(roots.trim, self._node, inf))
+        if self._features.outside:
+            self._loop.when_readable(self._features.outside.fileno(), self._loop.stop)
         if self._features.bubblewrap:
             settings.refresh(os.readlink(f"/proc/self/fd/{self._node}"))
         folder.remove(self._node, "spawner")
@@ -80,8 +84,12 @@ class Spawner:
         self._loop.after(_GONE_SECONDS, self._end_with_the_folder)
 
     def _take(self) -> None:
-        """Take a wish."""
-        self._fork(self._wishes.recv(4096).decode(errors="replace"))
+        """Take a wish. Images are had outside of the user namespace that this process made itself."""
+        path = self._wishes.recv(4096).decode(errors="replace")
+        if self._features.outside and sweep.is_of_image(path):
+            self._features.outside.send(path.encode())
+        else:
+            self._fork(path)
 
     def _fork(self, path: str) -> None:
         """Fork a keeper; where the machine has no room for one now, a little later."""
@@ -93,7 +101,7 @@ class Spawner:
             return
         if keeper == 0:
             self._let_go()
-            _keep(self._node, path, self._features)
+            forks.keep(self._node, path, partial(_keep, self._features))
         self._keepers[keeper] = path
 
     def _host(self) -> None:
@@ -102,11 +110,11 @@ class Spawner:
         with connection:
             if os.fork() == 0:
                 self._let_go()
-                _be(self._node, "a session", partial(session.host, self._node, connection))
+                forks.be(self._node, "a session", partial(session.host, self._node, connection))
 
     def _tidy(self, path: str) -> None:
         """Tidy up after a keeper."""
-        engine = self._features.engine
+        engine = self._features.runner
         if engine and sweep.leaves_container(self._node, path):
             self._fork_to(path, partial(engine.forget, engine.name(path)))
         sweep.after(self._node, self._features, path)
@@ -115,7 +123,7 @@ class Spawner:
         """Do in a child what takes its time."""
         if os.fork() == 0:
             self._let_go()
-            _be(self._node, name, act)
+            forks.be(self._node, name, act)
 
     def _let_go(self) -> None:
         """In a child: hold nothing that is the spawner's alone."""
@@ -131,55 +139,11 @@ class Spawner:
                     self._tidy(path)
 
 
-def _keep(node: int, path: str, found: Features) -> NoReturn:
-    """Be the keeper of a run, until it has ended."""
-
-    def keep() -> None:
-        # Whoever knows of the keeper may wake it, and it may not be listening yet: it looks for itself when it is.
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        linux.adopt_orphans()
-        run = Run(node, path)
-        if run.claim():
-            _KEEPERS[run.spec["kind"]](run, found)
-
-    _be(node, path, keep)
-
-
-def _be(node: int, name: str, act: Callable[[], None]) -> NoReturn:
-    """Do in a child what it is for, in a session of its own, and end; what fails is written down."""
-    code = 1
-    try:
-        _begin()
-        act()
-        code = 0
-    finally:
-        failure = sys.exc_info()[1]
-        if failure is not None:
-            folder.complain(node, f"{name}: {_told(failure)}")
-        os._exit(code)
-
-
-def _begin() -> None:
-    """Let go of what was the spawner's: its terminal and files, its signals."""
-    os.setsid()
-    nothing = os.open("/dev/null", os.O_RDWR)
-    for file in range(3):
-        os.dup2(nothing, file)
-    os.close(nothing)
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def _told(failure: BaseException) -> str:
-    """What went wrong, and where."""
-    places, frame = [], failure.__traceback__
-    while frame is not None:
-        places.append(f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}")
-        frame = frame.tb_next
-    return f"{failure!r} at {' '.join(places)}"
+def _keep(found: Features, run: Run) -> None:
+    if run.spec["kind"] == "image":
+        pulling.keep(run, found.engines)
+    else:
+        _KEEPERS[run.spec["kind"]](run, found)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import os
 from contextlib import suppress
 
-from batchyard.node import cgroups, folder
+from batchyard.node import cgroups, folder, images
 from batchyard.node.cgroups import Group
 from batchyard.node.engine import Engine
 from batchyard.node.features import Features
@@ -20,7 +20,7 @@ def after(node: int, found: Features, path: str) -> None:
         return
     _, uid, *place = path.split("/")
     pod = {name: f"{base}/{name_of_pods(node)}{uid}" for name, base in found.cgroups.base.items()}
-    has_namesakes = found.engine is not None
+    has_namesakes = found.runner is not None
     if place[0] == "runs" and not _is_kept(node, path):
         group = {name: f"{base}/{place[1]}-{place[2]}" for name, base in pod.items()}
         cgroups.remove(group, has_namesakes=has_namesakes)
@@ -31,7 +31,12 @@ def all_pods(node: int, found: Features) -> None:
     """Tidy up after spawners before."""
     if found.cgroups is not None:
         for uid, group in cgroups.left_over(found.cgroups.base, name_of_pods(node)).items():
-            _remove_if_left(node, uid, group, has_namesakes=found.engine is not None)
+            _remove_if_left(node, uid, group, has_namesakes=found.runner is not None)
+
+
+def is_of_image(path: str) -> bool:
+    """Whether a run's path is that of one that sees to an image."""
+    return path.split("/")[2:3] == ["images"]
 
 
 def leaves_container(node: int, path: str) -> bool:
@@ -40,8 +45,8 @@ def leaves_container(node: int, path: str) -> bool:
         run = folder.open_folder(path, node)
         spec, state = (folder.read_json(run, name) or {} for name in ("spec.json", "state.json"))
         os.close(run)
-        is_engines = "engine" in (spec.get("image") or {}) if spec.get("kind") == "container" else False
-        return is_engines and state.get("phase") != "Exited" and not _is_kept(node, path)
+        image = spec.get("image") or {} if spec.get("kind") == "container" else {}
+        return images.is_run_by_engine(image) and state.get("phase") != "Exited" and not _is_kept(node, path)
     return False
 
 

@@ -52,7 +52,7 @@ def _image_faults(row: Spec, path: str) -> Iterator[FieldError]:
     if len(said) != 1:
         told = "must say one of environment, root, machine and engine"
         yield faults.invalid(
-            path, row, told, "name a virtualenv, a root folder, or say machine: true or engine: podman"
+            path, row, told, "name a virtualenv, a root folder, or say machine: true, or engine: podman or docker"
         )
     for field in ("image",) if row.get("engine") is None else ("workingDir",):
         if row.get(field):

@@ -41,8 +41,10 @@ class NodeSettings:
     log_max_bytes: int = 10 * 1024 * 1024
     log_max_files: int = 5
     cluster_domain: str = "cluster.local"
-    #: The container engine that works here; '' for none.
-    engine: str = ""
+    #: The container engines that work here, the one first that is asked where nothing is said.
+    engines: Sequence[str] = ()
+    #: How many bytes unpacked images may take that no container uses.
+    cache_bytes: int = 20 << 30
 
 
 class Standing(NamedTuple):
@@ -124,11 +126,14 @@ def _place(pod: Obj, container: Mapping[str, Any], standing: Standing, default: 
         place = {"image": row.place(name), "workingDir": folder or row.working_dir or None}
         return {**place, "user": user_of(pod, container, default)}
     told = {"engine": row.engine, "id": image["id"], "resolved": image["name"] or name, "digest": image["digest"]}
-    group = shared_group(pod)
+    if "unpacked" in image:
+        files, user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
+    else:
+        files, user, group = {"lacksFolder": image["lacksFolder"]}, None, shared_group(pod)
     return {
-        "image": {"name": name, **told, "lacksFolder": image["lacksFolder"]},
+        "image": {"name": name, **told, **files},
         "workingDir": folder or image["workingDir"] or "/",
-        "user": user_in_image(pod, container, image["user"]),
+        "user": user_in_image(pod, container, image["user"]) or user,
         "groups": [] if group is None else [group],
         "stopSignal": image["stopSignal"],
     }

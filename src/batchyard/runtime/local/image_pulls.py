@@ -44,6 +44,14 @@ class Ask(NamedTuple):
     failures: int
 
 
+class Sources(NamedTuple):
+    """What a wish for an image rests on beside its pod."""
+
+    reader: Reader
+    #: How many bytes unpacked images may take that no container uses.
+    cache_bytes: int
+
+
 def image_of(start: Start, now: Instant) -> Mapping[str, Any] | Waits | Ask:
     """What an image is that is there, as its engine tells it; or what there is to do, or to wait for."""
     container = start.container
@@ -58,7 +66,7 @@ def image_of(start: Start, now: Instant) -> Mapping[str, Any] | Waits | Ask:
     return _after_failure(last, now)
 
 
-def wish_for(pod: Obj, start: Start, row: ImageRow, ask: Ask, reader: Reader) -> Obj:
+def wish_for(pod: Obj, start: Start, row: ImageRow, ask: Ask, sources: Sources) -> Obj:
     """The wish that an image be there."""
     name: str = start.container.spec.get("image") or ""
     spec = {
@@ -69,11 +77,13 @@ def wish_for(pod: Obj, start: Start, row: ImageRow, ask: Ask, reader: Reader) ->
         "sandbox": start.container.sandbox,
         "failures": ask.failures,
         "image": name,
+        "engine": row.engine,
+        "cacheBytes": sources.cache_bytes,
         "named": row.image or name,
         "reference": reference(row.image or name),
         "policy": start.container.spec.get("imagePullPolicy") or "IfNotPresent",
         "workingDir": start.container.spec.get("workingDir") or "",
-        "auth": credentials(pod, reader),
+        "auth": credentials(pod, sources.reader),
     }
     return image_wish(pod, spec)
 

@@ -65,11 +65,12 @@ def image_row(fields: Mapping[str, Any]) -> ImageRow:
     )
 
 
-def find_row(image: str, rows: Sequence[ImageRow], engine: str = "") -> ImageRow:
-    """The first row about an image, else that of the engine that works here; ContainerError if there is none."""
+def find_row(image: str, rows: Sequence[ImageRow], engines: Sequence[str] = ()) -> ImageRow:
+    """The first row about an image, else that of the first engine that works here; ContainerError if there is none."""
     _refuse_invalid(image)
-    row = next((row for row in rows if matches(image, row.match)), ImageRow(image, engine=engine))
-    if row.engine and row.engine != engine:
+    first = engines[0] if engines else ""
+    row = next((row for row in rows if matches(image, row.match)), ImageRow(image, engine=first))
+    if row.engine and row.engine not in engines:
         raise ContainerError(ERR_IMAGE_PULL, f"image {quoted(image)} is one of {row.engine}, which does not work here")
     if row.engine or row.environment or row.root or row.machine:
         return row
@@ -103,7 +104,7 @@ def not_mapped(image: str) -> str:
     """What is said where nothing stands for an image."""
     return (
         f"nothing on this machine stands for image {quoted(image)}:"
-        f" map it with --image '{image}=DIRECTORY' or in spec.local.images of the Cluster, or install podman"
+        f" map it with --image '{image}=DIRECTORY' or in spec.local.images of the Cluster, or install podman or docker"
     )
 
 

@@ -16,6 +16,7 @@ from batchyard.runtime.local.devices import GPU, Allocation, Devices, Gpu, gpu_d
 from batchyard.runtime.local.errors import ContainerError, InputError, VolumeError
 from batchyard.runtime.local.hostname import hostname_of
 from batchyard.runtime.local.image_pulls import Ask, Waits, image_of, wish_for
+from batchyard.runtime.local.image_pulls import Sources as ImageSources
 from batchyard.runtime.local.images import find_row, image_row
 from batchyard.runtime.local.next_steps import Start
 from batchyard.runtime.local.plans import Files
@@ -91,10 +92,10 @@ class Wishes:
         pod, sandbox = situation.pod, situation.sandbox
         assert sandbox is not None, "containers are started in a sandbox"
         try:
-            row = find_row(start.container.spec.get("image") or "", self._settings.images, self._settings.engine)
+            row = find_row(start.container.spec.get("image") or "", self._settings.images, self._settings.engines)
             image = image_of(start, now) if row.engine else {}
             if isinstance(image, Ask):
-                return wish_for(pod, start, row, image, reader)
+                return wish_for(pod, start, row, image, ImageSources(reader, self._settings.cache_bytes))
             if isinstance(image, Waits):
                 return image
             plans = outlines(pod)
@@ -119,13 +120,14 @@ def _amounts(pod: Obj) -> Iterator[Mapping[str, Any]]:
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
 
 
-def settings_of(local: Mapping[str, Any], engine: str = "") -> NodeSettings:
-    """What `spec.local` of a Cluster says for all pods alike; `engine` is the container engine that works here."""
+def settings_of(local: Mapping[str, Any], engines: Sequence[str] = ()) -> NodeSettings:
+    """What `spec.local` of a Cluster says for all pods alike; `engines` are the container engines that work here."""
     log = local.get("log") or {}
     return NodeSettings(
         [image_row(row) for row in local.get("images") or ()],
         tuple(local.get("hostPaths") or ()),
         log_max_bytes=quantity.amount("memory", log.get("size", "10Mi")),
         log_max_files=log.get("files", 5),
-        engine=engine,
+        engines=engines,
+        cache_bytes=quantity.amount("memory", local.get("imageCache", "20Gi")),
     )

@@ -269,7 +269,7 @@ class LocalStage(Stage):
         return self.scripts.get(f"{container}/{attempt}") or self.scripts.get(container) or FOREVER
 
     def _run_platform(self) -> None:
-        settings = NodeSettings([ImageRow("python:*", machine=True)], engine=self.engine)
+        settings = NodeSettings([ImageRow("python:*", machine=True)], engines=[self.engine] if self.engine else [])
         kubelet = LocalKubelet("node", Wishes("node", settings, lambda *_: "token"))
         self.runner = Runner(self.kernel, self.client, [kubelet], self._record)
 

@@ -160,8 +160,8 @@ def test_the_whole_name_of_an_image(image: str, whole: str) -> None:
 
 def test_what_the_user_says_stands_before_the_engine() -> None:
     rows = [ImageRow("own/*", engine="podman", image="other:1"), ImageRow("*", machine=True)]
-    assert find_row("own/a", rows, "podman").image == "other:1"
-    assert find_row("busybox", rows, "podman").machine
+    assert find_row("own/a", rows, ["podman"]).image == "other:1"
+    assert find_row("busybox", rows, ["podman"]).machine
     with pytest.raises(ContainerError, match="is one of podman, which does not work here"):
         find_row("own/a", rows)
 
