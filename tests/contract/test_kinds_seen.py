@@ -1,8 +1,8 @@
-"""Controllers look at no other kinds than their groups name, so that an operator knows what to watch."""
+"""Controllers look at no other kinds than their groups name, and write nothing else: an operator has these rights."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
@@ -10,9 +10,10 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
-from batchyard.controllers.groups import REMOTE, kinds_seen
+from batchyard.client.writes import kind_of
+from batchyard.controllers.groups import REMOTE, kinds_seen, kinds_written
 from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Reader
+from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, Write
 from batchyard.ports.controller import Controller, Outcome
 from batchyard.sim.world import World
 from batchyard.store.memory import Store
@@ -20,6 +21,7 @@ from batchyard.wiring import Ports, Settings, build_platform
 from contract import scenes
 from contract.places import InProcess
 
+_VERBS = {Create: "create", Update: "update", UpdateStatus: "status", Delete: "delete"}
 SCENES = (scenes.PREEMPTION, scenes.FAILING, scenes.PROVISIONING, scenes.HOTSWAP)
 
 
@@ -43,16 +45,19 @@ class Noting:
 
 
 class Observed:
-    """A controller whose looks are noted."""
+    """A controller whose looks and writes are noted."""
 
-    def __init__(self, controller: Controller, seen: dict[str, None]) -> None:
+    def __init__(self, controller: Controller, seen: dict[str, None], written: dict[tuple[str, str], None]) -> None:
         self._controller = controller
         self._seen = seen
+        self._written = written
         self.name, self.rank, self.kinds = controller.name, controller.rank, controller.kinds
         self.keys_for = controller.keys_for
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        return self._controller.reconcile(key, Noting(reader, self._note), now)
+        outcome = self._controller.reconcile(key, Noting(reader, self._note), now)
+        self._written.update(dict.fromkeys(map(written_of, outcome.writes)))
+        return outcome
 
     def _note(self, kind: str) -> None:
         self._seen[kind] = None
@@ -66,10 +71,22 @@ def names_in(group: str) -> list[str]:
     return [load.name for load in platform.runner.loads()]
 
 
+def written_of(write: Write) -> tuple[str, str]:
+    """The kind of what is written, and what is done to it."""
+    return kind_of(write), _VERBS[type(write)]
+
+
+class Found(NamedTuple):
+    """What each controller did."""
+
+    seen: dict[str, dict[str, None]]
+    written: dict[str, dict[tuple[str, str], None]]
+
+
 @pytest.fixture(scope="module")
-def seen() -> dict[str, dict[str, None]]:
-    """The kinds that every controller has looked at."""
-    found: dict[str, dict[str, None]] = {}
+def found() -> Found:
+    """The kinds that every controller has looked at, and what it wrote."""
+    found = Found({}, {})
     for scene in SCENES:
         near = InProcess(scene)
         observe(near.world, found)
@@ -78,20 +95,29 @@ def seen() -> dict[str, dict[str, None]]:
     return found
 
 
-def observe(world: World, found: dict[str, dict[str, None]]) -> None:
+def observe(world: World, found: Found) -> None:
     for lane in world.platform.runner._queue.lanes:
-        kinds = found.setdefault(lane.controller.name, dict.fromkeys(lane.controller.kinds or ()))
-        lane.controller = Observed(lane.controller, kinds)
+        name = lane.controller.name
+        kinds = found.seen.setdefault(name, dict.fromkeys(lane.controller.kinds or ()))
+        lane.controller = Observed(lane.controller, kinds, found.written.setdefault(name, {}))
 
 
 @pytest.mark.parametrize("group", REMOTE)
-def test_a_group_names_all_kinds_that_its_controllers_look_at(group: str, seen: dict[str, Any]) -> None:
+def test_a_group_names_all_kinds_that_its_controllers_look_at(group: str, found: Found) -> None:
     named = kinds_seen([group])
     for name in names_in(group):
-        assert [kind for kind in seen.get(name, ()) if kind not in named] == [], name
+        assert [kind for kind in found.seen.get(name, ()) if kind not in named] == [], name
 
 
-def test_much_was_looked_at(seen: dict[str, Any]) -> None:
+@pytest.mark.parametrize("group", REMOTE)
+def test_a_group_names_all_that_its_controllers_write(group: str, found: Found) -> None:
+    named = kinds_written([group])
+    for name in names_in(group):
+        assert [(kind, verb) for kind, verb in found.written.get(name, ()) if verb not in named.get(kind, ())] == [], name
+
+
+def test_much_was_looked_at(found: Found) -> None:
+    seen = found.seen
     assert scheme.RESOURCE_FLAVOR in seen["job"]
     assert scheme.JOB in seen["jobset-controller"]
     assert scheme.WORKLOAD in seen["placement"]

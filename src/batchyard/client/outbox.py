@@ -24,6 +24,7 @@ from batchyard.client.writes import (
     holds,
     kind_of,
     look_at,
+    looked_at,
     may_try_again,
     name_of,
     namespace_of,
@@ -141,7 +142,7 @@ class Outbox:
         error = error_of(answer, write)
         if error is not None and submission.is_repeat and self._was_done_before(submission, write, error):
             return
-        self._conclude(submission, self._written(write, answer, error))
+        self._conclude(submission, self._written(write, decoded(answer.body), error))
 
     def _was_done_before(self, submission: Submission, write: Write, error: ApiError) -> bool:
         """Whether a refusal may only say that an earlier try was done; then that is looked into."""
@@ -157,13 +158,11 @@ class Outbox:
 
     def _looked(self, submission: Submission, write: Create, answer: HttpAnswer, error: ApiError) -> None:
         """What is there in place of what was to be made: the same, or another's."""
-        found = self._written(write, answer, None)
+        found = self._written(write, looked_at(answer), None)
         wanted = {field: value for field, value in write.obj.items() if field != "status"}
-        is_ours = answer.code == 200 and holds(found.body, wanted)
-        self._conclude(submission, found if is_ours else found._replace(error=error))
+        self._conclude(submission, found if holds(found.body, wanted) else found._replace(error=error))
 
-    def _written(self, write: Write, answer: HttpAnswer, error: ApiError | None) -> Written:
-        body = decoded(answer.body)
+    def _written(self, write: Write, body: Obj, error: ApiError | None) -> Written:
         if error is not None or body.get("kind") == "Status" or "metadata" not in body:
             return Written(write, body, error)
         kind = kind_of(write)

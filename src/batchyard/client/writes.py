@@ -4,6 +4,7 @@ rest/request.go and rest/with_retry.go, for which answers another try may follow
 
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -70,8 +71,15 @@ def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
 
 
 def look_at(write: Write, info: ServedKind, version: str) -> HttpRequest:
-    """The request that shows what is written."""
-    return HttpRequest("GET", path_of(info, version, namespace_of(write), name_of(write)))
+    """The request that shows what is written: a list of one, which whoever watches a kind may ask for."""
+    selector = f"fieldSelector=metadata.name={quote(name_of(write))}"
+    return HttpRequest("GET", f"{path_of(info, version, namespace_of(write))}?{selector}")
+
+
+def looked_at(answer: HttpAnswer) -> Mapping[str, Any]:
+    """What such a list shows; nothing where it shows none."""
+    items = decoded(answer.body).get("items") or () if answer.code == 200 else ()
+    return items[0] if items else {}
 
 
 def may_try_again(write: Write, answer: HttpAnswer) -> bool:

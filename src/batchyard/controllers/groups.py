@@ -69,6 +69,55 @@ _SEEN: Final[Mapping[str, Sequence[str]]] = {
     NAMESPACES: tuple(info.constant for info in scheme.KINDS if info.namespaced or info.constant == scheme.NAMESPACE),
 }
 
+#: What is done to objects, as RBAC has it; a status is a part with rights of its own.
+CREATE, UPDATE, DELETE, STATUS = "create", "update", "delete", "status"
+_LIFE: Final = (CREATE, DELETE)
+_ALL: Final = (CREATE, UPDATE, STATUS, DELETE)
+#: What a group writes of which kinds, besides Events: what it does not name here it never does.
+_WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    ADMISSION: {
+        scheme.WORKLOAD: _ALL,
+        scheme.JOB: (UPDATE, STATUS),
+        scheme.JOB_SET: (UPDATE,),
+        scheme.CLUSTER_QUEUE: (UPDATE, STATUS),
+        **dict.fromkeys((scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY), (UPDATE,)),
+        **dict.fromkeys((scheme.LOCAL_QUEUE, scheme.COHORT), (STATUS,)),
+    },
+    PROVISIONING: {
+        scheme.WORKLOAD: (STATUS,),
+        scheme.ADMISSION_CHECK: (STATUS,),
+        scheme.PROVISIONING_REQUEST: _LIFE,
+        scheme.POD_TEMPLATE: (CREATE, UPDATE, DELETE),
+    },
+    JOBSET: {
+        scheme.JOB_SET: (STATUS, DELETE),
+        scheme.JOB: _ALL,
+        scheme.SERVICE: (CREATE,),
+        scheme.POD: (STATUS, DELETE),
+    },
+    HOTSWAP: {scheme.POD: (STATUS, DELETE)},
+    JOBS: {scheme.JOB: (STATUS, DELETE), scheme.POD: (CREATE, UPDATE, DELETE)},
+    PLACEMENT: {scheme.POD: (UPDATE, STATUS, DELETE), scheme.WORKLOAD: (STATUS,)},
+    NODES: {scheme.NODE: (UPDATE, STATUS), scheme.POD: (STATUS, DELETE)},
+    AUTOSCALER: {
+        **dict.fromkeys((scheme.NODE_POOL, scheme.INSTANCE, scheme.RESIZE_REQUEST), _LIFE),
+        scheme.CONFIG_MAP: (CREATE, UPDATE),
+        scheme.NODE: (UPDATE,),
+        scheme.POD: (STATUS, DELETE),
+        scheme.PROVISIONING_REQUEST: (STATUS, DELETE),
+    },
+    COSTS: {
+        scheme.COST_RECORD: (CREATE, UPDATE, DELETE),
+        scheme.BUDGET: (STATUS,),
+        scheme.LOCAL_QUEUE: (UPDATE,),
+        scheme.WORKLOAD: (UPDATE,),
+    },
+    NAMESPACES: {
+        **{info.constant: (DELETE,) for info in scheme.KINDS if info.namespaced},
+        scheme.NAMESPACE: (CREATE, UPDATE, STATUS),
+    },
+}
+
 
 def chosen(text: str, among: Sequence[str] = GROUPS) -> tuple[str, ...]:
     """The groups that a list names: `*` all, `name` one, `-name` all but that; ValueError says what is wrong.
@@ -85,6 +134,15 @@ def chosen(text: str, among: Sequence[str] = GROUPS) -> tuple[str, ...]:
 def kinds_seen(groups: Sequence[str]) -> tuple[str, ...]:
     """The kinds that the controllers of these groups look at, those that they only read too."""
     return tuple(dict.fromkeys(kind for group in groups for kind in _SEEN[group]))
+
+
+def kinds_written(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """What the controllers of these groups write: what is done to the objects of each kind."""
+    done: dict[str, dict[str, None]] = {}
+    for group in groups:
+        for kind, verbs in _WRITTEN[group].items():
+            done.setdefault(kind, {}).update(dict.fromkeys(verbs))
+    return {kind: tuple(verbs) for kind, verbs in done.items()}
 
 
 def _is_chosen(group: str, words: Sequence[str]) -> bool:
