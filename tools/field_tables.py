@@ -54,6 +54,8 @@ NATIVE_ROOTS: Final = (
     *("rbac_v1.Role", "rbac_v1.RoleBinding", "rbac_v1.ClusterRole", "rbac_v1.ClusterRoleBinding"),
     *("core_v1.PersistentVolume", "core_v1.PersistentVolumeClaim", "networking_v1.Ingress"),
     "core_v1.ReplicationController",
+    "admissionregistration_v1.MutatingWebhookConfiguration",
+    "admissionregistration_v1.ValidatingWebhookConfiguration",
 )
 #: Mappings of other things than texts, by `Type.field` or by the name of the field wherever it is.
 MAPS: Final = {
@@ -108,6 +110,21 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "PodSpec.restartPolicy": {"enum": ["Always", "OnFailure", "Never"]},
     "PodSpec.terminationGracePeriodSeconds": {"min": 0},
     "PriorityClass.preemptionPolicy": {"enum": ["PreemptLowerPriority", "Never"]},
+    "RuleWithOperations.scope": {"enum": ["Cluster", "Namespaced", "*"], "default": "*"},
+    "ServiceReference.port": {"min": 1, "max": 65535, "default": 443},
+    **{
+        f"{name}.{field}": facts
+        for name in ("MutatingWebhook", "ValidatingWebhook")
+        for field, facts in {
+            "failurePolicy": {"enum": ["Ignore", "Fail"], "default": "Fail"},
+            "matchPolicy": {"enum": ["Exact", "Equivalent"], "default": "Equivalent"},
+            "namespaceSelector": {"default": {}},
+            "objectSelector": {"default": {}},
+            "sideEffects": {"enum": ["None", "NoneOnDryRun"]},
+            "timeoutSeconds": {"min": 1, "max": 30, "default": 10},
+        }.items()
+    },
+    "MutatingWebhook.reinvocationPolicy": {"enum": ["Never", "IfNeeded"], "default": "Never"},
     "RoleRef.apiGroup": {"default": "rbac.authorization.k8s.io"},
     "Secret.type": {"default": "Opaque"},
     "ServicePort.port": {"min": 1, "max": 65535},

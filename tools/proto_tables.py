@@ -39,6 +39,8 @@ ROOTS: Final = (
     *("authorization.v1.LocalSubjectAccessReview", "authorization.v1.SelfSubjectRulesReview"),
     *("authentication.v1.TokenReview", "authentication.v1.TokenRequest", "authentication.v1.SelfSubjectReview"),
     *("discovery.v1.EndpointSlice", "node.v1.RuntimeClass", "meta.v1.DeleteOptions", "meta.v1.Status"),
+    "admissionregistration.v1.MutatingWebhookConfiguration",
+    "admissionregistration.v1.ValidatingWebhookConfiguration",
 )
 #: Types that are not what their Go declaration says: what they are on the wire is known to the decoder.
 WIRED: Final = {

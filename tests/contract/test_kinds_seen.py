@@ -113,7 +113,9 @@ def test_a_group_names_all_kinds_that_its_controllers_look_at(group: str, found:
 def test_a_group_names_all_that_its_controllers_write(group: str, found: Found) -> None:
     named = kinds_written([group])
     for name in names_in(group):
-        assert [(kind, verb) for kind, verb in found.written.get(name, ()) if verb not in named.get(kind, ())] == [], name
+        assert [(kind, verb) for kind, verb in found.written.get(name, ()) if verb not in named.get(kind, ())] == [], (
+            name
+        )
 
 
 def test_much_was_looked_at(found: Found) -> None:

@@ -52,6 +52,8 @@ REPLICATION_CONTROLLER: Final = "ReplicationController"
 INGRESS: Final = "Ingress.networking.k8s.io"
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
+MUTATING_WEBHOOKS: Final = "MutatingWebhookConfiguration.admissionregistration.k8s.io"
+VALIDATING_WEBHOOKS: Final = "ValidatingWebhookConfiguration.admissionregistration.k8s.io"
 COST_RECORD: Final = "CostRecord.cost.batchyard.dev"
 BUDGET: Final = "Budget.cost.batchyard.dev"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
@@ -232,6 +234,8 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _idle(INGRESS, "ingresses", "ing"),
     replace(_idle(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),
     _idle(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),
+    replace(_idle(MUTATING_WEBHOOKS, "mutatingwebhookconfigurations", has_status=False), namespaced=False),
+    replace(_idle(VALIDATING_WEBHOOKS, "validatingwebhookconfigurations", has_status=False), namespaced=False),
     _built_in(POD, "pods", "po", has_status=True),
     _built_in(EVENT, "events", "ev"),
 )

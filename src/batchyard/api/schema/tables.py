@@ -39,6 +39,7 @@ NATIVE_PREFIX: Final = "native."
 #: The groups of Kubernetes itself that have kinds here, each by the first part of its name.
 _NATIVE_GROUPS: Final = frozenset(
     {
+        "admissionregistration",
         *("", "apps", "batch", "coordination", "discovery", "networking", "node", "policy", "rbac", "scheduling"),
     }
 )

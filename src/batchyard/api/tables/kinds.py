@@ -116,6 +116,10 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         _AGE,
     ),
     scheme.RUNTIME_CLASS: (_NAME, (Column("Handler"), at("handler")), _AGE),
+    **dict.fromkeys(
+        (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS),
+        (_NAME, (Column("Webhooks"), cells.count("webhooks")), _AGE),
+    ),
     scheme.CONFIG_MAP: (_NAME, (Column("Data", counts=True), cells.count("data", "binaryData")), _AGE),
     scheme.SECRET: (
         _NAME,
