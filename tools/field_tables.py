@@ -82,6 +82,15 @@ REQUIRED: Final = (
 )
 #: What CRDs require, but their webhooks fill in before that is checked.
 FILLED_IN: Final = ("JobSet.spec.failurePolicy.rules.name",)
+WEBHOOKS: Final = ("MutatingWebhook", "ValidatingWebhook")
+WEBHOOK: Final[Mapping[str, Mapping[str, Any]]] = {
+    "failurePolicy": {"enum": ["Ignore", "Fail"], "default": "Fail"},
+    "matchPolicy": {"enum": ["Exact", "Equivalent"], "default": "Equivalent"},
+    "namespaceSelector": {"default": {}},
+    "objectSelector": {"default": {}},
+    "sideEffects": {"enum": ["None", "NoneOnDryRun"]},
+    "timeoutSeconds": {"min": 1, "max": 30, "default": 10},
+}
 #: Values and bounds that Kubernetes checks in code, where being told early is worth most.
 CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "Container.imagePullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
@@ -112,18 +121,7 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "PriorityClass.preemptionPolicy": {"enum": ["PreemptLowerPriority", "Never"]},
     "RuleWithOperations.scope": {"enum": ["Cluster", "Namespaced", "*"], "default": "*"},
     "ServiceReference.port": {"min": 1, "max": 65535, "default": 443},
-    **{
-        f"{name}.{field}": facts
-        for name in ("MutatingWebhook", "ValidatingWebhook")
-        for field, facts in {
-            "failurePolicy": {"enum": ["Ignore", "Fail"], "default": "Fail"},
-            "matchPolicy": {"enum": ["Exact", "Equivalent"], "default": "Equivalent"},
-            "namespaceSelector": {"default": {}},
-            "objectSelector": {"default": {}},
-            "sideEffects": {"enum": ["None", "NoneOnDryRun"]},
-            "timeoutSeconds": {"min": 1, "max": 30, "default": 10},
-        }.items()
-    },
+    **{f"{name}.{field}": facts for name in WEBHOOKS for field, facts in WEBHOOK.items()},
     "MutatingWebhook.reinvocationPolicy": {"enum": ["Never", "IfNeeded"], "default": "Never"},
     "RoleRef.apiGroup": {"default": "rbac.authorization.k8s.io"},
     "Secret.type": {"default": "Opaque"},

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-_NOT_OURS = frozenset({".git", ".venv", ".compiled", ".torch", "__pycache__", "build", "dist", ".hypothesis"})
+_NOT_OURS = frozenset({".git", ".venv", ".compiled", ".torch", ".helm", "__pycache__", "build", "dist", ".hypothesis"})
 _NOT_OURS_SUFFIXES = ("_cache", ".egg-info")
 _TEXT_SUFFIXES = frozenset(
     {"", ".cfg", ".ini", ".json", ".lock", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}

@@ -8,10 +8,12 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from batchyard.base.instant import SECOND, Duration
+from batchyard.cli.chosen import chosen_of_operator, chosen_of_platform
 from batchyard.cli.commands.compare import compare
 from batchyard.cli.commands.cost import cost
 from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.commands.eta import eta
+from batchyard.cli.commands.install import install
 from batchyard.cli.commands.lint import lint
 from batchyard.cli.commands.page import page
 from batchyard.cli.commands.platform import app as platform
@@ -55,27 +57,6 @@ def _speed(text: str | float) -> float:
     if not 0 < factor <= SPEED_MAX:
         raise typer.BadParameter(f"{text!r} is no speed; write it as 1x or 60x, at most {SPEED_MAX}x")
     return factor
-
-
-def _chosen_of_platform(text: str) -> tuple[str, ...]:
-    from batchyard.controllers.groups import GROUPS  # noqa: PLC0415 - loads the platform
-
-    return _chosen(text, GROUPS)
-
-
-def _chosen_of_operator(text: str) -> tuple[str, ...]:
-    from batchyard.controllers.groups import ON_KUBERNETES, REMOTE  # noqa: PLC0415 - loads the platform
-
-    return _chosen(text, REMOTE) if text else ON_KUBERNETES
-
-
-def _chosen(text: str, among: tuple[str, ...]) -> tuple[str, ...]:
-    from batchyard.controllers.groups import chosen  # noqa: PLC0415 - loads the platform
-
-    try:
-        return chosen(text, among)
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 def _duration(text: str | int) -> Duration:
@@ -286,7 +267,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         audit_log,
         Promise(sync.value),
         accept_loss=accept_loss,
-        controllers=_chosen_of_platform(controllers),
+        controllers=chosen_of_platform(controllers),
         traces_to=otlp,
     )
     logs = LogSettings(log_level.value, log_form is LogForm.JSON)
@@ -340,7 +321,7 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     """Run controllers against a Kubernetes API server elsewhere, until told to end."""
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
         raise typer.BadParameter("a lease is longer than its renew deadline, and that than 1.2 retry periods")
-    chosen = _chosen_of_operator(controllers)
+    chosen = chosen_of_operator(controllers)
     from batchyard.cli import operator as command  # noqa: PLC0415 - loads the platform
     from batchyard.live.logs import LogSettings  # noqa: PLC0415 - loads the platform
 
@@ -473,6 +454,7 @@ def submit(  # noqa: PLR0913, PLR0917 - each parameter is an option of the comma
 app.command()(cost)
 app.command()(decisions)
 app.command()(eta)
+app.command()(install)
 app.command()(page)
 app.add_typer(platform)
 app.command()(whatif)

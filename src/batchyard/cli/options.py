@@ -42,6 +42,14 @@ class LogForm(StrEnum):
     JSON = "json"
 
 
+class Scraped(StrEnum):
+    """By which object a cluster's Prometheus is told what to scrape."""
+
+    NONE = "none"
+    POD_MONITORING = "PodMonitoring"
+    SERVICE_MONITOR = "ServiceMonitor"
+
+
 class OnLoop(StrEnum):
     """What to do when Workloads preempt each other for ever."""
 

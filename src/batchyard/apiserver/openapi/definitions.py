@@ -1,11 +1,12 @@
 """CustomResourceDefinitions of kinds that batchyard has itself, for servers that do not have them.
 
-Only the storage version is served there: one server cannot tell the versions of another's kinds from each other
-without asking somebody. The schema is what the field tables say; rules between fields are not in it.
+Only the storage version is served there, unless somebody is named who converts the others: one server cannot tell the
+versions of another's kinds from each other without asking. The schema is what the field tables say; rules between
+fields are not in it.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.openapi.schemas import REFERENCE, Schemas, schemas_of
@@ -17,20 +18,17 @@ _LIST_TYPE: Final = "x-kubernetes-list-type"
 _LIST_KEYS: Final = "x-kubernetes-list-map-keys"
 
 
-def definition_of(info: ServedKind) -> dict[str, Any]:
-    """The definition of a kind."""
-    version = info.storage_version
-    schemas = schemas_of(info, version)
-    schema = _structural(next(iter(schemas.values())), schemas)
-    schema["properties"] = {**schema["properties"], "metadata": {"type": "object"}}
-    served: dict[str, Any] = {
-        "name": version,
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-    }
-    if info.has_status:
-        served["subresources"] = {"status": {}}
+class Conversion(NamedTuple):
+    """The Service that converts versions."""
+
+    service: str
+    namespace: str
+    path: str
+
+
+def definition_of(info: ServedKind, conversion: Conversion | None = None) -> dict[str, Any]:
+    """The definition of a kind; in all its versions where somebody converts them."""
+    versions = info.versions if conversion is not None else (info.storage_version,)
     names = {
         "kind": info.kind,
         "listKind": f"{info.kind}List",
@@ -39,12 +37,29 @@ def definition_of(info: ServedKind) -> dict[str, Any]:
         "shortNames": list(info.short_names),
     }
     scope = "Namespaced" if info.namespaced else "Cluster"
+    served = [_version(info, version) for version in versions]
+    spec: dict[str, Any] = {"group": info.group, "names": names, "scope": scope, "versions": served}
+    if conversion is not None:
+        service = {"name": conversion.service, "namespace": conversion.namespace, "path": conversion.path}
+        webhook = {"clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}
+        spec["conversion"] = {"strategy": "Webhook", "webhook": webhook}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{info.plural}.{info.group}"},
-        "spec": {"group": info.group, "names": names, "scope": scope, "versions": [served]},
+        "spec": spec,
     }
+
+
+def _version(info: ServedKind, version: str) -> dict[str, Any]:
+    schemas = schemas_of(info, version)
+    schema = _structural(next(iter(schemas.values())), schemas)
+    schema["properties"] = {**schema["properties"], "metadata": {"type": "object"}}
+    told: dict[str, Any] = {"name": version, "served": True, "storage": version == info.storage_version}
+    if version in info.deprecated_versions:
+        told |= {"deprecated": True, "deprecationWarning": info.deprecation}
+    told["schema"] = {"openAPIV3Schema": schema}
+    return told | ({"subresources": {"status": {}}} if info.has_status else {})
 
 
 def _structural(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:

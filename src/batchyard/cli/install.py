@@ -1,0 +1,47 @@
+"""`batchyard install`: the manifests of an operator, printed or as the files of a kustomization."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from batchyard.api.meta import Obj
+from batchyard.cli import output
+from batchyard.install import Settings, manifests, parts
+
+_KUSTOMIZATION: Final = "kustomization"
+
+
+class _Plain(yaml.SafeDumper):
+    """Says everything where it is: whoever reads manifests should not have to follow references."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def run(settings: Settings, out: Path | None) -> None:
+    """Print all, or write the files."""
+    if out is None:
+        output.write(_text(manifests(settings)))
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in files(settings).items():
+        (out / name).write_text(text, "utf-8")
+    output.tell(f"batchyard: written to {out}: kubectl apply --server-side -k {out}")
+
+
+def files(settings: Settings) -> dict[str, str]:
+    """The files of a kustomization: their names and texts."""
+    found = parts(settings)
+    texts = {f"{name}.yaml": _text(objects) for name, objects in found.items()}
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [f"{name}.yaml" for name in found],
+    }
+    return texts | {f"{_KUSTOMIZATION}.yaml": _text([kustomization])}
+
+
+def _text(objects: Iterable[Obj]) -> str:
+    return "---\n".join(yaml.dump(obj, Dumper=_Plain, sort_keys=False, width=120) for obj in objects)

@@ -1,0 +1,126 @@
+"""The pods of an operator, and what keeps enough of them running."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from batchyard.api.meta import Obj
+from batchyard.install.labelled import labelled, labels
+from batchyard.install.settings import CRITICAL, Settings
+from batchyard.webhooks.hooks import hooks
+
+#: Where health and metrics are told, and where the webhooks are.
+HEALTH_PORT: Final = 8080
+WEBHOOK_PORT: Final = 9443
+#: A user who is nobody's; the image has him.
+_NOBODY: Final = 65532
+_ZONE: Final = "topology.kubernetes.io/zone"
+_HOST: Final = "kubernetes.io/hostname"
+
+
+def deployment(settings: Settings) -> Sequence[Obj]:
+    """The Deployment, its budget of disruptions, and the quota that lets its pods have their priority."""
+    return [
+        *_critical(settings),
+        labelled(_deployment(settings), settings, namespace=settings.namespace),
+        *_kept(settings),
+    ]
+
+
+def has_webhooks(settings: Settings) -> bool:
+    """Whether there is anything that an API server would ask."""
+    return settings.webhooks and bool(hooks(settings.controllers))
+
+
+def arguments(settings: Settings) -> list[str]:
+    """The arguments of the command."""
+    found = [
+        "operator",
+        f"--controllers={','.join(settings.controllers)}",
+        f"--leader-elect-resource-name={settings.name}",
+        "--listen=0.0.0.0",
+        f"--port={HEALTH_PORT}",
+        "--log-format=json",
+    ]
+    if settings.fair_sharing:
+        found.append("--fair-sharing")
+    if has_webhooks(settings):
+        found.append(f"--webhook-port={WEBHOOK_PORT}")
+        found.append(f"--webhook-service={settings.webhook_service}")
+        found.append(f"--webhook-certificates={settings.certificates}")
+    return [*found, *settings.arguments]
+
+
+def _deployment(settings: Settings) -> Obj:
+    template = {"metadata": {"labels": dict(labels(settings))}, "spec": _pod(settings)}
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    spec = {"replicas": settings.replicas, "selector": {"matchLabels": dict(labels(settings))}, "strategy": strategy}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {**spec, "template": template}}
+
+
+def _pod(settings: Settings) -> Obj:
+    spec: dict[str, Any] = {
+        "serviceAccountName": settings.name,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _NOBODY,
+            "runAsGroup": _NOBODY,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(settings)],
+        "terminationGracePeriodSeconds": 15,
+        "topologySpreadConstraints": [_spread(settings, _ZONE), _spread(settings, _HOST)],
+    }
+    if settings.priority_class:
+        spec["priorityClassName"] = settings.priority_class
+    if settings.node_selector:
+        spec["nodeSelector"] = dict(settings.node_selector)
+    if settings.tolerations:
+        spec["tolerations"] = list(settings.tolerations)
+    return spec
+
+
+def _spread(settings: Settings, key: str) -> Obj:
+    """Pods in as many places as there are; where there is only one, all the same."""
+    selector = {"matchLabels": dict(labels(settings))}
+    return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
+
+
+def _container(settings: Settings) -> Obj:
+    ports = [{"name": "health", "containerPort": HEALTH_PORT}]
+    if has_webhooks(settings):
+        ports.append({"name": "webhooks", "containerPort": WEBHOOK_PORT})
+    return {
+        "name": "operator",
+        "image": settings.image,
+        "args": arguments(settings),
+        "ports": ports,
+        "livenessProbe": _probe("/healthz", 20),
+        "readinessProbe": _probe("/readyz", 5),
+        "resources": {"requests": dict(settings.requests), "limits": dict(settings.limits)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def _probe(path: str, period: int) -> Obj:
+    return {"httpGet": {"path": path, "port": "health"}, "periodSeconds": period, "timeoutSeconds": 5}
+
+
+def _kept(settings: Settings) -> Iterator[Obj]:
+    if settings.replicas > 1:
+        spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels(settings))}}
+        budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": spec}
+        yield labelled(budget, settings, namespace=settings.namespace)
+
+
+def _critical(settings: Settings) -> Iterator[Obj]:
+    """Some clusters, GKE's among them, take pods of this priority only where a quota says how many."""
+    if settings.priority_class == CRITICAL:
+        scope = {"scopeName": "PriorityClass", "operator": "In", "values": [CRITICAL]}
+        hard = {"pods": str(settings.replicas + 1)}  # one more while another replaces it
+        spec = {"hard": hard, "scopeSelector": {"matchExpressions": [scope]}}
+        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": spec}
+        yield labelled(quota, settings, namespace=settings.namespace)

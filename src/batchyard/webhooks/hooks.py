@@ -1,0 +1,76 @@
+"""Which objects an API server elsewhere asks about, by the names that the webhooks of Kueue and JobSet have.
+
+Sources: Kueue's config/components/webhook, JobSet's config/components/webhook. What their CRDs say as rules is said by
+webhooks here, so that there is one for some kinds more.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme, well_known
+from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.controllers import groups
+
+#: The paths at which the operator is asked.
+MUTATE: Final = "/mutate"
+VALIDATE: Final = "/validate"
+CONVERT: Final = "/convert"
+#: Namespaces whose Jobs and pods are never asked about: a cluster must start without us.
+SYSTEM: Final = "kube-system"
+#: By what pods of JobSets are told from others.
+POD_LABEL: Final = well_known.JOB_SET_NAME
+_CREATED: Final = ("CREATE",)
+_WRITTEN: Final = ("CREATE", "UPDATE")
+
+
+class Hook(NamedTuple):
+    """One webhook: what it is asked about."""
+
+    name: str
+    info: ServedKind
+    operations: Sequence[str]
+    mutates: bool
+    #: Parts of the objects that it is asked about too.
+    parts: Sequence[str] = ()
+
+    @property
+    def resources(self) -> list[str]:
+        """The resources as rules name them."""
+        return [self.info.plural, *(f"{self.info.plural}/{part}" for part in self.parts)]
+
+    @property
+    def is_of_work(self) -> bool:
+        """Whether it is about what users run, which there is in every Namespace."""
+        return self.info.constant in {scheme.JOB, scheme.JOB_SET, scheme.POD}
+
+
+_MUTATED: Final = {
+    groups.ADMISSION: (
+        *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR),
+        *(scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
+    ),
+    groups.JOBSET: (scheme.JOB_SET, scheme.POD),
+}
+_VALIDATED: Final = {
+    groups.ADMISSION: (
+        *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
+        *(scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.TOPOLOGY),
+    ),
+    groups.JOBSET: (scheme.JOB_SET, scheme.POD),
+}
+#: Kinds of whose status a webhook is asked too.
+_WITH_STATUS: Final = (scheme.WORKLOAD,)
+
+
+def hooks(of: Sequence[str]) -> Sequence[Hook]:
+    """The webhooks of groups of controllers: those that change objects first."""
+    return [*_hooks(of, mutates=True), *_hooks(of, mutates=False)]
+
+
+def _hooks(of: Sequence[str], *, mutates: bool) -> Iterator[Hook]:
+    table = _MUTATED if mutates else _VALIDATED
+    for kind in dict.fromkeys(kind for group in of for kind in table.get(group, ())):
+        info = kind_info(kind)
+        operations = _CREATED if mutates or kind == scheme.POD else _WRITTEN
+        parts = ("status",) if kind in _WITH_STATUS and not mutates else ()
+        yield Hook(f"{'m' if mutates else 'v'}{info.singular}.kb.io", info, operations, mutates, parts)
