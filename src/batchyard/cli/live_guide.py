@@ -30,6 +30,7 @@ from batchyard.cli import output
 from batchyard.cli.kubectl import Kubectl, Sending
 from batchyard.cli.status import connected, told_by
 from batchyard.cli.up import ENDED_WITHIN, Wanted, start_behind
+from batchyard.controllers.groups import GROUPS
 from batchyard.live.clock import wall_clock
 from batchyard.live.folder import KUBECONFIG, LOG, prepare
 from batchyard.live.place import Place
@@ -70,7 +71,9 @@ class Moment(NamedTuple):
 
 
 @contextmanager
-def platform(cluster: Obj | None, speed: float) -> Iterator[Started]:
+def platform(
+    cluster: Obj | None, speed: float, controllers: Sequence[str] = GROUPS, audit_log: Path | None = None
+) -> Iterator[Started]:
     """A platform that runs as long as it is needed, and leaves nothing."""
     if shutil.which("kubectl") is None:
         output.fail("batchyard: there is no kubectl on this machine, which plays the guide live")
@@ -78,7 +81,8 @@ def platform(cluster: Obj | None, speed: float) -> Iterator[Started]:
         folder, described = Path(name, "data"), Path(name, "cluster.json")
         described.write_text(json.dumps(cluster), "utf-8")
         prepare(folder)
-        process, running = start_behind(Wanted(Place(folder, sync=Sync.PROCESS), described, speed))
+        place = Place(folder, sync=Sync.PROCESS, audit_log=audit_log, controllers=controllers)
+        process, running = start_behind(Wanted(place, described, speed))
         try:
             with closing(connected(running, folder)) as connection:
                 yield Started(folder, process, connection, speed)
