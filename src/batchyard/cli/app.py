@@ -17,6 +17,7 @@ from batchyard.cli.commands.install import install
 from batchyard.cli.commands.lint import lint
 from batchyard.cli.commands.page import page
 from batchyard.cli.commands.platform import app as platform
+from batchyard.cli.commands.snapshot import snapshot
 from batchyard.cli.commands.whatif import whatif
 from batchyard.cli.commands.why import why
 from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Step, Sync
@@ -457,5 +458,6 @@ app.command()(eta)
 app.command()(install)
 app.command()(page)
 app.add_typer(platform)
+app.command()(snapshot)
 app.command()(whatif)
 app.command()(why)

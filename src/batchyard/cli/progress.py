@@ -60,3 +60,34 @@ def _bar() -> "Progress":
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+class Counting:
+    """How much was read, while standard error is a terminal."""
+
+    def __init__(self, what: str, parts: int) -> None:
+        self._what = what
+        self._parts = parts
+        self._count = 0
+        self._seen: dict[str, None] = {}
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> "Counting":
+        if sys.stderr.isatty():
+            self._bar = _bar()
+            self._bar.start()
+            self._bar.add_task(self._what, total=self._parts)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def note(self, part: str, count: int) -> None:
+        """So much more of a part has come."""
+        self._count += count
+        self._seen[part] = None
+        if self._bar is not None:
+            (task,) = self._bar.task_ids
+            told = f"{self._what} {part}: {self._count:,} objects"
+            self._bar.update(task, completed=len(self._seen), description=told)

@@ -1,34 +1,28 @@
 """States of clusters: read over HTTP, every kind that the platform looks at, all from one revision where that goes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
-from batchyard.base.instant import MINUTE
 from batchyard.cli import output
-from batchyard.client.places import path_of_kind, received, revision_of
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded, trouble_of
 from batchyard.controllers.groups import NAMESPACES, REMOTE, kinds_seen
 from batchyard.live.access import Access, KubeconfigError, Source, access_of_owner
 from batchyard.live.clock import wall_clock
 from batchyard.live.folder import process_in
-from batchyard.live.report import PATH as REPORT
 from batchyard.live.rest_wire import HttpTransport
+from batchyard.live.snapshot import Reading, SnapshotError, Taking, read_cluster
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state import LEFT_OUT, State
 from batchyard.sim.state_document import read_state, state_of
+from batchyard.sim.unread import NEEDED, told_of
 
 _SEEN: Final = (*kinds_seen([group for group in REMOTE if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
-KINDS: Final = tuple(kind for kind in dict.fromkeys(_SEEN) if kind not in LEFT_OUT)
-_PAGE: Final = 2000
-_NOT_THERE, _FORBIDDEN = 404, 403
-#: The server does not know how things stood at a revision, any more or at all.
-_NOT_SO: Final = (400, 410, 504)
+#: ConfigMaps may hold anything, and nobody decides by them.
+KINDS: Final = tuple(kind for kind in dict.fromkeys(_SEEN) if kind not in {*LEFT_OUT, scheme.CONFIG_MAP})
 
 
 class Where(NamedTuple):
@@ -49,11 +43,14 @@ REFUSALS: Final = (ClusterError, KubeconfigError, OSError)
 def state_from(file: str | None, where: Where) -> State:
     """The state of a file, or of a cluster; ends the command where there is none to be had."""
     try:
-        return asyncio.run(_read(where)) if file is None else read_state(file)
+        state = asyncio.run(_read(where)) if file is None else read_state(file)
     except InvalidScenario as invalid:
         output.fail(str(invalid))
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
+    for line in told_of(state.unread):
+        output.tell(f"batchyard: not known here: {line}")
+    return state
 
 
 def access_to(where: Where) -> Callable[[], Awaitable[Access]]:
@@ -77,60 +74,35 @@ def access_to(where: Where) -> Callable[[], Awaitable[Access]]:
     return own
 
 
-async def _read(where: Where) -> State:
-    reading = access_to(where)
-    wire = HttpTransport(await reading(), reading)
+async def reading_of(where: Where, take: Taking) -> Reading:
+    """Read a cluster, a page at a time; ClusterError where that cannot be, or would be good for nothing."""
+    read = access_to(where)
+    wire = HttpTransport(await read(), read)
     try:
-        return await _state(wire)
+        reading = await read_cluster(wire, KINDS, take)
+    except SnapshotError as error:
+        raise ClusterError(str(error)) from None
     finally:
         await wire.close()
+    if scheme.CLUSTER_QUEUE in reading.unserved:
+        raise ClusterError(
+            "there are no ClusterQueues on this server: Kueue is not installed, and nothing else that queues"
+        )
+    lacking = [kind for kind in NEEDED if kind in reading.forbidden]
+    if lacking:
+        names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in lacking)
+        raise ClusterError(
+            f"we may not list {names}: ask for `get` and `list` on them; without them nothing can be said"
+        )
+    reading.at = reading.at or wall_clock()
+    return reading
 
 
-async def _state(wire: HttpTransport) -> State:
-    told = await wire.ask(HttpRequest("GET", REPORT))
-    at = int(decoded(told.body).get("instant") or 0) if told.code == 200 else 0
+async def _read(where: Where) -> State:
     objects: list[Obj] = []
-    revision = 0
-    unseen: list[str] = []
-    for kind in KINDS:
-        found, seen_at = await _listed(wire, kind, revision, unseen)
-        objects += found
-        revision = revision or seen_at
-    if unseen:
-        output.tell(f"batchyard: we may not list {', '.join(unseen)}: what they say is not looked at")
-    return state_of(objects, at or wall_clock())
 
+    def take(_: str, found: Sequence[Obj]) -> None:
+        objects.extend(found)
 
-async def _listed(wire: HttpTransport, kind: str, revision: int, unseen: list[str]) -> tuple[list[Obj], int]:
-    """All objects of a kind as they were at a revision, and the revision of the list; as they are where that is 0."""
-    info = kind_info(kind)
-    for version in reversed(info.versions):
-        path = path_of_kind(info, version)
-        exact = f"&resourceVersion={revision}&resourceVersionMatch=Exact" if revision else ""
-        answer, items, seen_at = await _pages(wire, path, exact)
-        if exact and answer.code in _NOT_SO:
-            answer, items, seen_at = await _pages(wire, path, "")
-        if answer.code == 200:
-            return [received(info, version, item) for item in items], seen_at
-        if answer.code == _FORBIDDEN:
-            unseen.append(f"{info.plural}.{info.group}" if info.group else info.plural)
-            return [], 0
-        if answer.code != _NOT_THERE:
-            raise ClusterError(trouble_of(answer))
-    return [], 0
-
-
-async def _pages(wire: HttpTransport, path: str, exact: str) -> tuple[HttpAnswer, Iterable[Obj], int]:
-    items: list[Obj] = []
-    token, seen_at = "", 0
-    while True:
-        query = f"?limit={_PAGE}" + (f"&continue={token}" if token else exact)
-        answer = await wire.ask(HttpRequest("GET", f"{path}{query}", within=MINUTE))
-        if answer.code != 200:
-            return answer, items, seen_at
-        page = decoded(answer.body)
-        items += page.get("items") or ()
-        seen_at = seen_at or revision_of(page)
-        token = (page.get("metadata") or {}).get("continue") or ""
-        if not token:
-            return answer, items, seen_at
+    reading = await reading_of(where, take)
+    return state_of(objects, reading.at, tuple(reading.forbidden))

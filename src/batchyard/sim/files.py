@@ -4,7 +4,8 @@ Everything that cannot be read is said at once, in the same form as the faults o
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import SEEK_END
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -15,6 +16,8 @@ from batchyard.sim.scenario import FileFault
 
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 STANDARD_INPUT: Final = "-"
+#: How much of either end of a file is looked at to see what it is.
+_END: Final = 4096
 _AS_TEXT: Final = "save it as UTF-8, or leave it out"
 
 #: A path, the text of manifests, or one object.
@@ -48,6 +51,18 @@ def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tupl
 def is_text(source: str) -> bool:
     """Whether a string holds manifests, and is not the name of a file: it has several lines, or is JSON."""
     return "\n" in source or source.lstrip().startswith("{")
+
+
+def ends_of(path: Path) -> Sequence[str]:
+    """The first and the last of a file's text; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(_END)
+            file.seek(0, SEEK_END)
+            file.seek(max(0, file.tell() - _END))
+            return first.decode(errors="replace"), file.read().decode(errors="replace")
+    except (OSError, ValueError):
+        return ()
 
 
 def files_below(folder: Path) -> list[Path]:

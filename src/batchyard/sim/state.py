@@ -29,6 +29,8 @@ class State:
     objects: Mapping[Key, Obj]
     #: What users applied last, as the manifests said it.
     applied: Mapping[Key, Obj] = field(default_factory=dict)
+    #: Kinds that whoever read it might not list: nothing is known of their objects.
+    unread: Sequence[str] = ()
 
     @property
     def has_nodes(self) -> bool:

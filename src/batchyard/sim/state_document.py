@@ -5,6 +5,7 @@ instant that any of its objects tells. What lacks a uid, a revision or a birth g
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from batchyard.api.decode import decode
@@ -16,12 +17,14 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
 from batchyard.client.places import received
-from batchyard.sim.files import Source, read_sources
+from batchyard.sim.files import Source, ends_of, is_text, read_sources
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.state import LEFT_OUT, State
 
 #: On a list: when its objects were so.
 TAKEN_AT: Final = "batchyard.dev/taken-at"
+#: On a list: the kinds that could not be listed, with commas.
+UNREAD: Final = "batchyard.dev/not-read"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -30,11 +33,13 @@ def read_state(source: Source) -> State:
     faults: list[FileFault] = []
     objects: list[Obj] = []
     at: Instant | None = None
+    unread: dict[str, None] = {}
     for name, text in read_sources([source], faults):
         for document in read_documents(text):
             faults += [FileFault(f"{name}:{document.number}", fault) for fault in document.faults]
             found, taken = _objects_of(document.value)
             at = taken if at is None else at
+            unread.update(dict.fromkeys(_unread(document.value)))
             for obj in found:
                 objects += _known(obj, f"{name}:{document.number}", faults)
     if not objects and not faults:
@@ -42,10 +47,17 @@ def read_state(source: Source) -> State:
         faults.append(FileFault(str(source), FieldError("", "no objects are in it", remedy)))
     if faults:
         raise InvalidScenario(faults)
-    return state_of(objects, at)
+    return state_of(objects, at, tuple(unread))
 
 
-def state_of(objects: Iterable[Obj], at: Instant | None = None) -> State:
+def is_state(source: Source) -> bool:
+    """Whether a file is a state that was taken: a list that says when, at its beginning or its end."""
+    if isinstance(source, Mapping) or is_text(str(source)):
+        return False
+    return any(TAKEN_AT in end for end in ends_of(Path(source)))
+
+
+def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence[str] = ()) -> State:
     """The state of objects in their storage version; at the latest instant that they tell if no later one is given."""
     kept = {key_of(obj): obj for obj in objects if key_of(obj).kind not in LEFT_OUT}
     latest = max((instant for obj in kept.values() for instant in _instants(obj)), default=0)
@@ -55,14 +67,26 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None) -> State:
         order = sorted(kept, key=lambda key: (revisions[key] or len(kept), key))
         revisions = {key: number for number, key in enumerate(order, 1)}
     whole = {key: _completed(key, kept[key], revisions[key], taken) for key in kept}
-    return State(taken, max(revisions.values(), default=0), whole, _applied(whole))
+    return State(taken, max(revisions.values(), default=0), whole, _applied(whole), unread)
 
 
 def document_of(state: State) -> dict[str, Any]:
     """The state as a list."""
-    metadata = {"resourceVersion": str(state.revision), "annotations": {TAKEN_AT: format_time(state.at)}}
     items = [state.objects[key] for key in sorted(state.objects) if key.kind not in LEFT_OUT]
+    metadata = list_metadata(state.at, state.revision, state.unread)
     return {"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}
+
+
+def list_metadata(at: Instant, revision: int, unread: Sequence[str]) -> dict[str, Any]:
+    """What a list says of itself: when and of which revision it is, and what could not be read."""
+    annotations = {TAKEN_AT: format_time(at), **({UNREAD: ",".join(unread)} if unread else {})}
+    return {"resourceVersion": str(revision), "annotations": annotations}
+
+
+def _unread(value: Any) -> Sequence[str]:
+    metadata = value.get("metadata") if isinstance(value, Mapping) and isinstance(value.get("items"), list) else None
+    text = annotation({"metadata": metadata or {}}, UNREAD)
+    return [kind for kind in (text or "").split(",") if kind]
 
 
 def _objects_of(value: Any) -> tuple[Sequence[Obj], Instant | None]:

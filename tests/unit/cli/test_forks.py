@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,3 +109,9 @@ def test_of_whom_nobody_knows_how_long_he_runs_is_named(batchyard: Batchyard, tm
     done = batchyard("whatif", "--state", written(tmp_path, there, "s"), "-f", written(tmp_path, queue(2)[1]))
     assert done.stderr == "batchyard: nobody knows how long team/a will run: they go on in both runs\n"
     assert done.stdout.startswith("1 start that would not\n")
+
+
+def test_what_could_not_be_read_is_told_with_what_it_costs(batchyard: Batchyard, tmp_path: Path) -> None:
+    taken = document_of(replace(state(THERE, 10), unread=("Node",)))
+    done = batchyard("eta", "workload/b", "-n", "team", "--state", written(tmp_path, taken))
+    assert done.stderr == "batchyard: not known here: nodes: only quota is looked at, no machines\n"

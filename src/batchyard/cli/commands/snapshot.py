@@ -1,0 +1,33 @@
+"""The options of `batchyard snapshot`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from batchyard.cli.commands import forks as of
+
+
+def snapshot(
+    context: typer.Context,
+    kubeconfig: of.Kubeconfig = "",
+    kube_context: of.Context = "",
+    data_dir: of.DataDir = None,
+    file: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where it is written; `-`: standard output.")
+    ] = "-",
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Write hashes for names, and leave out commands, images and messages.")
+    ] = False,
+    redact_key: Annotated[
+        str, typer.Option(metavar="TEXT", help="With --redact: the same names get the same hashes each time.")
+    ] = "",
+) -> None:
+    """Write the state of a live cluster as a file, for why, eta, whatif, lint, simulate and compare. Only reads."""
+    if redact_key and not redact:
+        raise typer.BadParameter("--redact-key goes with --redact")
+    from batchyard.cli import snapshot as command  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.states import Where  # noqa: PLC0415 - loads the platform
+
+    where = Where(of.cluster(context, kubeconfig, data_dir), kube_context, data_dir or Path(".batchyard"))
+    command.run(command.Request(where, file, redact, redact_key))

@@ -1,0 +1,186 @@
+"""What of a cluster's objects is kept in a snapshot: nothing that could be a secret, and names if they may be told.
+
+`bare` leaves out what nobody decides by: the environment of containers, who wrote which field. `Redaction` besides
+writes hashes for names, the same for the same name, and leaves out free texts. So what hangs together by names still
+does; what only the order of names decides may come out otherwise.
+"""
+
+import re
+from collections.abc import Mapping
+from hashlib import blake2s
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.api import well_known
+from batchyard.api.meta import Obj, annotation
+from batchyard.base.instant import duration_text
+from batchyard.runtime.durations import sleeping_time
+from batchyard.sim.state_document import LAST_APPLIED
+
+_CONTAINERS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})
+_ENVIRONMENT: Final = frozenset({"env", "envFrom"})
+#: Fields whose texts are names, or texts that hold some.
+_NAMES: Final = frozenset(
+    {
+        *("name", "namespace", "generateName", "queueName", "clusterQueue", "cohort", "cohortName", "parentName"),
+        *("nodeName", "priorityClassName", "topologyName", "serviceAccountName", "hostname", "subdomain"),
+        *(
+            "admissionChecks",
+            "clusters",
+            "providerID",
+            "claimName",
+            "pool",
+            "reservation",
+            "schedulerName",
+            "onFlavors",
+        ),
+    }
+)
+#: Maps from something to names: label values, the flavors of resources.
+_NAMED: Final = frozenset({"labels", "matchLabels", "nodeLabels", "nodeSelector", "flavors"})
+_VALUES: Final = frozenset({"values", "value"})
+#: Numbers, yes and no, and uids name nobody.
+_PLAIN: Final = re.compile(r"\d*|true|false|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: Texts that people write, and addresses.
+_LEFT_OUT: Final = frozenset(
+    {
+        *("message", "description", "command", "args", "image", "images", "imageID", "volumes", "volumeMounts"),
+        *("addresses", "podIP", "podIPs", "hostIP", "hostIPs", "systemUUID", "machineID", "bootID", "subjects"),
+        *("nodeInfo", "containerID", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "hostAliases"),
+    }
+)
+#: What is written there is of Kubernetes and its clouds, not of whoever has the cluster.
+_PUBLIC_LABELS: Final = frozenset(
+    {
+        *("kubernetes.io/arch", "kubernetes.io/os", "node.kubernetes.io/instance-type"),
+        *("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "cloud.google.com/gke-accelerator"),
+        *("cloud.google.com/gke-accelerator-count", "cloud.google.com/gke-spot", "cloud.google.com/gke-provisioning"),
+        *(
+            "cloud.google.com/gke-tpu-accelerator",
+            "cloud.google.com/gke-tpu-topology",
+            "cloud.google.com/machine-family",
+        ),
+    }
+)
+_PUBLIC: Final = frozenset({"", "default", "default-scheduler", "kube-system", "kube-public", "kube-node-lease"})
+_OURS: Final = (
+    "batchyard.dev/",
+    "batch.kubernetes.io/",
+    "kueue.x-k8s.io/",
+    "provreq.kueue.x-k8s.io/",
+    "jobset.sigs.k8s.io/",
+)
+
+
+def bare(obj: Obj) -> Obj:
+    """An object without what could be secret and is needed by nobody here."""
+    metadata = {field: value for field, value in obj["metadata"].items() if field != "managedFields"}
+    annotations = metadata.get("annotations") or {}
+    if LAST_APPLIED in annotations:
+        metadata["annotations"] = {**annotations, LAST_APPLIED: _applied(annotations[LAST_APPLIED])}
+    found: Obj = _without_environment({**obj, "metadata": metadata})
+    return found
+
+
+def _applied(text: str) -> str:
+    try:
+        return msgspec.json.encode(_without_environment(msgspec.json.decode(text))).decode()
+    except msgspec.DecodeError:
+        return "{}"
+
+
+def _without_environment(value: Any, *, is_container: bool = False) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            field: _without_environment(each, is_container=field in _CONTAINERS)
+            for field, each in value.items()
+            if not (is_container and field in _ENVIRONMENT)
+        }
+    if isinstance(value, list):
+        return [_without_environment(each, is_container=is_container) for each in value]
+    return value
+
+
+class Redaction:
+    """Hashes for names, by a key of the snapshot: without it nobody can try names out."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def hashed(self, name: str) -> str:
+        """What is written for a name."""
+        if name in _PUBLIC or name.startswith("system-") or _PLAIN.fullmatch(name):
+            return name
+        namespace, slash, rest = name.partition("/")
+        if slash:
+            return f"{self.hashed(namespace)}/{self.hashed(rest)}"
+        return "n" + blake2s(name.encode(), key=self._key, digest_size=6).hexdigest()
+
+    def redacted(self, obj: Obj) -> Obj:
+        """An object without names and free texts; how long it says that it runs is kept."""
+        found: Obj = self._value("", _with_runtime(obj))
+        return found
+
+    def _value(self, field: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            if field == "annotations":
+                return {key: self._annotation(key, text) for key, text in value.items() if key.startswith(_OURS)}
+            if field in _NAMED or (field == "selector" and all(isinstance(each, str) for each in value.values())):
+                return {key: text if key in _PUBLIC_LABELS else self._named(text) for key, text in value.items()}
+            return {key: self._field(key, each, value) for key, each in value.items() if key not in _LEFT_OUT}
+        if isinstance(value, list):
+            return [self._value(field, each) for each in value]
+        return self._named(value) if field in _NAMES else value
+
+    def _field(self, key: str, value: Any, within: Mapping[str, Any]) -> Any:
+        """A field of an object; some are names only beside others."""
+        if key in _VALUES and within.get("key") not in _PUBLIC_LABELS:
+            return [self._named(each) for each in value] if isinstance(value, list) else self._named(value)
+        if key == "name" and _is_of_resource(within):
+            return value
+        return self._value(key, value)
+
+    def _named(self, value: Any) -> Any:
+        return self.hashed(value) if isinstance(value, str) else value
+
+    def _annotation(self, key: str, text: str) -> str:
+        is_word = key.startswith("batchyard.dev/") or "topology" in key  # the key of a label
+        return text if is_word else self.hashed(text)
+
+
+#: Beside these a name is that of a resource.
+_OF_RESOURCES: Final = frozenset({"nominalQuota", "borrowingLimit", "lendingLimit", "total", "borrowed"})
+
+
+def _is_of_resource(within: Mapping[str, Any]) -> bool:
+    return any(each in within for each in _OF_RESOURCES)
+
+
+def _with_runtime(obj: Obj) -> Obj:
+    """The object with what its containers sleep for as an annotation: their commands are left out."""
+    pod_spec = _pod_spec(obj)
+    if pod_spec is None or annotation(obj, well_known.RUNTIME) is not None:
+        return obj
+    first: Mapping[str, Any] = (pod_spec.get("containers") or [{}])[0]
+    time = sleeping_time(first.get("image") or "", tuple(first.get("command") or ()), tuple(first.get("args") or ()))
+    if time is None:
+        return obj
+    annotations = {**(obj["metadata"].get("annotations") or {}), well_known.RUNTIME: duration_text(time)}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
+
+
+def _pod_spec(obj: Obj) -> Mapping[str, Any] | None:
+    """What its pods are, of a kind that has one sort of them."""
+    spec: Mapping[str, Any] = obj.get("spec") or {}
+    match obj["kind"]:
+        case "Pod":
+            return spec
+        case "Job":
+            template: Mapping[str, Any] = spec["template"]["spec"]
+            return template
+        case "Workload":
+            first: Mapping[str, Any] = spec["podSets"][0]["template"]["spec"]
+            return first
+        case _:
+            return None

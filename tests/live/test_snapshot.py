@@ -1,0 +1,75 @@
+"""`batchyard snapshot` of a platform that runs, and what the other commands make of its file."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from live.running import Running
+from live.snapshots import Finished, batchyard
+from unit.sim.forks_make import queue, workload
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+
+TEAM = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
+VIEWER = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: snapshot}
+rules:
+- {apiGroups: [kueue.x-k8s.io], resources: ["*"], verbs: [get, list]}
+- {apiGroups: [""], resources: [namespaces, limitranges, nodes], verbs: [get, list]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: snapshot}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: snapshot}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: looker}]
+"""
+
+
+def sent(*objects: object) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A platform on which one runs for long, and another waits."""
+    with Running(tmp_path_factory.mktemp("platform")) as started:
+        started.kubectl("create", "-f", "-", sent=sent(TEAM, *queue(1), workload("a", 3600)))
+        started.kubectl("wait", "-n", "team", "--for=condition=Admitted", "--timeout=60s", "workload/a")
+        started.kubectl("create", "-f", "-", sent=sent(workload("b", 60)))
+        started.kubectl("create", "-f", "-", sent=VIEWER)
+        yield started
+
+
+def taken(platform: Running, *options: str) -> Finished:
+    return batchyard("snapshot", "--kubeconfig", str(platform.kubeconfig), *options)
+
+
+def test_the_file_holds_what_there_is_and_is_its_owners_alone(platform: Running, tmp_path: Path) -> None:
+    file = tmp_path / "state.yaml"
+    done = taken(platform, "-o", str(file))
+    listed = json.loads(file.read_text("utf-8"))
+    names = {item["metadata"]["name"] for item in listed["items"] if item["kind"] == "Workload"}
+    assert (done.code, names, file.stat().st_mode & 0o777) == (0, {"a", "b"}, 0o600)
+    assert "2 workloads" in done.stderr
+    assert not {"Secret", "ConfigMap", "Event"} & {item["kind"] for item in listed["items"]}
+
+
+def test_who_may_not_read_all_is_told_what_that_costs(platform: Running) -> None:
+    folder = platform.kubeconfig.parent
+    assert batchyard("user", "looker", "--data-dir", str(folder)).code == 0
+    done = batchyard("snapshot", "--kubeconfig", str(folder / "users" / "looker.kubeconfig"))
+    assert done.code == 0
+    assert "we may not list pods: nodes are taken to be empty" in done.stderr
+    assert json.loads(done.stdout)["metadata"]["annotations"]["batchyard.dev/not-read"].startswith("Pri")
+
+
+def test_a_server_without_queues_is_no_cluster_to_take(tmp_path: Path) -> None:
+    done = batchyard("snapshot", "--data-dir", str(tmp_path), "-o", str(tmp_path / "x"))
+    assert done.code == 1
+    assert "nothing runs in" in done.stderr
+    assert list(tmp_path.iterdir()) == []

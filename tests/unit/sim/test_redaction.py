@@ -1,0 +1,75 @@
+"""Snapshots hold nothing that could be a secret; with hashes for names they still tell the same story."""
+
+import json
+from typing import Any
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.meta import key_of
+from batchyard.base.instant import SECOND
+from batchyard.sim.guide import Guide, examples_folder, played_steps
+from batchyard.sim.redaction import Redaction, bare
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.state import LEFT_OUT, State
+from batchyard.sim.state_document import LAST_APPLIED
+from batchyard.sim.world import World
+
+KEY = b"of a test"
+#: Names are in no order that counts, but all else that happens does at the same times.
+KINDS_TOLD = ("QuotaReserved", "Admitted", "Finished", "Preempted", "NodeReady")
+
+
+def guide_state() -> State:
+    folder = examples_folder()
+    assert folder is not None
+    world = Guide(folder, played_steps("low-priority")).world
+    world.run_until(290 * SECOND)
+    return world.state()
+
+
+def redacted(state: State) -> State:
+    redaction = Redaction(KEY)
+    objects = [redaction.redacted(bare(obj)) for key, obj in state.objects.items() if key.kind not in LEFT_OUT]
+    return State(state.at, state.revision, {key_of(obj): obj for obj in objects})
+
+
+def told(state: State) -> list[tuple[float, str]]:
+    log: list[Any] = []
+    scenario = Scenario((), cluster=state.of_kind(scheme.CLUSTER)[0])
+    World(scenario, sink=log.append, state=state).run_until(900 * SECOND)
+    return sorted((record["time"], record["event"]) for record in log if record["event"] in KINDS_TOLD)
+
+
+def test_what_goes_on_from_hashed_names_is_the_same() -> None:
+    state = guide_state()
+    assert len(told(state)) > 10
+    assert told(redacted(state)) == told(state)
+
+
+def test_no_name_of_the_cluster_is_left() -> None:
+    state = guide_state()
+    text = json.dumps([obj for key, obj in redacted(state).objects.items()])
+    kinds = {scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.JOB, scheme.POD, scheme.NODE}
+    names = {key.name for key in state.objects if key.kind in kinds}
+    assert [name for name in names if name in text] == []
+    assert [key.namespace for key in state.objects if key.namespace.startswith("team") and key.namespace in text] == []
+
+
+def test_the_same_name_is_the_same_hash_and_another_key_gives_another() -> None:
+    one, other = Redaction(KEY), Redaction(b"another")
+    assert one.hashed("team/a") == f"{one.hashed('team')}/{one.hashed('a')}"
+    assert one.hashed("a") != other.hashed("a")
+    assert one.hashed("default") == "default"
+
+
+@pytest.mark.parametrize("field", ["env", "envFrom"])
+def test_the_environment_of_containers_is_left_out_wherever_it_is(field: str) -> None:
+    container = {"name": "c", "image": "i", field: [{"name": "PASSWORD", "value": "secret"}]}
+    spec = {"template": {"spec": {"containers": [container], "initContainers": [container]}}}
+    last = json.dumps({"spec": spec})
+    metadata = {"name": "j", "managedFields": [{"manager": "kubectl"}], "annotations": {LAST_APPLIED: last}}
+    found = bare({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+    assert "secret" not in json.dumps(found)
+    assert found["spec"]["template"]["spec"]["containers"] == [{"name": "c", "image": "i"}]
+    assert "managedFields" not in found["metadata"]
