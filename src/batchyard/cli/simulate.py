@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -14,6 +14,7 @@ from batchyard.cli import output
 from batchyard.cli.books import books_of, costs_tables, losses_table, unplaced_table
 from batchyard.cli.options import OnLoop, Output
 from batchyard.cli.progress import watched
+from batchyard.cli.state_files import UNTIL, state_from, told_runtimes
 from batchyard.cli.tables import NOTHING_FOUND, render
 from batchyard.controllers.admission.preemption_loops import PreemptionLoop
 from batchyard.kernel import EndlessInstant
@@ -23,6 +24,9 @@ from batchyard.sim.result import Ending, Result
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, InvalidScenario, Scenario
 from batchyard.sim.simulate import OnLoop as WhenLooping
 from batchyard.sim.simulate import Options, Simulation, read_scenario
+from batchyard.sim.state import State
+from batchyard.sim.state_document import is_state
+from batchyard.sim.whatif import start_of
 from batchyard.sim.world import ignore_record
 
 #: More of one sort are counted, not shown.
@@ -38,19 +42,20 @@ class Request:
     cluster: Path | None
     until: Duration | None
     seed: int
-    events: str | None
-    on_loop: OnLoop
-    output: Output
+    events: str | None = None
+    on_loop: OnLoop = OnLoop.CONTINUE
+    output: Output = Output.TABLE
     #: Where a page of the whole run goes.
     report: Path | None = None
 
 
 def run(request: Request) -> None:
     """Do it; exits with 1 where it fails."""
-    scenario = asked_for(request)
-    with options_of(request) as options:
+    scenario, state = begun(request)
+    with options_of(request, state) as options:
         simulation = Simulation(scenario, options)
-        reporter = None if request.report is None else Reporter(simulation.world)
+        shown_before = () if state is None else state.shown()
+        reporter = None if request.report is None else Reporter(simulation.world, shown_before)
         result = finished(simulation)
     if reporter is not None and request.report is not None:
         write_report(request.report, reporter.html(result.now, result.costs))
@@ -75,11 +80,28 @@ def asked_for(request: Request) -> Scenario:
     return scenario
 
 
+def begun(request: Request) -> tuple[Scenario, State | None]:
+    """What is run: manifests, or what comes after a state; manifests beside that come then."""
+    states = [path for path in request.paths if is_state(path)]
+    if not states:
+        return asked_for(request), None
+    if len(states) > 1:
+        output.fail(f"batchyard: {' and '.join(states)} are two states: give one, and manifests beside it")
+    state = told_runtimes(state_from(states[0]))
+    rest = [path for path in request.paths if path not in states]
+    scenario = read([*rest, *([str(request.cluster)] if request.cluster else ())]) if rest or request.cluster else None
+    start = start_of(state)
+    if scenario is None:
+        return start.scenario, state
+    return replace(scenario, cluster=scenario.cluster or start.cluster), state
+
+
 @contextmanager
-def options_of(request: Request) -> Iterator[Options]:
+def options_of(request: Request, state: State | None = None) -> Iterator[Options]:
     """How to run it, while the event log is open."""
+    until = UNTIL if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
-        yield Options(request.until, request.seed, WhenLooping(request.on_loop), sink)
+        yield Options(until, request.seed, WhenLooping(request.on_loop), sink, state)
 
 
 def conclude(result: Result) -> None:

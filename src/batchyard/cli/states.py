@@ -9,16 +9,17 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.cli import output
+from batchyard.cli.state_files import state_from as of_file
+from batchyard.cli.state_files import tell_unread
 from batchyard.controllers.groups import NAMESPACES, REMOTE, kinds_seen
 from batchyard.live.access import Access, KubeconfigError, Source, access_of_owner
 from batchyard.live.clock import wall_clock
 from batchyard.live.folder import process_in
 from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.snapshot import Reading, SnapshotError, Taking, read_cluster
-from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state import LEFT_OUT, State
-from batchyard.sim.state_document import read_state, state_of
-from batchyard.sim.unread import NEEDED, told_of
+from batchyard.sim.state_document import state_of
+from batchyard.sim.unread import NEEDED
 
 _SEEN: Final = (*kinds_seen([group for group in REMOTE if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
 #: ConfigMaps may hold anything, and nobody decides by them.
@@ -42,14 +43,13 @@ REFUSALS: Final = (ClusterError, KubeconfigError, OSError)
 
 def state_from(file: str | None, where: Where) -> State:
     """The state of a file, or of a cluster; ends the command where there is none to be had."""
+    if file is not None:
+        return of_file(file)
     try:
-        state = asyncio.run(_read(where)) if file is None else read_state(file)
-    except InvalidScenario as invalid:
-        output.fail(str(invalid))
+        state = asyncio.run(_read(where))
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
-    for line in told_of(state.unread):
-        output.tell(f"batchyard: not known here: {line}")
+    tell_unread(state)
     return state
 
 

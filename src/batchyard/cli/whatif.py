@@ -8,23 +8,20 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key
 from batchyard.api.scheme import KINDS
 from batchyard.api.tables import format_table
-from batchyard.base.instant import HOUR, Duration
+from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.simulate import in_words, read, tell_warnings
+from batchyard.cli.state_files import UNTIL, told_runtimes
 from batchyard.cli.states import Where, state_from
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.kernel import EndlessInstant
 from batchyard.sim.difference import Difference, QueueRow, WorkloadRow, difference_of, document_of
 from batchyard.sim.scenario import FileFault, InvalidScenario
-from batchyard.sim.told_runtimes import with_runtimes
 from batchyard.sim.whatif import Start, Story, compare, read_change, start_of
 from batchyard.sim.world import EPOCH
 
-#: How far the two runs of a state go where nobody says.
-UNTIL: Final = 24 * HOUR
 _NEVER: Final = "-"
-_NAMED_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +83,7 @@ def shown(difference: Difference, form: Output) -> str:
 def _start(request: Request) -> Start:
     if request.paths:
         return Start(read(request.paths), at=request.at)
-    state, unknown = with_runtimes(state_from(request.state, request.where))
-    if unknown:
-        who = ", ".join(unknown[:_NAMED_MAX]) + (f" and {more} more" if (more := len(unknown) - _NAMED_MAX) > 0 else "")
-        output.tell(f"batchyard: nobody knows how long {who} will run: they go on in both runs")
+    state = told_runtimes(state_from(request.state, request.where), "they go on in both runs")
     return start_of(state, fair_sharing=request.fair_sharing)
 
 

@@ -17,6 +17,7 @@ from batchyard.cli.told_why import lines_of
 from batchyard.client.places import path_of, path_of_kind
 
 if TYPE_CHECKING:
+    from batchyard.sim.state import State
     from batchyard.sim.world import World
 
 FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or clusterqueue/NAME"
@@ -75,14 +76,35 @@ def of_cluster(subject: Subject, target: Target, form: Output) -> None:
 
 
 def of_simulation(subject: Subject, simulated: Simulated, form: Output) -> None:
-    """Run manifests up to a moment, and ask then; exits with 1 where there is no such object."""
-    from batchyard.cli.simulate import read  # noqa: PLC0415 - only here
-    from batchyard.sim.simulate import Options, Simulation  # noqa: PLC0415 - only here
+    """Run manifests up to a moment, and ask then; exits with 1 where there is no such object.
 
-    simulation = Simulation(read(simulated.paths), Options(simulated.at, simulated.seed))
+    A state that was taken is asked as it is, unless a later moment is named.
+    """
+    from batchyard.cli.simulate import Request, begun  # noqa: PLC0415 - only here
+    from batchyard.cli.state_files import state_from  # noqa: PLC0415 - only here
+    from batchyard.sim.simulate import Options, Simulation  # noqa: PLC0415 - only here
+    from batchyard.sim.state_document import is_state  # noqa: PLC0415 - only here
+
+    if simulated.at is None and len(simulated.paths) == 1 and is_state(simulated.paths[0]):
+        of_state(subject, state_from(simulated.paths[0]), form)
+        return
+    scenario, state = begun(Request(simulated.paths, None, simulated.at, simulated.seed))
+    simulation = Simulation(scenario, Options(simulated.at, simulated.seed, state=state))
     simulation.advance()
     simulation.result()
-    world = simulation.world
+    ask(simulation.world, subject, form)
+
+
+def of_state(subject: Subject, state: "State", form: Output) -> None:
+    """Ask a state as it is: nobody has decided anything since."""
+    from batchyard.sim.whatif import start_of  # noqa: PLC0415 - only here
+    from batchyard.sim.world import World  # noqa: PLC0415 - only here
+
+    ask(World(start_of(state).scenario, state=state), subject, form)
+
+
+def ask(world: "World", subject: Subject, form: Output) -> None:
+    """Ask a world as it stands; exits with 1 where there is no such object."""
     key = _found_in(world, subject)
     found = world.platform.explainer.why(key, world.kernel.now())
     assert found is not None, "it was found just now"

@@ -27,6 +27,7 @@ from batchyard.core.lint.registry import BY_NAME, check
 from batchyard.core.lint.works import Work
 from batchyard.sim.files import Source, read_sources
 from batchyard.sim.scenario import FileFault
+from batchyard.sim.state_manifests import manifest_texts
 
 _INTEGRATIONS: Final[Mapping[str, Integration]] = {
     scheme.JOB: JobIntegration(),
@@ -57,7 +58,7 @@ class Report(NamedTuple):
 def lint(sources: Iterable[Source], rules: Collection[str] = ()) -> Report:
     """All that is wrong with files, folders, texts and objects; only by these rules, if some are named."""
     unread: list[FileFault] = []
-    texts = list(read_sources(sources, unread))
+    texts = list(manifest_texts(read_sources(sources, unread)))
     manifests = read_manifests(texts)
     mended = [(broken, whole) for broken in manifests.broken if (whole := repaired(broken.value))]
     repairs = [Manifest(obj, broken.source, broken.document, broken.at) for broken, (_, obj) in mended]

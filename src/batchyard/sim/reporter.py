@@ -1,7 +1,10 @@
 """The page of a run as one file: the models that a platform that runs has, of a world at its end."""
 
+from collections.abc import Sequence
+
 from batchyard.base.instant import Instant
 from batchyard.core.costs.statement import Statement
+from batchyard.ports.client import WatchEvent
 from batchyard.sim.world import World
 from batchyard.web.history import History
 from batchyard.web.pages import Pages, Time
@@ -11,9 +14,11 @@ from batchyard.web.report import report
 class Reporter:
     """To be made before a run begins, so that nothing of it is missed."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, there: Sequence[WatchEvent] = ()) -> None:
+        """`there` are the objects that it began with."""
         self._world = world
         self._history = History(world.kernel.now, self._queue_of)
+        self._history.observe(there)
         world.client.subscribe(self._history.observe)
 
     def html(self, now: Instant, costs: Statement | None) -> str:

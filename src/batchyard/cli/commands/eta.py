@@ -23,7 +23,10 @@ def eta(
     arrivals: Annotated[
         bool, typer.Option("--arrivals/--no-arrivals", help="Whether others come as they came lately.")
     ] = True,
-    state: of.StateFile = None,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", "-f", "--filename", metavar="FILE", help="A file of objects instead of a cluster."),
+    ] = None,
     kubeconfig: of.Kubeconfig = "",
     kube_context: of.Context = "",
     data_dir: of.DataDir = None,

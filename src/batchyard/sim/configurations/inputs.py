@@ -15,6 +15,7 @@ from batchyard.api.meta import annotation, group_kind
 from batchyard.base.instant import Duration
 from batchyard.sim.files import Source, read_sources
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario
+from batchyard.sim.state_manifests import Part, manifest_texts
 
 #: The kinds that are load.
 WORK: Final = (scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.WORKLOAD)
@@ -39,8 +40,9 @@ class Pair(NamedTuple):
 def read_pair(a: Side, b: Side, load: Sequence[Source] = (), until: Duration | None = None) -> Pair:
     """The scenarios of both under the load, to end `until`; InvalidScenario with all that is wrong."""
     unread: list[FileFault] = []
-    common = read_manifests(read_sources(load, unread)) if load else Manifests()
-    sides = [read_manifests(read_sources(side.sources, unread)) for side in (a, b)]
+    common = read_manifests(manifest_texts(read_sources(load, unread), Part.WORK)) if load else Manifests()
+    part = Part.CONFIGURATION if load else Part.ALL
+    sides = [read_manifests(manifest_texts(read_sources(side.sources, unread), part)) for side in (a, b)]
     faults: list[Fault | FileFault] = []
     if load:
         for side in sides:
