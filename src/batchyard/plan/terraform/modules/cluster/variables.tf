@@ -1,0 +1,109 @@
+variable "project" {
+  description = "The project of the cluster, from which its pool of identities has its name."
+  type        = string
+}
+
+variable "name" {
+  description = "The name of the cluster."
+  type        = string
+}
+
+variable "region" {
+  description = "The region of its control plane."
+  type        = string
+}
+
+variable "zones" {
+  description = "The zones of nodes that nothing else is said of."
+  type        = list(string)
+}
+
+variable "network" {
+  description = "The id of the VPC."
+  type        = string
+}
+
+variable "subnetwork" {
+  description = "The id of the subnet."
+  type        = string
+}
+
+variable "pods_range_name" {
+  description = "The secondary range of pods."
+  type        = string
+}
+
+variable "services_range_name" {
+  description = "The secondary range of services."
+  type        = string
+}
+
+variable "control_plane_cidr" {
+  description = "A /28 for the control plane, as a CIDR. Nothing else may have it in a network that is joined to this one."
+  type        = string
+}
+
+variable "private_endpoint" {
+  description = "Whether the control plane has no public address. The DNS endpoint is there all the same."
+  type        = bool
+}
+
+variable "authorized_networks" {
+  description = "The networks that may reach the addresses of the control plane; none: everyone may try."
+  type        = list(object({ name = string, cidr = string }))
+}
+
+variable "release_channel" {
+  description = "How soon new versions of Kubernetes come: RAPID, REGULAR, STABLE or EXTENDED."
+  type        = string
+}
+
+variable "deletion_protection" {
+  description = "Whether Terraform refuses to delete the cluster."
+  type        = bool
+}
+
+variable "security_group" {
+  description = "The group gke-security-groups@DOMAIN, or null."
+  type        = string
+}
+
+variable "image_streaming" {
+  description = "Whether containers on auto-provisioned nodes start before their image is there whole."
+  type        = bool
+}
+
+variable "managed_prometheus" {
+  description = "Whether Google's managed Prometheus collects metrics."
+  type        = bool
+}
+
+variable "cost_allocation" {
+  description = "Whether Cloud Billing tells costs by namespace and label."
+  type        = bool
+}
+
+variable "autoscaling_profile" {
+  description = "How soon nodes that nobody needs go: BALANCED or OPTIMIZE_UTILIZATION."
+  type        = string
+}
+
+variable "auto_provisioning" {
+  description = "The limits of node auto-provisioning by resource; empty: there is none."
+  type        = list(object({ resource = string, min = number, max = number }))
+}
+
+variable "disk" {
+  description = "The boot disk of auto-provisioned nodes."
+  type        = object({ size_gb = number, type = string })
+}
+
+variable "nodes_service_account" {
+  description = "Who auto-provisioned nodes are."
+  type        = string
+}
+
+variable "labels" {
+  description = "Labels of the cluster, which Cloud Billing reports by."
+  type        = map(string)
+}

@@ -1,0 +1,4 @@
+output "dashboard" {
+  description = "The id of the dashboard."
+  value       = google_monitoring_dashboard.gpus.id
+}

@@ -1,0 +1,4 @@
+variable "project" {
+  description = "The project whose APIs are turned on."
+  type        = string
+}

@@ -1,0 +1,20 @@
+variable "project" {
+  description = "The project in which teams have their roles."
+  type        = string
+}
+
+variable "workload_pool" {
+  description = "The cluster's pool of identities."
+  type        = string
+}
+
+variable "teams" {
+  description = "By team: its namespace and service account in the cluster, its Google service account, roles and buckets."
+  type = map(object({
+    namespace       = string
+    service_account = string
+    account         = string
+    roles           = list(string)
+    buckets         = list(string)
+  }))
+}

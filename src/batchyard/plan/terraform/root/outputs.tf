@@ -1,0 +1,49 @@
+output "cluster" {
+  description = "The name of the cluster."
+  value       = module.cluster.name
+}
+
+output "region" {
+  description = "Where it is."
+  value       = var.region
+}
+
+output "get_credentials" {
+  description = "The command that gives kubectl its credentials. It goes by the DNS endpoint, which a private cluster has too."
+  value       = "gcloud container clusters get-credentials ${module.cluster.name} --project ${var.project} --location ${var.region} --dns-endpoint"
+}
+
+output "network" {
+  description = "The VPC."
+  value       = module.network.network
+}
+
+output "node_pools" {
+  description = "The node pools that were made."
+  value       = module.node_pools.names
+}
+
+output "reservations" {
+  description = "The reservations that were made. They cost money until they are deleted."
+  value       = module.reservations.names
+}
+
+output "node_service_account" {
+  description = "Who the nodes are."
+  value       = module.identity.nodes_email
+}
+
+output "team_service_accounts" {
+  description = "By team: the Google service account that its pods act as."
+  value       = module.teams.accounts
+}
+
+output "repository" {
+  description = "What the names of images begin with: docker push this/NAME:TAG."
+  value       = module.registry.url
+}
+
+output "dashboard" {
+  description = "The id of the GPU dashboard; null where there is none."
+  value       = one(module.monitoring[*].dashboard)
+}
