@@ -18,14 +18,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MODULES = ROOT / "src" / "batchyard" / "plan" / "terraform"
-OUT = ROOT / "tests" / "plan" / "terraform" / "provider_schema.json"
+OUT = ROOT / "tests" / "terraform" / "provider_schema.json"
 
 USED = re.compile(r'^(?:resource|data) "google_(\w+)"', re.MULTILINE)
 CLASS = re.compile(r"^class (\w+) extends cdktn\.(\w+) \{$(.*?)^\}$", re.MULTILINE | re.DOTALL)
 FUNCTION = re.compile(r"^function (\w+)ToHclTerraform\(struct\) \{$(.*?)^\}$", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^    // (\w+) - computed: (\w+), optional: (\w+), required: (\w+)$(.*?)(?=^    // |\Z)", re.M | re.S)
 NESTED = re.compile(r"= new (?:\w+\.)?(\w+?)(OutputReference|List|Map)\(this, ")
-GETTER = re.compile(r"this\.get(\w+?)Attribute\(")
+GETTER = re.compile(r"this\.get(\w+?)Attribute\(|new cdktn\.(\w+Map)\(")
 WRITTEN = re.compile(r'^            (\w+): \{\n.*?isBlock: (\w+),\n\s+type: "(\w+)",\n\s+storageClassType: "(\w+)"', re.M | re.S)
 WRITTEN_OF_STRUCT = re.compile(WRITTEN.pattern.replace("^            ", "^        "), re.MULTILINE | re.DOTALL)
 
@@ -60,7 +60,14 @@ class Sources:
     def block(self, name: str) -> dict[str, Any]:
         """What one class takes: attributes as short phrases, blocks as what they nest."""
         body = self.bodies.get(name, ("", ""))[1] or self.bodies.get(f"{name}OutputReference", ("", ""))[1]
-        return {row[0]: self.entry(name, row) for row in sorted(FIELD.findall(body))}
+        rows = sorted(row for row in FIELD.findall(body) if not self.is_left_out(name, row[0]))
+        return {row[0]: self.entry(name, row) for row in rows}
+
+    def is_left_out(self, owner: str, name: str) -> bool:
+        """Whether a field of the provider itself is not taken: the endpoints of each service, and its blocks."""
+        if self.bodies.get(owner, ("", ""))[0] != "TerraformProvider":
+            return False
+        return name.endswith("_custom_endpoint") or self.written[owner][name][0]
 
     def entry(self, owner: str, row: tuple[str, ...]) -> Any:
         """One attribute or block of a class."""
@@ -94,7 +101,7 @@ def type_of(shape: str, kind: str, code: str) -> str:
         element = re.sub(r"(List|Map)$", "", kind)
         return f"{shape}({SIMPLE[element]})"
     getter = GETTER.search(code)
-    return READ[getter[1]] if getter else "string"
+    return READ[getter[1] or getter[2]] if getter else "string"
 
 
 def resources_used() -> list[str]:
