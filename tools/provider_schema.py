@@ -1,8 +1,8 @@
 """Distils what Terraform's google provider takes into one small file: `python tools/provider_schema.py WHEEL`.
 
-The wheel is `cdktn-provider-google` (`pip download --no-deps cdktn-provider-google==21.1.0`), whose classes were generated
-from the provider's own schema. Only facts are taken, and only of the resources that our modules use: names, nesting,
-types, what must be given, what the provider itself fills in. The tests read the file; nothing else does.
+The wheel is `cdktn-provider-google` (`pip download --no-deps cdktn-provider-google==21.1.0`), whose classes were
+generated from the provider's own schema. Only facts are taken, and only of the resources that our modules use: names,
+nesting, types, what must be given, what the provider itself fills in. The tests read the file; nothing else does.
 """
 
 import io
@@ -11,7 +11,7 @@ import re
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,16 @@ OUT = ROOT / "tests" / "terraform" / "provider_schema.json"
 USED = re.compile(r'^(?:resource|data) "google_(\w+)"', re.MULTILINE)
 CLASS = re.compile(r"^class (\w+) extends cdktn\.(\w+) \{$(.*?)^\}$", re.MULTILINE | re.DOTALL)
 FUNCTION = re.compile(r"^function (\w+)ToHclTerraform\(struct\) \{$(.*?)^\}$", re.MULTILINE | re.DOTALL)
-FIELD = re.compile(r"^    // (\w+) - computed: (\w+), optional: (\w+), required: (\w+)$(.*?)(?=^    // |\Z)", re.M | re.S)
+FIELD = re.compile(
+    r"^    // (\w+) - computed: (\w+), optional: (\w+), required: (\w+)$(.*?)(?=^    // |\Z)", re.MULTILINE | re.DOTALL
+)
+VERSION = re.compile(r"providerVersion: '([\d.]+)'")
 NESTED = re.compile(r"= new (?:\w+\.)?(\w+?)(OutputReference|List|Map)\(this, ")
 GETTER = re.compile(r"this\.get(\w+?)Attribute\(|new cdktn\.(\w+Map)\(")
-WRITTEN = re.compile(r'^            (\w+): \{\n.*?isBlock: (\w+),\n\s+type: "(\w+)",\n\s+storageClassType: "(\w+)"', re.M | re.S)
+WRITTEN = re.compile(
+    r'^            (\w+): \{\n.*?isBlock: (\w+),\n\s+type: "(\w+)",\n\s+storageClassType: "(\w+)"',
+    re.MULTILINE | re.DOTALL,
+)
 WRITTEN_OF_STRUCT = re.compile(WRITTEN.pattern.replace("^            ", "^        "), re.MULTILINE | re.DOTALL)
 
 SIMPLE = {"string": "string", "number": "number", "boolean": "bool"}
@@ -42,7 +48,7 @@ class Sources:
     written: dict[str, dict[str, tuple[bool, str, str]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, texts: Iterator[str]) -> "Sources":
+    def of(cls, texts: Iterable[str]) -> "Sources":
         """From the texts of a resource's modules."""
         sources = cls()
         for text in texts:
@@ -73,8 +79,11 @@ class Sources:
         """One attribute or block of a class."""
         name, computed, optional, required, code = row
         is_block, shape, kind = self.written.get(owner, {}).get(name, (False, "", ""))
-        flags = [word for word, said in zip(("required", "optional", "computed"), (required, optional, computed), strict=True)
-                 if said == "true"]
+        flags = [
+            word
+            for word, said in zip(("required", "optional", "computed"), (required, optional, computed), strict=True)
+            if said == "true"
+        ]
         nested = NESTED.search(code)
         if nested and self.is_class(nested[1]):
             single = {"max": 1} if nested[2] == "OutputReference" and shape != "struct" else {}
@@ -109,23 +118,29 @@ def resources_used() -> list[str]:
     return sorted({name for path in MODULES.rglob("*.tf") for name in USED.findall(path.read_text("utf-8"))})
 
 
-def main(wheel: str) -> int:
-    """Write the file."""
+def texts_of(wheel: str, places: set[str]) -> dict[str, list[str]]:
+    """The texts of the wheel's modules in some folders, by folder."""
+    found: dict[str, list[str]] = {}
     with zipfile.ZipFile(wheel) as outer:
         inner = next(name for name in outer.namelist() if name.endswith(".jsii.tgz"))
-        package = tarfile.open(fileobj=io.BytesIO(outer.read(inner)), mode="r:gz")
-    folders: dict[str, list[str]] = {}
+        content = io.BytesIO(outer.read(inner))
+    with tarfile.open(fileobj=content, mode="r:gz") as package:
+        for member in package:
+            parts = member.name.split("/")
+            if len(parts) > 2 and parts[2] in places and member.name.endswith(".js"):
+                file = package.extractfile(member)
+                assert file is not None, member.name
+                found.setdefault(parts[2], []).append(file.read().decode().split("//# sourceMappingURL")[0])
+    return found
+
+
+def main(wheel: str) -> int:
+    """Write the file."""
     wanted = {"provider": "provider", **{f"google_{name}": name.replace("_", "-") for name in resources_used()}}
-    places = set(wanted.values())
-    for member in package:
-        parts = member.name.split("/")
-        if len(parts) > 2 and parts[2] in places and member.name.endswith(".js"):
-            text = package.extractfile(member)
-            assert text is not None
-            folders.setdefault(parts[2], []).append(text.read().decode().split("//# sourceMappingURL")[0])
-    version = re.search(r"providerVersion: '([\d.]+)'", folders["container-node-pool"][0])
-    assert version is not None
-    sources = {name: Sources.of(iter(folders[place])) for name, place in wanted.items()}
+    texts = texts_of(wheel, set(wanted.values()))
+    version = VERSION.search(texts["container-node-pool"][0])
+    assert version is not None, "the package says which provider it was made of"
+    sources = {name: Sources.of(texts[place]) for name, place in wanted.items()}
     schema = {name: sources[name].block(sources[name].root()) for name in sorted(sources)}
     head = {"package": Path(wheel).name.split("-py3")[0], "provider": f"hashicorp/google {version[1]}"}
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(block)}" for name, block in schema.items())

@@ -1,8 +1,8 @@
 """A provider for Terraform that makes nothing: it knows what google's takes (`schema`), and says of all else "made up".
 
 Terraform talks to it as to any provider (https://developer.hashicorp.com/terraform/plugin/terraform-plugin-protocol,
-version 5.0), so that the real `validate`, `plan`, `apply` and `destroy` run on a machine without the real one. It checks
-what the schema says, and nothing that Google's own code or API would: values that are out of range pass.
+version 5.0), so that the real `validate`, `plan`, `apply` and `destroy` run on a machine without the real one. What the
+schema says is checked, and nothing that Google's own code or API would check: values that are out of range pass.
 """
 
 import json
@@ -46,7 +46,7 @@ def serving(schema: Schema, folder: Path) -> Iterator[str]:
 
 def _handlers(schema: Schema) -> grpc.GenericRpcHandler:
     answers: dict[str, Answer] = {
-        "GetSchema": lambda request: _schemas(schema),
+        "GetSchema": lambda _request: _schemas(schema),
         "PrepareProviderConfig": lambda request: _bytes(1, request[1]),
         "Configure": _nothing,
         "ValidateResourceTypeConfig": _nothing,
@@ -56,12 +56,13 @@ def _handlers(schema: Schema) -> grpc.GenericRpcHandler:
         "ApplyResourceChange": lambda request: _applied(schema, request),
         "Stop": _nothing,
     }
-    methods = {name: grpc.unary_unary_rpc_method_handler(_over_the_wire(answer)) for name, answer in answers.items()}
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        name: grpc.unary_unary_rpc_method_handler(_over_the_wire(answer)) for name, answer in answers.items()}
     return grpc.method_handlers_generic_handler("tfplugin5.Provider", methods)
 
 
 def _over_the_wire(answer: Answer) -> Callable[[bytes, object], bytes]:
-    return lambda request, context: answer(_fields(request))
+    return lambda request, _context: answer(_fields(request))
 
 
 def _nothing(request: Mapping[int, bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""Cloud Build: two files that create and destroy the platform, for whoever would rather not do it from his own machine."""
+"""Cloud Build: two files that create and destroy the platform where nobody's own machine is to do it."""
 
 from typing import Final
 
@@ -43,9 +43,10 @@ _CREATE: Final = """\
       - -ceu
       - |
         gcloud container clusters get-credentials {cluster} --location={region} --dns-endpoint
+        apply="kubectl apply --server-side --force-conflicts --field-manager=batchyard-platform --recursive"
         for part in manifests/[0-9]*; do
           for try in 1 2 3 4 5 6; do
-            kubectl apply --server-side --force-conflicts --field-manager=batchyard-platform --recursive -f "$$part" && break
+            $$apply -f "$$part" && break
             [ "$$try" -lt 6 ] || exit 1
             sleep 20
           done
@@ -73,8 +74,9 @@ _DESTROY: Final = """\
       - -ceu
       - |
         terraform init -input=false
-        terraform apply -input=false -auto-approve -lock-timeout=10m -target=module.cluster -var=deletion_protection=false
-        terraform destroy -input=false -auto-approve -lock-timeout=10m -var=deletion_protection=false
+        export TF_CLI_ARGS="-input=false -auto-approve -lock-timeout=10m -var=deletion_protection=false"
+        terraform apply -target=module.cluster
+        terraform destroy
 substitutions:
   _NAME: ""
 """

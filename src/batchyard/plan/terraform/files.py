@@ -45,8 +45,8 @@ terraform {{
 }}
 """
 _TOLD: Final = """\
-# What {name} is made of: written by `batchyard platform render` from its platform.yaml. Change it there, and render
-# again. What each variable means is in variables.tf.
+# What {name} is made of, written by `batchyard platform render` from its platform.yaml.
+# Change it there, and render again. What each variable means is in variables.tf.
 """
 
 

@@ -1,4 +1,4 @@
-"""Values as HCL, written as `terraform fmt` would leave them: two spaces, the equals signs of neighbouring lines aligned."""
+"""Values as HCL, written as `terraform fmt` leaves them: two spaces, equals signs of neighbouring lines aligned."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby

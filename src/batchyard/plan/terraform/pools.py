@@ -73,12 +73,12 @@ def _pool(pool: Part, cluster: Part) -> Mapping[str, Value]:
 
 
 def _zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
-    """The zones that have to be said: a pool whose machines lie close together is in one, the first."""
+    """The zones that have to be said: not the cluster's own; one, the first, where machines lie close together."""
     own: Sequence[str] = pool.get("zones") or ()
     zones: Sequence[str] = own or cluster["spec"]["zones"]
     if _lies_together(pool, catalog) and len(zones) > 1:
         return zones[:1]
-    return own
+    return () if list(own) == list(cluster["spec"]["zones"]) else own
 
 
 def _lies_together(pool: Part, catalog: Catalog) -> bool:

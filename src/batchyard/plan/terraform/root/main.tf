@@ -64,7 +64,6 @@ module "cluster" {
   auto_provisioning     = var.auto_provisioning
   disk                  = var.disk
   nodes_service_account = module.identity.nodes_email
-  labels                = var.labels
 
   depends_on = [module.services]
 }
@@ -88,7 +87,6 @@ module "node_pools" {
   gpu_driver            = var.gpu_driver
   image_streaming       = var.image_streaming
   nodes_service_account = module.identity.nodes_email
-  labels                = var.labels
 
   # A pool on a reservation can have its machines only once they are reserved.
   depends_on = [module.reservations]

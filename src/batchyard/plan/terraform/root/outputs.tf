@@ -13,6 +13,11 @@ output "get_credentials" {
   value       = "gcloud container clusters get-credentials ${module.cluster.name} --project ${var.project} --location ${var.region} --dns-endpoint"
 }
 
+output "apis" {
+  description = "The APIs that are on. They stay on when the platform goes: others in the project may need them."
+  value       = module.services.apis
+}
+
 output "network" {
   description = "The VPC."
   value       = module.network.network

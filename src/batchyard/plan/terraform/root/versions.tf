@@ -10,6 +10,7 @@ terraform {
   }
 }
 
+# Labels are of everything that can have some; those of a cluster go on to its nodes and their disks.
 provider "google" {
   project        = var.project
   region         = var.region

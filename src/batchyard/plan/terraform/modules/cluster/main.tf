@@ -3,7 +3,6 @@ resource "google_container_cluster" "this" {
   location       = var.region # a region, not a zone: the control plane outlives the loss of a zone
   node_locations = var.zones
 
-  resource_labels     = var.labels
   deletion_protection = var.deletion_protection
 
   release_channel {
@@ -51,11 +50,6 @@ resource "google_container_cluster" "this" {
         }
       }
     }
-  }
-
-  dns_config {
-    cluster_dns       = "CLOUD_DNS"
-    cluster_dns_scope = "CLUSTER_SCOPE"
   }
 
   # --- who is who ---

@@ -102,8 +102,3 @@ variable "nodes_service_account" {
   description = "Who auto-provisioned nodes are."
   type        = string
 }
-
-variable "labels" {
-  description = "Labels of the cluster, which Cloud Billing reports by."
-  type        = map(string)
-}

@@ -60,7 +60,6 @@ resource "google_container_node_pool" "this" {
     flex_start       = local.flex_start[each.key] ? true : null
     max_run_duration = each.value.max_run_duration
     labels           = each.value.labels
-    resource_labels  = var.labels
 
     # What the nodes may do is said by the roles of their service account, not by scopes.
     service_account = var.nodes_service_account

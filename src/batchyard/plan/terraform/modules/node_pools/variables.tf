@@ -54,8 +54,3 @@ variable "nodes_service_account" {
   description = "Who the nodes are."
   type        = string
 }
-
-variable "labels" {
-  description = "Labels of the machines, which Cloud Billing reports by."
-  type        = map(string)
-}

@@ -1,0 +1,94 @@
+"""Every resource and argument of our HCL is one that google's provider has; every name leads somewhere."""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+import pytest
+
+from batchyard.plan.terraform.files import MODULES, files
+from terraform.hcl_check import Module, flaws, read_module, references
+from terraform.schema import provider_schema
+from terraform.workplace import example
+
+SCHEMA = provider_schema()
+GOOD = """
+variable "name" {
+  type        = string
+  description = "Its name."
+}
+
+resource "google_compute_router" "this" {
+  name    = var.name
+  network = "default"
+
+  bgp {
+    asn = 64514
+  }
+}
+"""
+PLANTED = [
+    ("asn = 64514", "asn = 64514\n    ans = 1", "google_compute_router.this.bgp: no argument ans"),
+    ("asn = 64514", 'advertise_mode = "CUSTOM"', "google_compute_router.this.bgp: asn is required"),
+    ("bgp {", "bgp = {", "google_compute_router.this.bgp is a block"),
+    ("bgp {", "bgp {\n    asn = 1\n  }\n  bgp {", "google_compute_router.this.bgp may be there once"),
+    ('"default"', '["default"]', "google_compute_router.this.network is string"),
+    ("name    = var.name", "region = var.name", "google_compute_router.this: name is required"),
+    ('network = "default"', 'self_link = "default"', "google_compute_router.this: no argument self_link"),
+    ("google_compute_router", "google_compute_rooter", "google_compute_rooter.this: no such resource"),
+    ("name    = var.name", 'name    = "yard"', "var.name is used nowhere"),
+    ("= var.name", "= var.mane", "var.mane leads nowhere"),
+    ('"default"', "google_compute_router.that.network", "google_compute_router.that.network leads nowhere"),
+    ('"default"', "module.network.id", "module.network.id leads nowhere"),
+    ('  description = "Its name."\n', "", "var.name has no description"),
+]
+
+
+def folders(texts: Mapping[str, str]) -> Mapping[str, Module]:
+    """The modules of a rendered platform, by folder."""
+    found: dict[str, list[str]] = {}
+    for path, text in texts.items():
+        if path.endswith(".tf"):
+            found.setdefault(str(PurePosixPath(path).parent), []).append(text)
+    return {folder: read_module(rows) for folder, rows in found.items()}
+
+
+@pytest.fixture(scope="module")
+def modules() -> Mapping[str, Module]:
+    """Those of the reference architecture."""
+    return folders(files(example("refarch")))
+
+
+@pytest.mark.parametrize("folder", ["terraform", "terraform/build", *(f"terraform/modules/{name}" for name in MODULES)])
+def test_every_argument_and_name_is_one_there_is(modules: Mapping[str, Module], folder: str) -> None:
+    children = {f"./modules/{name}": modules[f"terraform/modules/{name}"] for name in MODULES}
+    assert list(flaws(modules[folder], children, SCHEMA)) == []
+
+
+def test_every_output_of_a_module_is_used(modules: Mapping[str, Module]) -> None:
+    used = set(references(modules["terraform"].text))
+    outputs = {(name, output) for name in MODULES for output in modules[f"terraform/modules/{name}"].outputs}
+    assert [f"module.{name}.{output}" for name, output in sorted(outputs) if ("module", name, output) not in used] == []
+
+
+@pytest.mark.parametrize(("good", "bad", "told"), PLANTED)
+def test_a_planted_fault_is_found(good: str, bad: str, told: str) -> None:
+    assert list(flaws(read_module([GOOD]), {}, SCHEMA)) == []
+    assert told in list(flaws(read_module([GOOD.replace(good, bad)]), {}, SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ('module "m" {\n  source = "./modules/m"\n}', "module.m is not given name"),
+        ('module "m" {\n  source = "./modules/m"\n  name = "n"\n  zone = "z"\n}', "module.m has no variable zone"),
+    ],
+)
+def test_a_call_that_does_not_fit_its_module_is_found(call: str, told: str) -> None:
+    assert list(flaws(read_module([call]), {"./modules/m": read_module([GOOD])}, SCHEMA)) == [told]
+
+
+def test_the_schema_is_that_of_the_version_that_is_pinned(modules: Mapping[str, Module]) -> None:
+    name, version = SCHEMA.made_from["provider"].split()
+    pins = files(example("refarch"))["terraform/versions.tf"]
+    assert f'source  = "{name}"' in pins
+    assert f'version = "{version}"' in pins

@@ -1,0 +1,96 @@
+"""The real Terraform over a platform's life, with a provider that makes nothing: order, types, what is left alone."""
+
+from pathlib import Path
+
+import pytest
+
+from terraform.workplace import Workplace, example, needs_terraform, rendered, workplace
+
+pytestmark = needs_terraform
+
+WRONG_PLACE = """\
+project         = "My Project"
+zones           = ["europe-west4-a"]
+release_channel = "NIGHTLY"
+network = { nodes = "10.0.0.0/20", pods = "many", services = "10.8.0.0/20", control_plane = "172.16.0.0/24" }
+auto_provisioning = [{ resource = "cpu", max = 10 }]
+"""
+WRONG_POOLS = """\
+node_pools = {
+  spot = { machine_type = "g2-standard-24", provisioning = "spot", reservation = "machine-reservation" }
+  dws  = { machine_type = "g2-standard-24", provisioning = "queued" }
+  tpu  = { machine_type = "ct5lp-hightpu-4t", tpu_topology = "2x4" }
+  full = { machine_type = "e2-medium", taints = [{ key = "full", value = "", effect = "NoSchedule" }] }
+}
+teams = { a = { namespace = "a", service_account = "a", account = "wi-team-a", roles = ["roles/owner"] } }
+"""
+WRONG = [
+    (
+        WRONG_PLACE,
+        [
+            "A project's id has 6 to 30",
+            "all lie in the region",
+            "The channel is RAPID, REGULAR, STABLE or EXTENDED.",
+            "Each range is an IPv4 CIDR",
+            "The control plane's range is a /28.",
+            "Node auto-provisioning needs limits of cpu and of memory.",
+        ],
+    ),
+    (
+        WRONG_POOLS,
+        [
+            "Only standard machines come from reservations.",
+            "A queued pool has autoscaling",
+            "Machines that lie close together lie in one zone",
+            "A taint's effect is NO_SCHEDULE",
+            "neither owner nor editor",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("name", ["refarch", "multislice", "dws", "hotswap"])
+def test_everything_is_written_as_terraform_fmt_writes_it(name: str, tmp_path: Path) -> None:
+    place = Workplace(rendered(example(name), tmp_path), "{}")
+    assert place.must("fmt", "-check", "-recursive", "-diff") == ""
+
+
+def test_what_is_badly_written_is_found(tmp_path: Path) -> None:
+    (tmp_path / "main.tf").write_text('locals {\n  a = 1\n  bc = "two"\n}\n', "utf-8")
+    assert Workplace(tmp_path, "{}").run("fmt", "-check").returncode != 0
+
+
+def test_the_configuration_is_valid_and_a_wrong_argument_is_not(refarch: Workplace) -> None:
+    assert "Success" in refarch.must("validate", "-no-color")
+    planted = refarch.folder / "modules" / "network" / "planted.tf"
+    planted.write_text('resource "google_compute_network" "planted" {\n  nmae = "x"\n}\n', "utf-8")
+    refused = refarch.run("validate", "-no-color")
+    planted.unlink()
+    assert refused.returncode != 0
+    assert 'An argument named "nmae" is not expected here' in refused.stderr
+
+
+def test_what_is_made_is_left_alone_by_the_next_plan_and_goes_again(refarch: Workplace) -> None:
+    refarch.must("apply", "-input=false", "-no-color", "-auto-approve")
+    assert "No changes." in refarch.must("plan", "-input=false", "-no-color", "-detailed-exitcode")
+    told = refarch.must("destroy", "-input=false", "-no-color", "-auto-approve", "-var=deletion_protection=false")
+    pools = told.rindex("google_container_node_pool.this")
+    assert pools < told.index("google_container_cluster.this: Destroying")
+    assert refarch.must("state", "list") == ""
+
+
+@pytest.mark.parametrize(("wrong", "errors"), WRONG)
+def test_wrong_variables_are_refused_in_words(refarch: Workplace, wrong: str, errors: list[str]) -> None:
+    (refarch.folder / "wrong.tfvars").write_text(wrong, "utf-8")
+    refused = refarch.run("plan", "-input=false", "-no-color", "-var-file=wrong.tfvars")
+    said = " ".join(refused.stderr.replace("│", " ").split())
+    assert refused.returncode == 1
+    assert [error for error in errors if error not in said] == []
+
+
+def test_who_runs_builds_is_planned_by_itself(tmp_path: Path) -> None:
+    with workplace(example("refarch"), tmp_path, "terraform/build") as opened:
+        plan = opened.planned()
+    assert plan["google_service_account.build"]["account_id"] == "gke-batch-refarch-build"
+    (condition,) = plan["google_project_iam_member.grants"]["condition"]
+    assert condition["expression"].endswith(".hasOnly(['roles/container.defaultNodeServiceAccount'])")

@@ -1,0 +1,100 @@
+"""A folder with a platform's Terraform, and the real Terraform to run in it, with a provider that makes nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.plan.model import Platform
+from batchyard.plan.reading import Source, read_platform
+from batchyard.plan.terraform.files import files
+from terraform.schema import provider_schema
+from terraform.stub_provider import serving
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "platforms"
+#: Where `make terraform` puts one, for machines that have none.
+LIBRARY = ROOT / ".terraform-library" / "bin" / "python"
+
+
+def found_command() -> Sequence[str]:
+    """How Terraform, or OpenTofu, is called here; nothing where there is none."""
+    found = shutil.which("terraform") or shutil.which("tofu")
+    if found:
+        return [found]
+    return [str(LIBRARY), str(Path(__file__).with_name("as_a_library.py"))] if LIBRARY.exists() else []
+
+
+needs_terraform = pytest.mark.skipif(not found_command(), reason="there is no Terraform: make terraform")
+
+
+def example(name: str) -> Platform:
+    """One of the platforms of examples/platforms."""
+    return read_platform(Source(name, (EXAMPLES / f"{name}.yaml").read_text("utf-8")))
+
+
+def rendered(platform: Platform, folder: Path) -> Path:
+    """The platform's files, written below a folder."""
+    for path, text in files(platform).items():
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, "utf-8")
+    return folder
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A folder in which Terraform runs."""
+
+    folder: Path
+    provider: str
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """One command, whatever its end."""
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("TF_")},
+            "CHECKPOINT_DISABLE": "1",
+            "TF_CLI_CONFIG_FILE": os.devnull,
+            "TF_IN_AUTOMATION": "1",
+            "TF_REATTACH_PROVIDERS": self.provider,
+        }
+        command = [*found_command(), *words]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+
+    def must(self, *words: str) -> str:
+        """What one command says, which has to end well."""
+        done = self.run(*words)
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+        return done.stdout
+
+    def planned(self) -> Mapping[str, Mapping[str, Any]]:
+        """By address: every resource that would be made, with what is known of it."""
+        self.must("plan", "-input=false", "-no-color", "-out=made.tfplan")
+        root = json.loads(self.must("show", "-json", "made.tfplan"))["planned_values"]["root_module"]
+        return dict(_resources(root))
+
+
+def _resources(module: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield from ((row["address"], row["values"]) for row in module.get("resources", ()))
+    for child in module.get("child_modules", ()):
+        yield from _resources(child)
+
+
+@contextmanager
+def workplace(platform: Platform, folder: Path, configuration: str = "terraform") -> Iterator[Workplace]:
+    """The platform's Terraform, initialized; its state is in the folder, since there is no bucket to be had."""
+    place = rendered(platform, folder) / configuration
+    (place / "override.tf").write_text('terraform {\n  backend "local" {}\n}\n', "utf-8")
+    with serving(provider_schema(), folder) as provider:
+        opened = Workplace(place, provider)
+        opened.must("init", "-input=false", "-no-color")
+        yield opened
