@@ -54,7 +54,9 @@ class Guided(NamedTuple):
 
     def versions(self, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """How objects were, one after the other: by namespace and name."""
-        words = kubectl(self.started.folder / "kubeconfig", "get", "--raw", f"{path}?watch=1&resourceVersion=1&timeoutSeconds=1")
+        words = kubectl(
+            self.started.folder / "kubeconfig", "get", "--raw", f"{path}?watch=1&resourceVersion=1&timeoutSeconds=1"
+        )
         for line in words.splitlines():
             obj = json.loads(line)["object"]
             yield f"{obj['metadata'].get('namespace')}/{obj['metadata']['name']}", obj

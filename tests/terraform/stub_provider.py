@@ -57,7 +57,8 @@ def _handlers(schema: Schema) -> grpc.GenericRpcHandler:
         "Stop": _nothing,
     }
     methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-        name: grpc.unary_unary_rpc_method_handler(_over_the_wire(answer)) for name, answer in answers.items()}
+        name: grpc.unary_unary_rpc_method_handler(_over_the_wire(answer)) for name, answer in answers.items()
+    }
     return grpc.method_handlers_generic_handler("tfplugin5.Provider", methods)
 
 
