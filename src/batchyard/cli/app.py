@@ -13,18 +13,17 @@ from batchyard.cli.commands.compare import compare
 from batchyard.cli.commands.cost import cost
 from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.commands.eta import eta
+from batchyard.cli.commands.guide import guide
 from batchyard.cli.commands.install import install
 from batchyard.cli.commands.lint import lint
 from batchyard.cli.commands.page import page
 from batchyard.cli.commands.platform import app as platform
+from batchyard.cli.commands.runs import Report, speed
 from batchyard.cli.commands.snapshot import snapshot
 from batchyard.cli.commands.whatif import whatif
 from batchyard.cli.commands.why import why
-from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Step, Sync
+from batchyard.cli.options import Form, LogForm, LogLevel, OnLoop, Output, Sync
 from batchyard.cli.submit import options as of
-
-#: Beyond this a second of the clock holds more than the platform can do in it.
-SPEED_MAX = 3600
 
 app = typer.Typer(
     name="batchyard",
@@ -45,19 +44,6 @@ def _run_length(text: str) -> Duration:
         return run_length(text)
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong)) from None
-
-
-def _speed(text: str | float) -> float:
-    try:
-        factor = float(str(text).removesuffix("x"))
-    except ValueError:
-        factor = 0.0
-    if text == "max":
-        told = "time that others live in cannot run as fast as it may"
-        raise typer.BadParameter(f"{told}: say a factor, at most {SPEED_MAX}x; `batchyard simulate` knows no clock")
-    if not 0 < factor <= SPEED_MAX:
-        raise typer.BadParameter(f"{text!r} is no speed; write it as 1x or 60x, at most {SPEED_MAX}x")
-    return factor
 
 
 def _duration(text: str | int) -> Duration:
@@ -84,11 +70,6 @@ def _print_version(wanted: bool) -> None:
 
         typer.echo(f"batchyard {version('batchyard')}")
         raise typer.Exit
-
-
-_Report: TypeAlias = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Write a page of the whole run as one HTML file.")
-]
 
 
 @app.callback()
@@ -131,7 +112,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
         OnLoop, typer.Option(help="When Workloads preempt each other for ever: leave them and go on, or end.")
     ] = OnLoop.CONTINUE,
     output: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the objects.")] = None,
-    report: _Report = None,
+    report: Report = None,
 ) -> None:
     """Run manifests in virtual time; print the queues, Workloads and Jobs as they stand at the end."""
     if events == "-" and output is not None:
@@ -156,29 +137,7 @@ app.command()(lint)
 app.command()(compare)
 
 
-@app.command()
-def guide(
-    manifests: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A folder laid out as the reference architecture; by default our example."),
-    ] = None,
-    step: Annotated[Step | None, typer.Option(help="Play up to this step, and show how things stand then.")] = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
-    live: Annotated[
-        bool, typer.Option("--live", help="Play it with kubectl against a platform that runs; tell what is different.")
-    ] = False,
-    speed: Annotated[
-        float,
-        typer.Option(parser=_speed, metavar="FACTOR", show_default="60x", help="With --live: how fast time runs."),
-    ] = 60.0,
-    report: _Report = None,
-) -> None:
-    """Play the reference architecture's guide; print its queues after each step beside what the guide saw."""
-    if live and report is not None:
-        raise typer.BadParameter("--report is of a simulation: leave out --live, whose platform has a page of its own")
-    from batchyard.cli.guide import run  # noqa: PLC0415 - loads the platform
-
-    run(manifests, step, output, speed if live else None, report)
+app.command()(guide)
 
 
 _DataDir: TypeAlias = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Where all is kept.")]
@@ -219,7 +178,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     image: _Images = None,
     host_path: _HostPaths = None,
     speed: Annotated[
-        float, typer.Option(parser=_speed, metavar="FACTOR", show_default="1x", help="How fast time runs: 1x, 60x.")
+        float, typer.Option(parser=speed, metavar="FACTOR", show_default="1x", help="How fast time runs: 1x, 60x.")
     ] = 1.0,
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65535, help="Where to listen; 0: any port that is free.")

@@ -37,8 +37,15 @@ class Played(Protocol):
         """All objects of a kind."""
 
 
-def run(manifests: Path | None, step: str | None, form: Output, live: float | None, report: Path | None = None) -> None:
-    """Play it, `live` by a platform that runs so much faster than the clock.
+def run(
+    manifests: Path | None,
+    step: str | None,
+    form: Output,
+    live: float | None,
+    report: Path | None = None,
+    rendered: Path | None = None,
+) -> None:
+    """Play it, `live` by a platform that runs so much faster than the clock; `rendered` is where one is.
 
     Exits with 1 where a row that quota alone decides differs, or something does not end.
     """
@@ -46,7 +53,7 @@ def run(manifests: Path | None, step: str | None, form: Output, live: float | No
     if folder is None:
         output.fail("batchyard: the examples are not beside the package; name their folder with --manifests DIR")
     try:
-        guide = Guide(folder, played_steps(step))
+        guide = Guide(folder, played_steps(step), rendered)
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide cannot be played")
     tell_warnings(guide.warnings)

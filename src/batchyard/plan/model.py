@@ -239,6 +239,8 @@ class Platform:
     workload_priorities: Sequence[PriorityClass]
     admission_checks: Sequence[AdmissionCheck]
     cohorts: Sequence[Cohort]
+    #: The names of the classes of queues, in the order of the file.
+    queue_classes: Sequence[str]
     #: Those that teams share; a team's own are with it.
     shared_queues: Sequence[Queue]
     teams: Sequence[Team]

@@ -50,6 +50,7 @@ def platform_of(name: str, spec: Part, cluster: Part | None) -> Platform:
         workload_priorities=[_priority(row) for row in spec.get("workloadPriorities") or ()],
         admission_checks=[_check(row) for row in spec.get("admissionChecks") or ()],
         cohorts=[_cohort(row) for row in spec.get("cohorts") or ()],
+        queue_classes=[row["name"] for row in spec.get("queueClasses") or ()],
         shared_queues=list(_shared_queues(spec.get("queues") or (), teams)),
         teams=teams,
         monitoring=_monitoring(spec, google),

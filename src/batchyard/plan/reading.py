@@ -49,11 +49,6 @@ class Source(NamedTuple):
     name: str
     text: str
 
-    def fault(self, error: FieldError) -> PlatformFault:
-        """A fault at the line where its field is written."""
-        document = next(iter(read_documents(self.text)), None)
-        return _placed(self.name, document, error)
-
 
 def read_platform(source: Source, project: str = "") -> Platform:
     """The platform of a text; InvalidPlatform with every fault.

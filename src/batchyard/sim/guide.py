@@ -34,6 +34,9 @@ BEFORE: Final = "platform"
 #: The platform is applied at the start; its folders in this order.
 PLATFORM: Final = ("teams", "priorityclass", "kueue")
 CLUSTER_FILE: Final = "cluster.yaml"
+#: Where `batchyard platform render` puts manifests, and which of its folders are not for a simulation.
+RENDERED: Final = "manifests"
+NOT_APPLIED: Final = frozenset({"00-engine", "70-monitoring"})
 #: When the first step comes. The autoscaler looks every ten seconds, and then in the middle between two rounds of Jobs:
 #: at the very instant of one it would be nobody's to say which of both was first.
 START: Final = MINUTE + 2 * SECOND
@@ -167,9 +170,10 @@ def pool_of(node: Obj) -> str | None:
 class Guide:
     """The guide in a world of its own, one step after the other."""
 
-    def __init__(self, folder: Path, steps: Sequence[GuideStep]) -> None:
+    def __init__(self, folder: Path, steps: Sequence[GuideStep], platform: Path | None = None) -> None:
+        """A folder with a folder for each step; `platform` is where one is rendered, in place of the folder's own."""
         self._steps = steps
-        plan = _Plan(folder)
+        plan = _Plan(folder, platform)
         for step in steps:
             if step.folder is not None:
                 plan.add(step)
@@ -235,17 +239,19 @@ def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
 class _Plan:
     """What is applied when, read from a folder laid out as the reference architecture."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, platform: Path | None) -> None:
         self._folder = folder
         self._unread: list[FileFault] = []
         self._manifests = Manifests()
-        self._read(cluster_file(folder), 0)
+        self._read(cluster_file(platform or folder), 0)
         #: What is applied, for the platform and for each step.
         self.files: dict[str, list[Applied]] = {
-            BEFORE: [Applied(path, 0) for name in PLATFORM for path in self._files(folder / "platform" / name)]
+            BEFORE: [Applied(path, 0) for path in (_rendered(platform) if platform else self._written(folder))]
         }
         for applied in self.files[BEFORE]:
             self._read(*applied)
+        if platform:
+            self._manifests.odd.clear()  # kinds that do nothing here are nobody's slip: a cluster needs them
 
     def add(self, step: GuideStep) -> None:
         """Plan a step."""
@@ -268,6 +274,10 @@ class _Plan:
     def scenario(self) -> tuple[Scenario, Sequence[str]]:
         """All of it, and what is to be said about it; InvalidScenario with every fault."""
         return make_scenario(self._manifests, self._unread), self._manifests.warnings
+
+    def _written(self, folder: Path) -> list[Path]:
+        """The manifests of a platform that is written by hand."""
+        return [path for name in PLATFORM for path in self._files(folder / "platform" / name)]
 
     def _rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
         """For each number of a job, its file of every team."""
@@ -301,6 +311,13 @@ def _figures() -> _Figures:
     content = pkgutil.get_data("batchyard.sim", "guide.json")
     assert content is not None, "the figures are part of the package"
     return msgspec.json.decode(content, type=_Figures)
+
+
+def _rendered(platform: Path) -> list[Path]:
+    """The manifests of a platform that is rendered, in order: what decides and who watches come with the simulator."""
+    folder = platform / RENDERED
+    found = [path for path in files_below(folder) if path.name != "kustomization.yaml"]
+    return [path for path in found if path.relative_to(folder).parts[0] not in NOT_APPLIED]
 
 
 def cluster_file(folder: Path) -> Path:

@@ -6,6 +6,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from batchyard.cli.options import Output
+
 FILE = "platform.yaml"
 
 app = typer.Typer(
@@ -48,11 +50,15 @@ def init(
 def plan(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The platform; - for stdin.")] = FILE,
     project: _Project = "",
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.TABLE,
+    guide: Annotated[
+        bool, typer.Option("--guide", help="Play the reference architecture's guide on it besides, simulated.")
+    ] = False,
 ) -> None:
-    """Show what would be made of it."""
+    """Show what would be made of it: objects, machines, costs, quotas needed, and what lint finds."""
     from batchyard.cli.platform.plan import run  # noqa: PLC0415 - loads the platform
 
-    run(file, project)
+    run(file, project, output, guide=guide)
 
 
 @app.command()

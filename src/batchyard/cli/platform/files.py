@@ -4,7 +4,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from batchyard.api.documents import read_documents
 from batchyard.api.errors import FieldError
+from batchyard.api.lines import Lines
 from batchyard.cli import output
 from batchyard.plan.model import Platform
 from batchyard.plan.reading import InvalidPlatform, PlatformFault, Source, read_platform
@@ -28,6 +30,12 @@ def sound_platform(source: Source, project: str) -> Platform:
         return read_platform(source, project)
     except InvalidPlatform as invalid:
         output.fail(f"{invalid}\nbatchyard: {source.name} is no sound platform")
+
+
+def lines_of(source: Source) -> Lines:
+    """Where in a platform's text its fields are written."""
+    document = next(read_documents(source.text))
+    return Lines(document.text, document.line)
 
 
 def _bytes_of(file: str) -> bytes:

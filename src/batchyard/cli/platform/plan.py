@@ -1,12 +1,209 @@
 """`batchyard platform plan`: what a platform.yaml comes to, before anything is made."""
 
-from batchyard.api import tables
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.tables import Table, format_table
 from batchyard.cli import output
+from batchyard.cli.options import Output
 from batchyard.cli.platform.files import read_source, sound_platform
+from batchyard.cli.platform.findings import Told, findings
+from batchyard.cli.platform.guide import play
+from batchyard.cli.tables import render_json, render_yaml
+from batchyard.core.costs.report import dollars
+from batchyard.core.lint.findings import Severity
+from batchyard.core.machines.catalog import MicroDollars
+from batchyard.plan.manifests import made
+from batchyard.plan.model import Platform
+from batchyard.plan.quotas import Quota, quotas
+from batchyard.plan.reading import Source
+from batchyard.plan.supply import Supply, supplies
+
+_NAMES_WIDTH: Final = 72
+_HOURS_A_MONTH: Final = 730
+_CENT: Final = 10_000
+_UNPRICED: Final = "Disks, network, the control plane and licences are not in it."
 
 
-def run(file: str, project: str) -> None:
-    """Show it; exits with 1 where the file is no sound platform."""
-    platform = sound_platform(read_source(file), project)
-    rows = [[queue.name, queue.cohort, ", ".join(flavor.name for flavor in queue.flavors)] for queue in platform.queues]
-    output.write(tables.format_table([["CLUSTERQUEUE", "COHORT", "FLAVORS"], *rows]))
+class _Plan(NamedTuple):
+    """All that is told."""
+
+    platform: Platform
+    objects: Mapping[str, Sequence[str]]
+    supplies: Sequence[Supply]
+    quotas: Sequence[Quota]
+    findings: Sequence[Told]
+    source: str
+
+
+def run(file: str, project: str, form: Output, *, guide: bool = False) -> None:
+    """Show it; exits with 1 where the file is no sound platform, or its guide does not end as it should."""
+    source = read_source(file)
+    platform = sound_platform(source, project)
+    found = _planned(source, platform)
+    match form:
+        case Output.JSON:
+            output.write(render_json(_document(found)))
+        case Output.YAML:
+            output.write(render_yaml(_document(found)))
+        case Output.TABLE | Output.WIDE:
+            output.write("".join(_sections(found)))
+    counts = {severity: sum(told.finding.severity is severity for told in found.findings) for severity in Severity}
+    told = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
+    output.tell(f"batchyard: nothing is made yet; lint: {told}")
+    if guide:
+        play(platform, form)
+
+
+def _planned(source: Source, platform: Platform) -> _Plan:
+    objects: dict[str, list[str]] = {}
+    for group in made(platform).values():
+        for each in group:
+            metadata = each.obj["metadata"]
+            name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
+            objects.setdefault(each.obj["kind"], []).append(name)
+    return _Plan(platform, objects, supplies(platform), quotas(platform), findings(source, platform), source.name)
+
+
+# --- for people ---
+
+
+def _sections(plan: _Plan) -> Iterator[str]:
+    platform = plan.platform
+    where = [f"engine {platform.engine.value}"]
+    where += [f"region {platform.region}"] if platform.region else []
+    where += [f"project {platform.google.project or 'not said'}"] if platform.google else []
+    yield f"# Platform {platform.name}: {', '.join(where)}\n"
+    yield format_table(_objects_table(plan))
+    if plan.supplies:
+        yield "\n# Machines and dollars an hour: idle, when nobody works, and full, when all there can be is there\n"
+        yield format_table(_supplies_table(plan.supplies))
+        idle, full = _totals(plan.supplies)
+        yield f"{_a_month(idle)} dollars a month idle, {_a_month(full)} full. {_UNPRICED}\n"
+    if plan.quotas:
+        yield "\n# Quotas of Compute Engine that all of it needs\n"
+        yield format_table(_quotas_table(plan.quotas))
+    if plan.findings:
+        yield "\n# What lint finds\n"
+        yield from (f"{text}\n" for told in plan.findings for text in _finding_lines(told, plan.source))
+
+
+def _objects_table(plan: _Plan) -> Table:
+    rows = [[kind, str(len(names)), _cut(names)] for kind, names in plan.objects.items()]
+    return [["KIND", "COUNT", "NAMES"], *rows]
+
+
+def _supplies_table(rows: Sequence[Supply]) -> Table:
+    idle, full = _totals(rows)
+    header = ["POOL", "MACHINE", "TERMS", "ACCELERATORS", "NODES", "EACH", "IDLE", "FULL"]
+    shown = [
+        [
+            row.name,
+            row.machine.name,
+            "reserved" if row.reserved else row.provisioning,
+            _accelerators(row),
+            str(row.most) if row.least == row.most else f"{row.least}-{row.most}",
+            *map(_dollars, (row.price, row.idle, row.full)),
+        ]
+        for row in rows
+    ]
+    return [header, *shown, ["all", "", "", "", "", "", _dollars(idle), _dollars(full)]]
+
+
+def _accelerators(row: Supply) -> str:
+    accelerator = row.machine.accelerator
+    return f"{accelerator.count} {accelerator.type}" if accelerator else ""
+
+
+def _quotas_table(rows: Sequence[Quota]) -> Table:
+    return [
+        ["REGION", "QUOTA", "NEEDED", "FOR"],
+        *([row.region, row.metric, str(row.needed), _cut(row.used_by)] for row in rows),
+    ]
+
+
+def _finding_lines(told: Told, source: str) -> Iterator[str]:
+    finding, place = told.finding, f"{source}:{told.line}" if told.line else source
+    yield f"{place}: {finding.severity.value} {finding.rule}: {_cut(told.objects)}"
+    yield f"    {finding.problem}"
+    if finding.fix:
+        yield f"    fix: {finding.fix}"
+    yield f"    see: {finding.link}"
+
+
+def _cut(names: Sequence[str]) -> str:
+    """Names as far as there is room, and how many more there are."""
+    shown: list[str] = []
+    for name in names:
+        if shown and len(", ".join([*shown, name])) > _NAMES_WIDTH:
+            return f"{', '.join(shown)} and {len(names) - len(shown)} more"
+        shown.append(name)
+    return ", ".join(shown)
+
+
+def _totals(rows: Sequence[Supply]) -> tuple[MicroDollars, MicroDollars]:
+    return sum(row.idle for row in rows), sum(row.full for row in rows)
+
+
+def _dollars(amount: MicroDollars) -> str:
+    return dollars((amount + _CENT // 2) // _CENT)
+
+
+def _a_month(amount: MicroDollars) -> str:
+    return str((amount * _HOURS_A_MONTH + 500_000) // 1_000_000)
+
+
+# --- for programs ---
+
+
+def _document(plan: _Plan) -> dict[str, Any]:
+    """All of it; money in dollars an hour."""
+    idle, full = _totals(plan.supplies)
+    platform = plan.platform
+    return {
+        "apiVersion": "batchyard.dev/v1alpha1",
+        "kind": "PlatformPlan",
+        "name": platform.name,
+        "engine": platform.engine.value,
+        "region": platform.region,
+        "project": platform.google.project if platform.google else "",
+        "objects": {kind: list(names) for kind, names in plan.objects.items()},
+        "machines": [_supply_row(row) for row in plan.supplies],
+        "dollarsAnHour": {"idle": _exact(idle), "full": _exact(full)},
+        "quotas": [
+            {"region": row.region, "metric": row.metric, "needed": row.needed, "usedBy": list(row.used_by)}
+            for row in plan.quotas
+        ],
+        "findings": [_finding_row(told) for told in plan.findings],
+    }
+
+
+def _supply_row(row: Supply) -> dict[str, Any]:
+    accelerator = row.machine.accelerator
+    having = {"accelerator": {"type": accelerator.type, "count": accelerator.count}} if accelerator else {}
+    return {
+        "name": row.name,
+        "machineType": row.machine.name,
+        "provisioning": row.provisioning,
+        "reserved": row.reserved,
+        "nodes": {"least": row.least, "most": row.most},
+        "dollarsAnHour": {"each": _exact(row.price), "idle": _exact(row.idle), "full": _exact(row.full)},
+        **having,
+    }
+
+
+def _finding_row(told: Told) -> dict[str, Any]:
+    finding = told.finding
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity.value,
+        "line": told.line,
+        "objects": list(told.objects),
+        "problem": finding.problem,
+        "fix": finding.fix,
+        "link": finding.link,
+    }
+
+
+def _exact(amount: MicroDollars) -> float:
+    return round(amount / 1_000_000, 6)

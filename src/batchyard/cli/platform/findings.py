@@ -1,0 +1,76 @@
+"""What lint finds in the objects that a platform comes to, at the places of its file that say so."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api.lines import Lines
+from batchyard.api.scheme import find_kind
+from batchyard.cli.platform.files import lines_of
+from batchyard.core.lint.findings import Finding, Severity
+from batchyard.plan.manifests import Made, made
+from batchyard.plan.model import Platform
+from batchyard.plan.reading import Source
+from batchyard.sim.lint import lint
+
+_ORDER: Final = tuple(Severity)
+#: Whose findings are all of one class of queues.
+_QUEUE: Final = "ClusterQueue"
+_CLUSTER: Final = "Cluster"
+
+
+class Told(NamedTuple):
+    """Findings of one rule that say the same of several objects, at one place of the file."""
+
+    finding: Finding
+    #: The objects, as `kind/name`.
+    objects: Sequence[str]
+    line: int
+
+
+def findings(source: Source, platform: Platform) -> Sequence[Told]:
+    """What is found, the worst first, each once for all objects of which the same is said."""
+    objects = [each for group in made(platform).values() for each in group if not _is_idle(each)]
+    if platform.cluster is not None:
+        objects.append(Made(platform.cluster, "spec.cluster"))
+    report = lint(each.obj for each in objects)
+    lines = lines_of(source)
+    alike: dict[tuple[str, str, int], list[Finding]] = {}
+    for finding in report.findings:
+        whose = _whose(finding, objects)
+        line = _line(finding, whose, platform, lines)
+        alike.setdefault((finding.rule, finding.problem, line), []).append(finding)
+    told = [Told(found[0], [_name(each) for each in found], key[2]) for key, found in alike.items()]
+    return sorted(told, key=lambda each: (_ORDER.index(each.finding.severity), each.line))
+
+
+def _is_idle(each: Made) -> bool:
+    """Whether it does nothing in the embedded platform; on a cluster it does."""
+    kind = find_kind(each.obj["apiVersion"], each.obj["kind"])
+    return kind is not None and kind.is_idle
+
+
+def _whose(finding: Finding, objects: Sequence[Made]) -> Made | None:
+    """The object of a finding; objects are read as sources of their own, numbered from 1."""
+    number = finding.source.removeprefix("<object ").removesuffix(">")
+    return objects[int(number) - 1] if number.isdecimal() else None
+
+
+def _line(finding: Finding, whose: Made | None, platform: Platform, lines: Lines) -> int:
+    if whose is None:
+        return 0
+    path = whose.path
+    of_class = next((queue.of_class for queue in platform.queues if queue.path == path), "")
+    if finding.kind == _QUEUE and of_class:
+        path = _class_path(of_class, platform)
+    field = finding.path.removeprefix("spec.")
+    if finding.kind == _CLUSTER:
+        return lines.of(f"{path}.{field}")
+    return lines.of(f"{path}.{field.partition('.')[0]}") if field else lines.of(path)
+
+
+def _class_path(name: str, platform: Platform) -> str:
+    return f"spec.queueClasses[{platform.queue_classes.index(name)}]"
+
+
+def _name(finding: Finding) -> str:
+    return "/".join(part for part in (finding.kind, finding.namespace, finding.name) if part)

@@ -1,0 +1,104 @@
+"""How many machines there are at least and at most, what they cost, and which quotas of Google Cloud they need."""
+
+import pytest
+
+from batchyard.plan.model import Platform
+from batchyard.plan.quotas import quotas
+from batchyard.plan.reading import Source, read_platform
+from batchyard.plan.supply import Supply, supplies
+from batchyard.shipped import read_folder
+
+EXAMPLES = read_folder("examples/platforms", ".yaml")
+HEAD = """\
+apiVersion: platform.batchyard.dev/v1alpha1
+kind: Platform
+metadata: {name: small}
+spec:
+  google: {project: my-project}
+  teams: [{name: red}]
+"""
+
+
+def example(name: str) -> Platform:
+    return read_platform(Source(name, EXAMPLES[f"{name}.yaml"]))
+
+
+def pools(*rows: str, more: str = "  flavors: [{name: any}]\n") -> Platform:
+    """A platform with these pools in two zones."""
+    cluster = "".join(f"      - {row}\n" for row in rows)
+    zones = "zones: [us-central1-a, us-central1-b]"
+    return read_platform(Source("p", f"{HEAD}{more}  cluster:\n    {zones}\n    nodePools:\n{cluster}"))
+
+
+def supply(row: str) -> Supply:
+    (only,) = supplies(pools(row))
+    return only
+
+
+@pytest.mark.parametrize(
+    ("size", "least", "most"),
+    [
+        pytest.param("nodeCount: 3", 6, 6, id="fixed, in each zone"),
+        pytest.param("autoscaling: {min: 1, max: 4}", 2, 8, id="bounds of a zone"),
+        pytest.param("autoscaling: {totalMin: 1, totalMax: 5}", 1, 5, id="bounds of all zones"),
+        pytest.param("nodeCount: 1, autoscaling: {min: 0, max: 4}", 0, 8, id="what it begins with goes when idle"),
+    ],
+)
+def test_a_pool_has_its_bounds(size: str, least: int, most: int) -> None:
+    found = supply(f"{{name: np, machineType: e2-medium, {size}}}")
+    assert (found.least, found.most) == (least, most)
+
+
+def test_idle_costs_what_is_always_there_and_full_all_there_can_be() -> None:
+    found = supply("{name: np, machineType: e2-medium, autoscaling: {totalMin: 1, totalMax: 10}}")
+    assert (found.price, found.idle, found.full) == (33_510, 33_510, 335_100)
+
+
+def test_what_a_reservation_provides_costs_less_than_on_demand() -> None:
+    by_name = {each.name: each for each in supplies(example("refarch"))}
+    assert by_name["spot-np"].price < by_name["reserved-np"].price < by_name["ondemand-np"].price
+
+
+def test_machines_made_when_needed_are_reckoned_by_the_quota_of_flavors_without_a_pool() -> None:
+    made = supplies(example("refarch"))[-1]
+    assert (made.name, made.machine.name) == ("auto-provisioned-nvidia-tesla-a100", "a2-highgpu-1g")
+    assert (made.least, made.most, made.provisioning) == (0, 8, "spot")
+
+
+def test_a_limit_of_auto_provisioning_holds_for_what_is_reckoned() -> None:
+    text = EXAMPLES["refarch.yaml"].replace(
+        "{resource: nvidia-tesla-a100, max: 100}", "{resource: nvidia-tesla-a100, max: 3}"
+    )
+    assert supplies(read_platform(Source("p", text)))[-1].most == 3
+
+
+def needed(platform: Platform) -> dict[str, int]:
+    return {row.metric: row.needed for row in quotas(platform)}
+
+
+def test_gpus_are_counted_by_the_terms_on_which_they_are_had() -> None:
+    found = needed(example("refarch"))
+    assert (found["NVIDIA_L4_GPUS"], found["PREEMPTIBLE_NVIDIA_L4_GPUS"]) == (4 * 2 + 24 * 2, 36 * 2)
+    assert found["PREEMPTIBLE_NVIDIA_H100_GPUS"] == 8
+    assert found["GPUS_ALL_REGIONS"] == 56 + 72 + 2 + 8 + 8
+
+
+def test_cpus_are_counted_by_family() -> None:
+    found = needed(
+        pools("{name: a, machineType: e2-medium, nodeCount: 1}", "{name: b, machineType: n2-standard-4, nodeCount: 1}")
+    )
+    assert (found["CPUS"], found["N2_CPUS"]) == (4, 8)
+
+
+def test_chips_of_tpus_are_counted_by_generation() -> None:
+    assert needed(example("multislice"))["TPU_LITE_PODSLICE_V5"] == 24
+    assert needed(example("hotswap"))["TPUS_PER_TPU_FAMILY (CT6E)"] == 64
+
+
+def test_pools_that_are_never_there_need_nothing() -> None:
+    assert needed(pools("{name: a, machineType: e2-medium, nodeCount: 0}")) == {}
+
+
+def test_without_google_cloud_there_are_no_quotas() -> None:
+    text = EXAMPLES["multislice.yaml"].replace("  google:\n    project: my-project\n", "")
+    assert quotas(read_platform(Source("p", text))) == []
