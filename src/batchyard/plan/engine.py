@@ -6,13 +6,20 @@ Both are a kustomization of their own, applied and waited for before what they d
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from batchyard.plan.model import Engine, Platform
+from batchyard.controllers.groups import COSTS, ON_KUBERNETES
+from batchyard.install import Scraping, Settings, parts
+from batchyard.plan.model import Collector, Engine, Platform
 from batchyard.plan.texts import yaml_text
 
 #: Releases whose manifests these platforms were written for: Kueue's serves v1beta2 and stores it.
 KUEUE_VERSION: Final = "v0.19.2"
 JOB_SET_VERSION: Final = "v0.12.0"
 _RELEASE: Final = "https://github.com/kubernetes-sigs/{}/releases/download/{}/manifests.yaml"
+_SCRAPING: Final[Mapping[Collector, Scraping]] = {
+    Collector.POD_MONITORING: Scraping.POD_MONITORING,
+    Collector.SERVICE_MONITOR: Scraping.SERVICE_MONITOR,
+    Collector.NONE: Scraping.NONE,
+}
 NAMESPACES: Final[Mapping[Engine, str]] = {Engine.BATCHYARD: "batchyard-system", Engine.KUEUE: "kueue-system"}
 
 
@@ -27,7 +34,28 @@ def files(platform: Platform) -> Mapping[str, str]:
     """The files of the engine's kustomization by their names."""
     if platform.engine is Engine.KUEUE:
         return {"kustomization.yaml": yaml_text([kustomization(_releases(platform))])}
-    return {}
+    found = {f"{name}.yaml": yaml_text(objects) for name, objects in parts(settings_of(platform)).items()}
+    return {"kustomization.yaml": yaml_text([kustomization(list(found))]), **found}
+
+
+def settings_of(platform: Platform) -> Settings:
+    """How our operator is installed: with costs where somebody has a Budget, which it then holds."""
+    holds = any(team.budget is not None for team in platform.teams)
+    return Settings(
+        image=image_of(platform),
+        namespace=NAMESPACES[Engine.BATCHYARD],
+        replicas=platform.operator.replicas,
+        controllers=(*ON_KUBERNETES, COSTS) if holds else ON_KUBERNETES,
+        scraping=_SCRAPING[platform.monitoring.collector],
+    )
+
+
+def image_of(platform: Platform) -> str:
+    """The image that is named, else this version's: on Google Cloud in the platform's own repository."""
+    google, image = platform.google, Settings().image
+    if platform.operator.image or google is None:
+        return platform.operator.image or image
+    return f"{platform.region}-docker.pkg.dev/{google.project}/{google.repository}/{image}"
 
 
 def deployed(platform: Platform) -> list[Deployed]:
@@ -37,7 +65,8 @@ def deployed(platform: Platform) -> list[Deployed]:
             Deployed("jobset-system", "jobset-controller-manager"),
             Deployed(NAMESPACES[Engine.KUEUE], "kueue-controller-manager"),
         ]
-    return [Deployed(NAMESPACES[Engine.BATCHYARD], "batchyard-operator")]
+    settings = settings_of(platform)
+    return [Deployed(settings.namespace, settings.name)]
 
 
 def kustomization(resources: list[str], **fields: object) -> Mapping[str, object]:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from batchyard.cli.platform.render import RECORD, write
+from batchyard.plan.engine import deployed
 from batchyard.plan.model import Platform
 from batchyard.plan.reading import Source, read_platform
 from batchyard.plan.render import render
@@ -49,6 +50,25 @@ def test_upstream_is_installed_from_its_pinned_releases() -> None:
         "v0.12.0/manifests.yaml",
         "v0.19.2/manifests.yaml",
     ]
+
+
+def test_our_operator_is_installed_from_the_platforms_own_repository() -> None:
+    texts = render(example())
+    (deployment,) = [
+        each
+        for each in yaml.safe_load_all(texts["manifests/00-engine/deployment.yaml"])
+        if each["kind"] == "Deployment"
+    ]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"].startswith("us-central1-docker.pkg.dev/my-project/gke-batch-refarch/batchyard:")
+    assert (deployment["metadata"]["namespace"], deployment["metadata"]["name"]) == deployed(example())[0]
+    assert "PodMonitoring" in texts["manifests/00-engine/network.yaml"]
+
+
+def test_our_operator_keeps_costs_where_a_team_has_a_budget() -> None:
+    told = render(example("# budget:", "budget:"))["manifests/00-engine/deployment.yaml"]
+    assert ",costs" in told
+    assert ",costs" not in render(example())["manifests/00-engine/deployment.yaml"]
 
 
 def test_the_collector_is_told_the_rules_in_its_own_kind() -> None:

@@ -35,7 +35,7 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         more = f"\n  and {len(kept) - _SHOWN_MAX} more" if len(kept) > _SHOWN_MAX else ""
         told = f"in {out} are files of yours in the way:{shown}{more}"
         output.fail(f"batchyard: {told}\nnothing is written; move them away, or say --overwrite")
-    output.tell(f"batchyard: {len(texts)} files are in {out}{f', {removed} are gone' if removed else ''}")
+    output.tell(f"batchyard: {len(texts)} files are in {out}{f'; {removed} from before went' if removed else ''}")
 
 
 def write(texts: Mapping[str, str], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
