@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-READMES = [ROOT / "README.md", *sorted((ROOT / "examples").glob("*/README.md"))]
+READMES = [ROOT / "README.md", ROOT / "docs" / "platform.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 TOLD = re.compile(r"```bash\n\S*batchyard ([^\n]*)\n```.*?```text\n(.*?)```", re.DOTALL)
 PYTHON = re.compile(r"```python\n(.*?)```\s*```text\n(.*?)```", re.DOTALL)
 
