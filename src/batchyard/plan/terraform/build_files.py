@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from batchyard.plan.engine import deployed
 from batchyard.plan.model import Google, Platform
 
 #: What the steps run in, as published.
@@ -35,7 +36,7 @@ _CREATE: Final = """\
         terraform init -input=false
         terraform apply -input=false -auto-approve -lock-timeout=10m
 
-  # In the order of their names. A webhook or a kind that is not served yet is waited for.
+  # What decides comes first, and is waited for: its kinds and webhooks must be there for the rest.
   - id: manifests
     name: {sdk}
     entrypoint: bash
@@ -43,16 +44,14 @@ _CREATE: Final = """\
       - -ceu
       - |
         gcloud container clusters get-credentials {cluster} --location={region} --dns-endpoint
-        apply="kubectl apply --server-side --force-conflicts --field-manager=batchyard-platform --recursive"
-        for part in manifests/[0-9]*; do
-          for try in 1 2 3 4 5 6; do
-            $$apply -f "$$part" && break
-            [ "$$try" -lt 6 ] || exit 1
-            sleep 20
-          done
-        done
-        kubectl get clusterqueues.kueue.x-k8s.io
+        apply="kubectl apply --server-side --force-conflicts --field-manager=batchyard-platform"
+        $$apply --kustomize=manifests/00-engine
+{waits}
+        $$apply --kustomize=manifests
+        kubectl wait --for=condition=Active clusterqueues.kueue.x-k8s.io --all --timeout=5m
 """
+
+_WAIT: Final = "        kubectl wait --for=condition=Available -n {namespace} deployment/{name} --timeout=10m"
 
 _DESTROY: Final = """\
   # So that nobody destroys it by mistake.
@@ -97,6 +96,7 @@ def build_files(platform: Platform, google: Google, bucket: str) -> dict[str, st
         "sdk": _CLOUD_SDK,
         "cluster": platform.name,
         "region": platform.region,
+        "waits": "\n".join(_WAIT.format(namespace=each.namespace, name=each.name) for each in deployed(platform)),
     }
     consent = f" \\\n#       --substitutions=_NAME={platform.name}"
     create = _HEAD.format(what=f"Creates {platform.name}", name="create", more="", **words) + _CREATE.format(**words)

@@ -31,6 +31,12 @@ _DRIVERS: Final = {"default": "DEFAULT", "latest": "LATEST", "disabled": "INSTAL
 #: By this label Cloud Billing tells a platform's costs, and one finds what is left of it.
 _LABEL: Final = "platform"
 
+_IGNORED: Final = """\
+# Neither git nor Cloud Build need what Terraform keeps for itself on one machine.
+.terraform/
+*.tfplan
+*.tfstate*
+"""
 _BACKEND: Final = """\
 # Where Terraform remembers what it has made. The bucket is there before `terraform init`, with old versions kept:
 #
@@ -58,6 +64,7 @@ def files(platform: Platform) -> dict[str, str]:
     bucket = google.state_bucket or f"{google.project or 'PROJECT'}-{platform.name}-state"
     made = {f"terraform/{name}": _static(f"root/{name}") for name in _ROOT}
     made |= {f"terraform/{path}": _static(path) for path in _module_paths()}
+    made[".gitignore"] = _IGNORED
     made["terraform/backend.tf"] = _backend(platform, google, bucket, google.state_prefix)
     made["terraform/terraform.tfvars"] = _variables(platform, google, cluster)
     if google.build:
