@@ -68,7 +68,7 @@ def files(platform: Platform) -> dict[str, str]:
     made["terraform/backend.tf"] = _backend(platform, google, bucket, google.state_prefix)
     made["terraform/terraform.tfvars"] = _variables(platform, google, cluster)
     if google.build:
-        made |= {f"terraform/build/{name}": _static(f"build/{name}") for name in _ROOT}
+        made |= {f"terraform/build/{name}": _static(f"cloud_build/{name}") for name in _ROOT}
         made["terraform/build/backend.tf"] = _backend(platform, google, bucket, f"{google.state_prefix}-build")
         made["terraform/build/terraform.tfvars"] = _build_variables(platform, google, bucket)
         made |= build_files(platform, google, bucket)
