@@ -10,10 +10,11 @@ from typing import NamedTuple, TypeAlias
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-_NOT_OURS = frozenset({".git", ".venv", ".compiled", ".torch", ".helm", "__pycache__", "build", "dist", ".hypothesis"})
+_NOT_OURS = frozenset({".git", ".venv", ".compiled", ".torch", ".helm", ".terraform-library", "__pycache__"})
+_NOT_OURS |= {"build", "dist", ".hypothesis"}
 _NOT_OURS_SUFFIXES = ("_cache", ".egg-info")
 _TEXT_SUFFIXES = frozenset(
-    {"", ".cfg", ".ini", ".json", ".lock", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+    {"", ".cfg", ".ini", ".json", ".lock", ".md", ".py", ".sh", ".tf", ".toml", ".txt", ".yaml", ".yml"}
 )
 
 

@@ -1,6 +1,5 @@
 """What a platform.yaml becomes as Terraform's variables, and as builds. What comes of those is in tests/terraform."""
 
-import pkgutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -140,12 +139,10 @@ def test_a_platform_without_google_has_no_terraform() -> None:
 
 def test_every_file_of_the_package_is_rendered() -> None:
     (folder,) = map(Path, batchyard.plan.terraform.__path__)
-    there = {
-        path.relative_to(folder) for place in ("root", "modules", "build") for path in (folder / place).rglob("*.*")
-    }
     made = files(platform())
-    assert {f"terraform/{str(path).removeprefix('root/')}" for path in there} - set(made) == set()
-    assert pkgutil.get_data("batchyard.plan.terraform", "root/main.tf") == made["terraform/main.tf"].encode()
+    for place, rendered in (("root", ""), ("modules", "modules/"), ("cloud_build", "build/")):
+        for path in (folder / place).rglob("*.*"):
+            assert made[f"terraform/{rendered}{path.relative_to(folder / place)}"] == path.read_text("utf-8")
 
 
 def test_the_state_is_in_a_bucket_of_the_platform_unless_another_is_named() -> None:
