@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-_NOT_OURS = frozenset({".git", ".venv", ".compiled", ".torch", ".helm", ".terraform-library", "__pycache__"})
-_NOT_OURS |= {"build", "dist", ".hypothesis"}
+_ENVIRONMENTS = frozenset({".venv", ".compiled", ".torch", ".helm", ".terraform-library"})
+_NOT_OURS = _ENVIRONMENTS | {".git", "__pycache__", "build", "dist", ".hypothesis"}
 _NOT_OURS_SUFFIXES = ("_cache", ".egg-info")
 _TEXT_SUFFIXES = frozenset(
     {"", ".cfg", ".ini", ".json", ".lock", ".md", ".py", ".sh", ".tf", ".toml", ".txt", ".yaml", ".yml"}

@@ -1,0 +1,140 @@
+"""What no example has: other kinds of pools, networks and teams, planned by the real Terraform."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from batchyard.plan.reading import Source, read_platform
+from terraform.workplace import needs_terraform, workplace
+
+pytestmark = needs_terraform
+
+YARD = """\
+apiVersion: platform.batchyard.dev/v1alpha1
+kind: Platform
+metadata: {name: yard}
+spec:
+  google:
+    project: my-project
+    gpuDriver: disabled
+    managedPrometheus: false
+    dashboards: false
+    network:
+      privateEndpoint: true
+      authorized: [{name: office, cidr: 203.0.113.0/24}, {name: home, cidr: 198.51.100.7/32}]
+  cluster:
+    region: us-central1
+    zones: [us-central1-a, us-central1-b]
+    nodePools:
+      - {name: by-zone, machineType: e2-standard-4, nodeCount: 1, autoscaling: {min: 1, max: 3}}
+      - name: near
+        machineType: a2-highgpu-1g
+        zones: [us-central1-b]
+        placementGroup: near
+        autoscaling: {totalMax: 4}
+      - name: flex
+        machineType: g2-standard-4
+        provisioning: flex-start
+        maxRunDuration: 12h
+        autoscaling: {totalMax: 4}
+      - name: slice
+        machineType: ct6e-standard-4t
+        zones: [us-central1-a]
+        tpuTopology: 4x4
+        autoscaling: {totalMin: 0, totalMax: 4}
+      - {name: one-host, machineType: ct5lp-hightpu-4t, zones: [us-central1-a], tpuTopology: 2x2, nodeCount: 1}
+      - name: small
+        machineType: e2-medium
+        nodeCount: 1
+        maxPodsPerNode: 32
+        taints: [{key: own, effect: PreferNoSchedule}]
+  flavors: [{name: any}]
+  teams:
+    - name: red
+      members: {groups: [red@one.example]}
+      serviceAccount: {roles: [roles/bigquery.dataViewer, roles/bigquery.jobUser], buckets: [red-data]}
+    - name: blue
+      members: {groups: [blue@other.example]}
+"""
+
+Plan = Mapping[str, Mapping[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """What would be made of it."""
+    with workplace(read_platform(Source("yard.yaml", YARD)), tmp_path_factory.mktemp("yard")) as opened:
+        return opened.planned()
+
+
+def pool(plan: Plan, name: str) -> Mapping[str, Any]:
+    return plan[f'module.node_pools.google_container_node_pool.this["{name}"]']
+
+
+def cluster(plan: Plan) -> Mapping[str, Any]:
+    return plan["module.cluster.google_container_cluster.this"]
+
+
+def test_bounds_of_each_zone_are_not_bounds_of_all(plan: Plan) -> None:
+    (bounds,) = pool(plan, "by-zone")["autoscaling"]
+    assert (bounds["min_node_count"], bounds["max_node_count"]) == (1, 3)
+    assert (bounds.get("total_min_node_count"), bounds.get("total_max_node_count")) == (None, None)
+    assert pool(plan, "by-zone")["initial_node_count"] == 1
+
+
+def test_machines_that_lie_close_together_have_a_placement_without_topology(plan: Plan) -> None:
+    (placement,) = pool(plan, "near")["placement_policy"]
+    assert (placement["type"], placement["tpu_topology"]) == ("COMPACT", None)
+    assert pool(plan, "near")["node_locations"] == ["us-central1-b"]
+
+
+def test_a_flex_start_pool_has_its_run_duration_and_no_queue(plan: Plan) -> None:
+    (config,) = pool(plan, "flex")["node_config"]
+    assert (config["flex_start"], config["max_run_duration"]) == (True, "43200s")
+    assert pool(plan, "flex")["queued_provisioning"] == []
+
+
+def test_an_autoscaled_slice_begins_empty_on_disks_that_it_can_have(plan: Plan) -> None:
+    assert pool(plan, "slice")["initial_node_count"] == 0
+    assert pool(plan, "slice")["placement_policy"][0]["tpu_topology"] == "4x4"
+    assert pool(plan, "slice")["node_config"][0]["disk_type"] == "hyperdisk-balanced"
+
+
+def test_a_slice_of_one_machine_has_no_placement(plan: Plan) -> None:
+    assert pool(plan, "one-host")["placement_policy"] == []
+
+
+def test_a_pool_has_room_for_the_pods_it_says_and_its_own_taints(plan: Plan) -> None:
+    assert pool(plan, "small")["max_pods_per_node"] == 32
+    taint = {"key": "own", "value": "", "effect": "PREFER_NO_SCHEDULE"}
+    assert pool(plan, "small")["node_config"][0]["taint"] == [taint]
+
+
+def test_a_driver_that_a_daemon_set_installs_is_not_installed_by_gke(plan: Plan) -> None:
+    (gpu,) = pool(plan, "near")["node_config"][0]["guest_accelerator"]
+    assert gpu["gpu_driver_installation_config"] == [{"gpu_driver_version": "INSTALLATION_DISABLED"}]
+
+
+def test_only_authorized_networks_reach_a_control_plane_without_public_address(plan: Plan) -> None:
+    assert cluster(plan)["private_cluster_config"][0]["enable_private_endpoint"] is True
+    (authorized,) = cluster(plan)["master_authorized_networks_config"]
+    blocks = {(row["display_name"], row["cidr_block"]) for row in authorized["cidr_blocks"]}
+    assert blocks == {("office", "203.0.113.0/24"), ("home", "198.51.100.7/32")}
+
+
+def test_what_is_turned_off_is_not_there(plan: Plan) -> None:
+    assert cluster(plan)["monitoring_config"][0]["managed_prometheus"] == [
+        {"auto_monitoring_config": [], "enabled": False}
+    ]
+    assert cluster(plan)["cluster_autoscaling"][0]["enabled"] is False
+    assert cluster(plan)["cluster_autoscaling"][0]["auto_provisioning_defaults"] == []
+    assert cluster(plan)["authenticator_groups_config"] == []
+    assert [address for address in plan if "monitoring_dashboard" in address or "reservation." in address] == []
+
+
+def test_a_team_has_its_roles_and_its_buckets_and_another_has_none(plan: Plan) -> None:
+    roles = [values["role"] for address, values in plan.items() if address.startswith("module.teams.google_project")]
+    assert roles == ["roles/bigquery.dataViewer", "roles/bigquery.jobUser"]
+    buckets = [values for address, values in plan.items() if "google_storage_bucket_iam_member" in address]
+    assert [(row["bucket"], row["role"]) for row in buckets] == [("red-data", "roles/storage.objectUser")]
