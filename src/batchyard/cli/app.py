@@ -17,7 +17,7 @@ from batchyard.cli.commands.guide import guide
 from batchyard.cli.commands.install import install
 from batchyard.cli.commands.lint import lint
 from batchyard.cli.commands.page import page
-from batchyard.cli.commands.platform import app as platform
+from batchyard.cli.commands.platform_drive import app as platform
 from batchyard.cli.commands.runs import Report, speed
 from batchyard.cli.commands.snapshot import snapshot
 from batchyard.cli.commands.whatif import whatif

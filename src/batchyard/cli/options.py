@@ -73,3 +73,10 @@ class Severities(StrEnum):
     ERROR = "error"
     WARNING = "warning"
     NOTE = "note"
+
+
+class Telling(StrEnum):
+    """How what happens is told: lines for people, or JSON lines for programs."""
+
+    TEXT = "text"
+    JSON = "json"

@@ -1,0 +1,271 @@
+"""`batchyard platform create`, `status` and `destroy`: what is rendered, driven step by step."""
+
+import json
+import shlex
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+
+from batchyard.cli import output
+from batchyard.cli.options import Telling
+from batchyard.cli.platform.asking import Asked
+from batchyard.cli.platform.display import Lines, display_for
+from batchyard.cli.platform.driving import Driver, Settings, StoppedError, looked_at
+from batchyard.cli.platform.files import read_source, sound_platform
+from batchyard.cli.platform.happenings import Display, Kind
+from batchyard.cli.platform.journal import Journal
+from batchyard.cli.platform.lock import BusyError, Lock
+from batchyard.cli.platform.processes import Processes
+from batchyard.cli.platform.render import write
+from batchyard.cli.platform.target import TargetError, Wanted, reached_by, settled
+from batchyard.plan.model import Platform
+from batchyard.plan.render import render
+from batchyard.plan.steps.cluster import Reached
+from batchyard.plan.steps.create import create
+from batchyard.plan.steps.destroy import destroy
+from batchyard.plan.steps.leftovers import leftovers
+from batchyard.plan.steps.model import Command, Leftover, Step
+
+INTERRUPTED: Final = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asks for."""
+
+    file: str
+    #: The rendered folder; None: the platform's name, here.
+    out: Path | None
+    project: str
+    cluster: Wanted
+    is_yes: bool = False
+    is_dry: bool = False
+    telling: Telling = Telling.TEXT
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A platform, what is rendered of it, and where."""
+
+    platform: Platform
+    files: Mapping[str, str]
+    folder: Path
+
+    def create(self, reached: Reached) -> list[Step]:
+        return create(self.platform, self.files, reached)
+
+    def destroy(self, reached: Reached, is_unprotecting: bool) -> list[Step]:
+        return destroy(self.platform, self.files, reached, is_unprotecting=is_unprotecting)
+
+
+def run_create(request: Request) -> None:
+    """Make the platform, or what of it is not there; exits with 1 where a step fails, 130 after Ctrl-C."""
+    work = _work(request)
+    if request.is_dry:
+        _print_dry(work, request, work.create(reached_by(work.platform, request.cluster)))
+        return
+    display = display_for(request.telling)
+    with _locked(work, display) as (lock, journal):
+        _write(work)
+        reached = _settled(work, request, journal)
+        counts = _driven(work, request, (lock, journal, display), work.create(reached), "create")
+    passed = counts[Kind.PASSED] + counts[Kind.SKIPPED]
+    display.tell(f"{work.platform.name} is there: {counts[Kind.DONE]} steps done, {passed} passed over")
+    for line in _how_to_look(work, reached):
+        display.tell(f"  {line}")
+
+
+def run_destroy(request: Request, *, is_unprotecting: bool) -> None:
+    """Remove the platform and say what stays; exits with 1 where a step fails, 130 after Ctrl-C."""
+    work = _work(request)
+    if request.is_dry:
+        reached = reached_by(work.platform, request.cluster)
+        _print_dry(work, request, work.destroy(reached, is_unprotecting))
+        return
+    display = display_for(request.telling)
+    with _locked(work, display) as (lock, journal):
+        _write(work)
+        reached = _settled(work, request, journal)
+        _driven(work, request, (lock, journal, display), work.destroy(reached, is_unprotecting), "destroy")
+        stays = list(_staying(work, reached, Processes(work.folder, lock, display.tell), display))
+    display.tell(f"{work.platform.name} is gone. What stays:")
+    if request.telling is Telling.JSON:
+        rows = [{"name": row.name, "what": row.tells, "found": found, "remove": row.removal} for row, found in stays]
+        output.write(json.dumps({"event": "stays", "leftovers": rows}) + "\n")
+        return
+    for row, found in stays:
+        output.write(f"{row.name}: {row.tells}\n")
+        output.write("".join(f"    {line}\n" for line in found))
+        output.write(f"  to remove: {shlex.join(row.removal)}\n")
+
+
+def run_status(request: Request) -> None:
+    """Say step by step what is there; exits with 1 where something is not."""
+    work = _work(request)
+    display = Lines()
+    with _locked(work, display) as (lock, journal):
+        _write(work)
+        reached = _settled(work, request, journal)
+        found = looked_at(Processes(work.folder, lock, display.tell), display, work.create(reached))
+    is_there = all(seen is not None and seen.is_so for _, seen in found)
+    if request.telling is Telling.JSON:
+        rows = [
+            {"step": step.name, "isThere": None if seen is None else seen.is_so, "what": seen.what if seen else ""}
+            for step, seen in found
+        ]
+        output.write(json.dumps({"platform": work.platform.name, "isThere": is_there, "steps": rows}, indent=4) + "\n")
+    else:
+        for step, seen in found:
+            word = "unknown" if seen is None else "there" if seen.is_so else "LACKING"
+            what = f"{step.name}: {seen.what}" if seen and seen.what else step.name
+            output.write(f"{word:<8} {what}\n")
+    if not is_there:
+        raise SystemExit(1)
+
+
+def _work(request: Request) -> _Work:
+    platform = sound_platform(read_source(request.file), request.project)
+    if platform.google is not None and not platform.google.project:
+        output.fail("batchyard: in which Google Cloud project? Say it in spec.google.project, or with --project ID")
+    folder = (request.out or Path(platform.name)).resolve()
+    return _Work(platform, render(platform), folder)
+
+
+def _write(work: _Work) -> None:
+    """Write what is rendered; ends the command where files of others are in the way."""
+    in_the_way, _ = write(work.files, work.folder, overwrite=False)
+    if in_the_way:
+        told = "".join(f"\n  {path}" for path in in_the_way[:10])
+        output.fail(
+            f"batchyard: in {work.folder} are files of yours in the way:{told}\nmove them away, name another folder "
+            "with --out DIR, or let `batchyard platform render --overwrite` replace them"
+        )
+
+
+@contextmanager
+def _locked(work: _Work, display: Display) -> Iterator[tuple[Lock, Journal]]:
+    """The folder, locked; SIGTERM is as Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Lock(work.folder, display.tell) as lock:
+            yield lock, Journal(work.folder)
+    except BusyError as busy:
+        output.fail(f"batchyard: {busy}")
+    except OSError as wrong:
+        output.fail(f"batchyard: {wrong.filename}: {wrong.strerror}; name another folder with --out DIR")
+
+
+def _settled(work: _Work, request: Request, journal: Journal) -> Reached:
+    try:
+        return settled(work.platform, request.cluster, journal)
+    except TargetError as wrong:
+        output.fail(f"batchyard: {wrong}")
+
+
+def _driven(
+    work: _Work, request: Request, means: tuple[Lock, Journal, Display], steps: Sequence[Step], verb: str
+) -> dict[Kind, int]:
+    """Go through the steps; ends the command where one is not done."""
+    lock, journal, display = means
+    before = _unfinished(journal)
+    if before:
+        display.tell(f"an earlier {before} was not finished: what is there is passed over")
+    journal.note(event="run", verb=verb, platform=work.platform.name)
+    driver = Driver(
+        work.folder,
+        Processes(work.folder, lock, display.tell),
+        journal,
+        display,
+        Asked(work.platform.name, request.is_yes),
+        request.settings,
+    )
+    try:
+        counts = driver.drive(steps)
+    except StoppedError as stopped:
+        _end(stopped, verb, display)
+    finally:
+        display.quiet()
+    journal.note(event="finished", verb=verb)
+    return counts
+
+
+def _end(stopped: StoppedError, verb: str, display: Display) -> NoReturn:
+    display.quiet()
+    display.tell(f"batchyard: {verb} ended at {stopped.step}; run the same command again, and it goes on from there")
+    raise SystemExit(INTERRUPTED if stopped.kind is Kind.INTERRUPTED else 1)
+
+
+def _unfinished(journal: Journal) -> str:
+    """The verb of the last run, if it did not come to its end; '' if it did, or if there was none."""
+    verb = ""
+    for entry in journal.entries():
+        if entry.get("event") == "run":
+            verb = str(entry.get("verb"))
+        elif entry.get("event") == "finished":
+            verb = ""
+    return verb
+
+
+def _how_to_look(work: _Work, reached: Reached) -> Iterator[str]:
+    """How to talk to the cluster now."""
+    if work.platform.google is not None:
+        place = Path(reached.kubeconfig)
+        yield f"export KUBECONFIG={shlex.quote(str(place if place.is_absolute() else work.folder / place))}"
+        yield "kubectl get clusterqueues"
+    else:
+        yield _shell(reached.kubectl("get", "clusterqueues"))
+
+
+def _staying(
+    work: _Work, reached: Reached, processes: Processes, display: Display
+) -> Iterator[tuple[Leftover, list[str]]]:
+    """What destroy leaves behind, with what is really there of it; what is looked for and not there is left out."""
+    for row in leftovers(work.platform, reached, str(work.folder)):
+        if row.look is None:
+            yield row, []
+            continue
+        answer = processes.look(row.look, display.tick)
+        found = [line.strip() for line in answer.printed.splitlines() if line.strip()]
+        if found:
+            yield row, found
+
+
+def _print_dry(work: _Work, request: Request, steps: Sequence[Step]) -> None:
+    """Every command that would be run, in order; nothing is."""
+    if request.telling is Telling.JSON:
+        rows = [_dry_row(step) for step in steps]
+        output.write(json.dumps({"folder": str(work.folder), "steps": rows}, indent=4) + "\n")
+        return
+    output.write(f"# what is rendered is written to it first\ncd {shlex.quote(str(work.folder))}\n")
+    for number, step in enumerate(steps, 1):
+        output.write(f"\n# {number}/{len(steps)} {step.name}: {step.tells}\n")
+        if step.consent is not None:
+            output.write(f"#   asks first: {step.consent.question}\n")
+        if step.only_if is not None:
+            output.write(f"#   only if this says so: {_shell(step.only_if.command)}\n")
+        for probe in step.probes:
+            word = "unless" if step.commands else "until" if step.patience_seconds else "if"
+            output.write(f"#   {word} this says so: {_shell(probe.command)}\n")
+        for command in step.commands:
+            output.write(f"{_shell(command)}\n")
+
+
+def _dry_row(step: Step) -> dict[str, object]:
+    return {
+        "step": step.name,
+        "tells": step.tells,
+        "asks": step.consent.question if step.consent else None,
+        "probes": [list(probe.command.full_argv) for probe in step.probes],
+        "commands": [list(command.full_argv) for command in step.commands],
+    }
+
+
+def _shell(command: Command) -> str:
+    """A command as one types it."""
+    pairs = "".join(f"{name}={shlex.quote(value)} " for name, value in command.environment)
+    sent = f" <<< {shlex.quote(command.sent)}" if command.sent else ""
+    return f"{pairs}{shlex.join(command.argv)}{sent}"

@@ -1,0 +1,196 @@
+"""Goes through steps one by one: looks whether each is done, does it if not, looks again, writes down what happened.
+
+The world says what is done, not the journal: so whoever goes on after a failure, or after the end of this process at
+any instant, does what is left and nothing twice.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from batchyard.cli.platform.happenings import Asking, Display, Happening, Kind
+from batchyard.cli.platform.journal import OWN_FOLDER, Journal
+from batchyard.cli.platform.processes import InterruptedCommandError, Processes
+from batchyard.live.clock import ticks
+from batchyard.plan.steps.model import Answer, Command, Probe, Seen, Step
+
+_TAIL_LINES: Final = 15
+#: How many seconds are between two looks, at first and later.
+_PAUSES: Final = (0.25, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How long the pauses are, as a factor (for tests); which steps are left out."""
+
+    pace: float = 1.0
+    skipped: frozenset[str] = frozenset()
+
+
+class StoppedError(Exception):
+    """A step failed, was refused or interrupted: the rest is not done."""
+
+    def __init__(self, kind: Kind, step: str) -> None:
+        super().__init__(step)
+        self.kind = kind
+        self.step = step
+
+
+class RefusedError(Exception):
+    """The user does not want what a step costs or destroys."""
+
+
+class UnmetError(Exception):
+    """A step cannot be done; says why, with the end of what its command wrote."""
+
+    def __init__(self, what: str, tail: tuple[str, ...] = (), log: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.tail = tail
+        self.log = log
+
+
+@dataclass(slots=True)
+class Driver:
+    """Goes through the steps of a folder, which is locked."""
+
+    folder: Path
+    processes: Processes
+    journal: Journal
+    display: Display
+    asking: Asking
+    settings: Settings = field(default_factory=Settings)
+    _memory: dict[Command, Answer] = field(default_factory=dict)
+
+    def drive(self, steps: Sequence[Step]) -> dict[Kind, int]:
+        """Do all of them; how many came out how. StoppedError where one does not."""
+        counts = dict.fromkeys(Kind, 0)
+        for number, step in enumerate(steps, 1):
+            counts[self._settled(step, number, len(steps))] += 1
+        return counts
+
+    def _settled(self, step: Step, number: int, total: int) -> Kind:
+        begun = ticks()
+
+        def happened(kind: Kind, what: str = "", tail: tuple[str, ...] = (), log: str = "") -> None:
+            seconds = ticks() - begun
+            self.journal.note(event=kind.value, step=step.name, what=what, seconds=round(seconds, 1))
+            self.display.show(Happening(kind, step, number, total, what, seconds, tail, log))
+
+        try:
+            kind, what = self._outcome(step, happened)
+        except RefusedError:
+            happened(Kind.REFUSED)
+            raise StoppedError(Kind.REFUSED, step.name) from None
+        except UnmetError as unmet:
+            if not step.is_optional:
+                happened(Kind.FAILED, unmet.what, unmet.tail, unmet.log)
+                raise StoppedError(Kind.FAILED, step.name) from None
+            kind, what = Kind.UNMET, unmet.what
+        except (InterruptedCommandError, KeyboardInterrupt):
+            happened(Kind.INTERRUPTED)
+            raise StoppedError(Kind.INTERRUPTED, step.name) from None
+        happened(kind, what)
+        return kind
+
+    def _outcome(self, step: Step, happened: Callable[..., None]) -> tuple[Kind, str]:
+        if step.name in self.settings.skipped:
+            return Kind.SKIPPED, "left out, as asked"
+        if step.only_if is not None and not (seen := self._remembered(step.only_if)).is_so:
+            return Kind.SKIPPED, seen.what
+        seen = self._seen(step)
+        if step.probes and seen.is_so:
+            return Kind.PASSED, seen.what
+        if step.consent is not None and not self._agreed(step, seen.what):
+            raise RefusedError
+        if step.commands:
+            happened(Kind.BEGUN, seen.what)
+            self._do(step, happened)
+            if not step.is_checked:
+                return Kind.DONE, ""
+            seen = self._seen(step)
+        if step.probes and not seen.is_so:
+            if step.patience_seconds:
+                happened(Kind.WAITING, seen.what)
+            seen = self._awaited(step, seen)
+        return Kind.DONE, seen.what
+
+    def _agreed(self, step: Step, what: str) -> bool:
+        assert step.consent is not None, "there is something to ask"
+        self.display.quiet()
+        return self.asking.agrees(step.consent.question.replace("{seen}", what), step.consent.destroys)
+
+    def _do(self, step: Step, happened: Callable[..., None]) -> None:
+        """Run the commands, again where that helps; what has been done meanwhile is looked at before each new try."""
+        log = self.folder / OWN_FOLDER / "logs" / f"{step.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        tried = 0
+        while (answer := self._first_failure(step, log)) is not None:
+            tried += 1
+            if not step.retry.helps(answer.told, tried):
+                lines = [line.rstrip() for line in answer.told.splitlines() if line.strip()]
+                raise UnmetError(answer.last_word, tuple(lines[-_TAIL_LINES:]), str(log))
+            happened(Kind.RETRIED, f"{answer.last_word}; again in {step.retry.pause_seconds} s")
+            Event().wait(step.retry.pause_seconds * self.settings.pace)
+            if step.probes and self._seen(step).is_so:
+                return
+
+    def _first_failure(self, step: Step, log: Path) -> Answer | None:
+        """Run the commands until one fails; its answer, None where none does."""
+        for command in step.commands:
+            answer = self.processes.act(command, log, self.display.tick)
+            if answer.code and not any(word in answer.told for word in command.tolerates):
+                return answer
+        return None
+
+    def _awaited(self, step: Step, seen: Seen) -> Seen:
+        """Look until it is so, or its patience is over."""
+        begun = ticks()
+        pause = _PAUSES[0]
+        while not seen.is_so:
+            waited = ticks() - begun
+            if waited >= step.patience_seconds:
+                within = f", after {step.patience_seconds} s" if step.patience_seconds else ""
+                raise UnmetError(f"{seen.what}{within}")
+            self.display.tick(seen.what, waited)
+            Event().wait(pause * self.settings.pace)
+            pause = min(2 * pause, _PAUSES[1])
+            seen = self._seen(step)
+        return seen
+
+    def _seen(self, step: Step) -> Seen:
+        """What the probes say: the first thing that is not so, or what the last one saw."""
+        seen = Seen(not step.probes)
+        for probe in step.probes:
+            seen = probe.reading(self.processes.look(probe.command, self.display.tick))
+            if not seen.is_so:
+                return seen
+        return seen
+
+    def _remembered(self, probe: Probe) -> Seen:
+        """What a probe says that is asked once in a run."""
+        if probe.command not in self._memory:
+            self._memory[probe.command] = self.processes.look(probe.command, self.display.tick)
+        return probe.reading(self._memory[probe.command])
+
+
+def looked_at(processes: Processes, display: Display, steps: Sequence[Step]) -> list[tuple[Step, Seen | None]]:
+    """What is there of the steps' results; None where it cannot be seen, since what carries it is not there."""
+    found: list[tuple[Step, Seen | None]] = []
+    lacking = False
+    for step in steps:
+        if not step.probes:
+            continue
+        if lacking:
+            found.append((step, None))
+            continue
+        seen = Seen(True)
+        for probe in step.probes:
+            seen = probe.reading(processes.look(probe.command, display.tick))
+            if not seen.is_so:
+                break
+        found.append((step, seen))
+        lacking = step.carries and not seen.is_so
+    return found

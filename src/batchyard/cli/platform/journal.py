@@ -1,0 +1,69 @@
+"""What was done to a platform from this folder: a line for each thing that happened, on disk before the next begins."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from batchyard.api.times import format_time
+from batchyard.live.clock import wall_clock
+
+#: Below the rendered folder.
+OWN_FOLDER: Final = ".batchyard"
+_FILE: Final = "steps.jsonl"
+
+
+class Journal:
+    """The journal of a rendered folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / OWN_FOLDER / _FILE
+
+    def note(self, **fields: object) -> None:
+        """Write a line; when this returns it survives the loss of power."""
+        line = json.dumps({"at": format_time(wall_clock()), **fields}) + "\n"
+        is_new = not self._path.exists()
+        with self._path.open("ab") as file:
+            if file.tell() and not self._ends_whole():
+                file.write(b"\n")  # an earlier line was cut off as it was written
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            _sync_folder(self._path.parent)
+
+    def entries(self) -> Iterator[Mapping[str, Any]]:
+        """All lines that are whole, oldest first."""
+        if not self._path.exists():
+            return
+        for line in self._path.read_text("utf-8", "replace").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict):
+                yield entry
+
+    def target(self) -> Mapping[str, Any] | None:
+        """Where the platform of this folder is; None before it is made, and after it is destroyed."""
+        target = None
+        for entry in self.entries():
+            if entry.get("event") == "target":
+                target = entry
+            elif entry.get("event") == "finished" and entry.get("verb") == "destroy":
+                target = None
+        return target
+
+    def _ends_whole(self) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+
+
+def _sync_folder(folder: Path) -> None:
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(held)
+    finally:
+        os.close(held)

@@ -1,0 +1,64 @@
+"""The rendered manifests as parts: what is applied together, in which order, and what is in each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.documents import read_documents
+from batchyard.plan.drivers import driver_resources
+from batchyard.plan.model import Platform
+from batchyard.plan.render import MANIFESTS
+
+FOLDER: Final = f"{MANIFESTS}/"
+KUSTOMIZATION: Final = "kustomization.yaml"
+
+
+class Part(NamedTuple):
+    """A file or folder at the top of the rendered manifests, and the objects that are written in it."""
+
+    path: str
+    objects: Sequence[Mapping[str, Any]]
+    #: Whether it is a kustomization of its own, which may name what is published elsewhere.
+    is_kustomized: bool = False
+
+    @property
+    def name(self) -> str:
+        """How its step is called: `20-teams` of manifests/20-teams or manifests/20-teams.yaml."""
+        return self.path.rpartition("/")[2].removesuffix(".yaml")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """By which kubectl takes it."""
+        return (f"--kustomize={self.path}",) if self.is_kustomized else ("--recursive", f"--filename={self.path}")
+
+    def named(self, kind: str) -> list[str]:
+        """The names of its objects of a kind."""
+        return [obj["metadata"]["name"] for obj in self.objects if obj["kind"] == kind]
+
+    def first(self, kind: str) -> Mapping[str, Any] | None:
+        """Its first object of a kind, if there is one."""
+        return next((obj for obj in self.objects if obj["kind"] == kind), None)
+
+    def images(self) -> list[str]:
+        """The images of its Deployments and DaemonSets."""
+        specs = [obj["spec"]["template"]["spec"] for obj in self.objects if obj["kind"] in ("Deployment", "DaemonSet")]
+        return [container["image"] for spec in specs for container in spec["containers"]]
+
+
+def parts(platform: Platform, files: Mapping[str, str]) -> list[Part]:
+    """The parts of what is rendered, in the order in which they are applied: that of their names; GPU drivers last."""
+    paths = sorted(path for path in files if path.startswith(FOLDER) and path != FOLDER + KUSTOMIZATION)
+    found = []
+    for top, grouped in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
+        of_top = list(grouped)
+        objects = [obj for path in of_top for obj in _objects(path, files[path])]
+        found.append(Part(top, objects, f"{top}/{KUSTOMIZATION}" in of_top))
+    return [*found, *(Part(url, ()) for url in driver_resources(platform))]
+
+
+def _objects(path: str, text: str) -> Iterator[Mapping[str, Any]]:
+    if not path.endswith(".yaml") or path.endswith(KUSTOMIZATION):
+        return
+    for document in read_documents(text):
+        if isinstance(document.value, dict) and "kind" in document.value:
+            yield document.value

@@ -1,0 +1,127 @@
+"""Stand-ins of terraform, gcloud and kubectl: programs on the PATH that keep what was made in a folder (cloud.sh)."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+_SCRIPT = Path(__file__).parent / "cloud.sh"
+TOOLS = ("terraform", "gcloud", "kubectl", "gke-gcloud-auth-plugin")
+#: What the stand-ins themselves call.
+_BESIDES = ("cat", "cmp", "env", "grep", "mkdir", "rm")
+
+PLATFORM = """\
+apiVersion: platform.batchyard.dev/v1alpha1
+kind: Platform
+metadata: {name: small}
+spec:
+  google: {project: project-1}
+  cluster:
+    region: us-central1
+    zones: [us-central1-a]
+    nodePools:
+      - {name: fixed, machineType: e2-medium, nodeCount: 2}
+      - {name: spot, machineType: g2-standard-24, provisioning: spot, autoscaling: {totalMin: 0, totalMax: 4}}
+  monitoring: {collector: None}
+  flavors: [{name: spot, pools: [spot]}]
+  queueClasses:
+    - name: lp
+      flavors: [{name: spot, resources: {cpu: {nominalQuota: 4}}}]
+  teams:
+    - {name: team-a, queues: [{class: lp}]}
+"""
+
+
+class Cloud:
+    """A project of its own, and the tools that reach it."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.state = folder / "state"
+        self.state.mkdir(parents=True)
+        tools = folder / "bin"
+        tools.mkdir()
+        text = _SCRIPT.read_text("utf-8").replace("@STATE@", str(self.state))
+        for name in TOOLS:
+            (tools / name).write_text(text, "utf-8")
+            (tools / name).chmod(0o755)
+        for name in ("count", "calls", "effects", "apis"):
+            (self.state / name).write_text("0\n" if name == "count" else "", "utf-8")
+        for name in _BESIDES:
+            found = shutil.which(name)
+            assert found is not None, f"{name} is on every machine"
+            (tools / name).symlink_to(found)
+        patch.setenv("PATH", str(tools))
+        self.tools = tools
+        self.file = folder / "platform.yaml"
+        self.file.write_text(PLATFORM, "utf-8")
+        self.out = folder / "out"
+        (self.out / "terraform").mkdir(parents=True)
+        #: What our processes tell.
+        self.told = folder / "told"
+
+    def goes_wrong(self, call: int, how: str) -> None:
+        """At this call, counted from now: `kill` us and end, `orphan`: kill us and go on, `fail`, or `hang`."""
+        (self.state / "fault").write_text(f"{self.count + call} {how}\n", "utf-8")
+
+    def goes_right(self) -> None:
+        """Nothing goes wrong any more."""
+        (self.state / "fault").unlink(missing_ok=True)
+
+    @property
+    def count(self) -> int:
+        """How many calls there were."""
+        return int((self.state / "count").read_text("utf-8"))
+
+    @property
+    def failable(self) -> list[int]:
+        """The numbers of the calls that change something, and so can fail where it hurts."""
+        return [int(line) for line in (self.state / "failable").read_text("utf-8").splitlines()]
+
+    @property
+    def calls(self) -> list[str]:
+        """All calls, oldest first."""
+        return (self.state / "calls").read_text("utf-8").splitlines()
+
+    @property
+    def effects(self) -> list[str]:
+        """What was done to the world, oldest first."""
+        return (self.state / "effects").read_text("utf-8").splitlines()
+
+    def world(self) -> dict[str, str]:
+        """What there is."""
+        apart = {"count", "calls", "effects", "fault", "failable"}
+        files = [path for path in sorted(self.state.rglob("*")) if path.is_file() and path.name not in apart]
+        return {str(path.relative_to(self.state)): path.read_text("utf-8") for path in files}
+
+
+def in_a_process(work: Callable[[], None], told: Path, printed: Path | None = None) -> int:
+    """The exit code of a process of ours that does this, minus the signal that ended it; its outputs go to files."""
+    return ended(started(work, told, printed))
+
+
+def started(work: Callable[[], None], told: Path, printed: Path | None = None) -> int:
+    """A process of ours that does this."""
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for stream, path in ((1, printed or told), (2, told)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
+            sys.stdout, sys.stderr = (os.fdopen(stream, "w", closefd=False) for stream in (1, 2))
+            sys.stdin = os.fdopen(0, closefd=False)
+            work()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+        finally:
+            os._exit(code)
+    return child
+
+
+def ended(child: int) -> int:
+    """Its exit code, minus the signal that ended it, once it has ended."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

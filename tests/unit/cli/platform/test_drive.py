@@ -1,0 +1,228 @@
+"""`batchyard platform create`, `status` and `destroy` on GKE, against stand-ins of the tools."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batchyard.cli.options import Telling
+from batchyard.cli.platform import drive
+from batchyard.cli.platform.driving import Settings
+from batchyard.cli.platform.lock import Lock
+from batchyard.cli.platform.target import Wanted
+from clouds import Cloud, in_a_process
+
+NOBODY = Wanted("", "")
+#: What a whole create does to the world, in this order.
+CREATED = [
+    *(
+        f"api {name}.googleapis.com"
+        for name in ("cloudresourcemanager", "serviceusage", "cloudbilling", "iam", "storage")
+    ),
+    "bucket",
+    "versions",
+    "made network",
+    "made cluster",
+    "made pools",
+    "applied manifests/20-teams",
+    "applied manifests/30-flavors.yaml",
+    "applied manifests/60-queues.yaml",
+]
+DESTROYED = ["stopped", "unmade pools", "unmade cluster", "unmade network"]
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    return Cloud(tmp_path, monkeypatch)
+
+
+def request_of(
+    cloud: Cloud, is_yes: bool = True, project: str = "", skipped: frozenset[str] = frozenset()
+) -> drive.Request:
+    settings = Settings(pace=0, skipped=skipped)
+    return drive.Request(str(cloud.file), cloud.out, project, NOBODY, is_yes=is_yes, settings=settings)
+
+
+def created(cloud: Cloud, **options: object) -> int:
+    """The exit code of a create in a process of its own."""
+    return in_a_process(lambda: drive.run_create(request_of(cloud, **options)), cloud.told)  # type: ignore[arg-type]
+
+
+def destroyed(cloud: Cloud, is_unprotecting: bool = True, **options: object) -> int:
+    """The exit code of a destroy in a process of its own."""
+    request = request_of(cloud, **options)  # type: ignore[arg-type]
+    return in_a_process(lambda: drive.run_destroy(request, is_unprotecting=is_unprotecting), cloud.told)
+
+
+def killed_at_every_call(cloud: Cloud, work: Callable[[Cloud], int], how: str) -> int:
+    """Kill the process at its first call, the next one at its second, and so on, until one comes to its end."""
+    for call in range(1, 500):
+        cloud.goes_wrong(call, how)
+        if work(cloud) == 0:
+            return call - 1
+    raise AssertionError("it never comes to its end: " + cloud.told.read_text("utf-8"))
+
+
+def test_create_makes_everything_in_order(cloud: Cloud) -> None:
+    assert created(cloud) == 0
+    assert cloud.effects == CREATED
+
+
+def test_a_second_create_changes_nothing(cloud: Cloud) -> None:
+    created(cloud)
+    world = cloud.world()
+    assert created(cloud) == 0
+    assert (cloud.effects, cloud.world()) == (CREATED, world)
+
+
+@pytest.mark.parametrize("how", ["kill", "orphan"])
+def test_a_create_that_is_killed_at_every_call_comes_to_the_same_end(cloud: Cloud, how: str) -> None:
+    assert killed_at_every_call(cloud, created, how) > len(CREATED)
+    assert Counter(cloud.effects) == Counter(CREATED)
+
+
+@pytest.mark.parametrize("how", ["kill", "orphan"])
+def test_a_destroy_that_is_killed_at_every_call_leaves_what_it_says(cloud: Cloud, how: str) -> None:
+    created(cloud)
+    assert killed_at_every_call(cloud, destroyed, how) > len(DESTROYED)
+    assert Counter(cloud.effects) == Counter([*CREATED, *DESTROYED])
+    assert sorted(cloud.world()) == ["apis", "bucket", "stopped", "versions"]
+
+
+def test_whatever_command_fails_the_next_create_goes_on(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert created(cloud) == 0
+    for call in cloud.failable:
+        other = Cloud(cloud.out / str(call), monkeypatch)
+        other.goes_wrong(call, "fail")
+        assert created(other) == 1
+        other.goes_right()
+        assert created(other) == 0, other.told.read_text("utf-8")
+        assert Counter(other.effects) == Counter(CREATED)
+
+
+def test_what_a_failing_command_says_is_told_with_its_log_and_a_remedy(cloud: Cloud) -> None:
+    cloud.goes_wrong(13, "fail")
+    assert created(cloud) == 1
+    told = cloud.told.read_text("utf-8")
+    log = cloud.out / ".batchyard/logs/state-bucket.log"
+    assert f"all of it: {log}" in told
+    assert "ERROR: planted" in told
+    assert "say another with spec.google.state.bucket" in told
+    assert "run the same command again, and it goes on from there" in told
+    assert log.read_text("utf-8").endswith("ERROR: planted\n")
+
+
+def test_what_is_there_is_passed_over_and_said(cloud: Cloud) -> None:
+    cloud.goes_wrong(20, "kill")
+    created(cloud)
+    cloud.told.unlink()
+    assert created(cloud) == 0
+    told = cloud.told.read_text("utf-8")
+    assert "an earlier create was not finished" in told
+    assert "state-bucket: passed over" in told
+
+
+def test_destroy_refuses_what_is_protected_before_it_stops_anything(cloud: Cloud) -> None:
+    created(cloud)
+    assert destroyed(cloud, is_unprotecting=False) == 1
+    assert "say --unprotect" in cloud.told.read_text("utf-8")
+    assert cloud.effects == CREATED
+
+
+def test_destroy_names_what_stays_with_the_command_for_each(cloud: Cloud) -> None:
+    created(cloud)
+    cloud.told.unlink()
+    assert destroyed(cloud) == 0
+    told = cloud.told.read_text("utf-8")
+    assert "gcloud storage rm --recursive gs://project-1-small-state/" in told
+    assert "pvc-1\tus-central1-a\n  to remove: gcloud compute disks delete NAME --zone=ZONE" in told
+    assert "reservations" not in told, "there are none"
+
+
+def test_nothing_that_costs_is_made_where_nobody_can_be_asked(cloud: Cloud) -> None:
+    assert created(cloud, is_yes=False) == 1
+    assert "say --yes" in cloud.told.read_text("utf-8")
+    assert "bucket" not in cloud.effects
+
+
+def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
+    drive.run_create(drive.Request(str(cloud.file), cloud.out, "", NOBODY, is_dry=True))
+    printed = capfd.readouterr().out
+    assert cloud.count == 0
+    assert "\nterraform -chdir=terraform apply -input=false -no-color -lock-timeout=10m create.tfplan\n" in printed
+    assert "\nKUBECONFIG=.batchyard/kubeconfig gcloud container clusters get-credentials small " in printed
+    assert not (cloud.out / ".batchyard").exists()
+
+
+def test_programs_are_told_in_json_lines(cloud: Cloud) -> None:
+    request = drive.Request(str(cloud.file), cloud.out, "", NOBODY, is_yes=True, telling=Telling.JSON)
+    printed = cloud.out.parent / "printed"
+    assert in_a_process(lambda: drive.run_create(request), cloud.told, printed) == 0
+    events = [json.loads(line) for line in printed.read_text("utf-8").splitlines()]
+    assert {"event": "done", "step": "state-bucket"}.items() <= next(
+        row for row in events if (row["event"], row["step"]) == ("done", "state-bucket")
+    ).items()
+    assert events[-1]["step"] == "last-check"
+
+
+def test_a_tool_that_is_not_there_is_named_with_where_to_get_it(cloud: Cloud) -> None:
+    (cloud.tools / "gcloud").unlink()
+    assert created(cloud) == 1
+    told = cloud.told.read_text("utf-8")
+    assert "gcloud: there is no such program on the PATH" in told
+    assert "install the gcloud CLI: https://" in told
+
+
+def test_no_secret_is_kept(cloud: Cloud) -> None:
+    created(cloud)
+    kept = [path for path in cloud.out.rglob("*") if path.is_file() and "SECRET" in path.read_text("utf-8")]
+    assert kept == []
+    assert "SECRET" not in cloud.told.read_text("utf-8")
+
+
+def test_only_one_at_a_time_drives_in_a_folder(cloud: Cloud) -> None:
+    with Lock(cloud.out, print_nothing):
+        assert created(cloud) == 1
+    assert f"process {os.getpid()} drives the steps of this folder" in cloud.told.read_text("utf-8")
+    assert cloud.count == 0
+
+
+def print_nothing(line: str) -> None:
+    """Whoever waits is told elsewhere."""
+
+
+def test_a_folder_belongs_to_one_project_until_it_is_destroyed(cloud: Cloud) -> None:
+    created(cloud)
+    assert created(cloud, project="project-2") == 1
+    assert "this folder is that of small on project project-1" in cloud.told.read_text("utf-8")
+    destroyed(cloud)
+    assert created(cloud, project="project-2") == 0
+
+
+def test_a_step_can_be_left_out(cloud: Cloud) -> None:
+    assert created(cloud, skipped=frozenset({"apply-60-queues", "cluster-queues"})) == 0
+    assert "applied manifests/60-queues.yaml" not in cloud.effects
+
+
+def test_status_says_what_is_there_and_what_cannot_be_known(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
+    cloud.goes_wrong(25, "kill")
+    created(cloud)
+    (cloud.state / "made.cluster").unlink()
+    with pytest.raises(SystemExit) as ended:
+        drive.run_status(request_of(cloud))
+    rows = [line.split(maxsplit=1) for line in capfd.readouterr().out.splitlines()]
+    lines = {what: word for word, what in rows}
+    assert ended.value.code == 1
+    assert lines["state-bucket"] == "there"
+    assert lines["terraform-apply: 1 to add, 0 to change, 0 to destroy"] == "LACKING"
+    assert lines["cluster-queues"] == "unknown"
+
+
+def test_status_of_a_whole_platform_is_good(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
+    created(cloud)
+    drive.run_status(request_of(cloud))
+    assert {line.split()[0] for line in capfd.readouterr().out.splitlines()} == {"there"}
+    assert cloud.effects == CREATED
