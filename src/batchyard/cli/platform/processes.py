@@ -13,14 +13,11 @@ from typing import IO, Final, TypeAlias
 
 from batchyard.cli.platform.lock import Lock
 from batchyard.live.clock import ticks
-from batchyard.plan.steps.model import Answer, Command
+from batchyard.plan.steps.model import NO_SUCH_PROGRAM, TOO_LONG, Answer, Command
 
 #: Told while a command runs: the last line it wrote, and for how many seconds it has been running.
 Watching: TypeAlias = Callable[[str, float], None]
 
-NO_SUCH_PROGRAM: Final = 127
-#: As timeout(1) has it.
-TOO_LONG: Final = 124
 _TICK_SECONDS: Final = 0.1
 #: How long a command has to end by itself once its time is over, before it is ended.
 _GRACE_SECONDS: Final = 60
@@ -43,7 +40,8 @@ class Processes:
         """Run a command to see what it says; nothing of it is kept."""
         with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as told:
             code = self._ended(command, printed, told, watching)
-            return Answer(code, _whole(printed), _whole(told) or _why(code, command))
+            why = _why(code, command)
+            return Answer(code, _whole(printed), f"{why}\n{_whole(told)}" if why else _whole(told))
 
     def act(self, command: Command, log: Path, watching: Watching) -> Answer:
         """Run a command; both of its outputs are appended to a log, and what was appended is the answer."""
@@ -52,9 +50,9 @@ class Processes:
             code = self._ended(command, file, file, watching)
             file.seek(begin)
             text = file.read().decode("utf-8", "replace")
-            if code in (NO_SUCH_PROGRAM, TOO_LONG) and not text:
-                text = _why(code, command)
-                file.write(text.encode())
+            if why := _why(code, command):
+                text = f"{why}\n{text}"
+                file.write(f"{why}\n".encode())
             return Answer(code, "", text)
 
     def _ended(self, command: Command, printed: IO[bytes], told: IO[bytes], watching: Watching) -> int:

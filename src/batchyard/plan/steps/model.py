@@ -10,8 +10,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 #: How long a command may take, in seconds, where nothing else is said.
 COMMAND_LIMIT: Final = 600
-#: How long a look may take, in seconds.
-LOOK_LIMIT: Final = 120
+#: Exit codes, as shells and timeout(1) have them; the first line of what is told says why then.
+NO_SUCH_PROGRAM: Final = 127
+TOO_LONG: Final = 124
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def run(*argv: str, sent: str = "", limit_seconds: int = COMMAND_LIMIT, tolerate
 
 
 class Answer(NamedTuple):
-    """What came of a command: its exit code (of a shell: 127 where there is no such program), its two outputs."""
+    """What came of a command: its exit code and its two outputs."""
 
     code: int
     printed: str
@@ -51,6 +52,8 @@ class Answer(NamedTuple):
         """The line of its complaints that says most: the first that names an error, else the last."""
         lines = [line.strip(" │╷╵") for line in (self.told or self.printed).splitlines()]
         lines = [line for line in lines if line]
+        if self.code in (NO_SUCH_PROGRAM, TOO_LONG) and lines:
+            return lines[0]
         complaints = [line for line in lines if "error" in line.lower()]
         return (complaints or lines[-1:] or [f"exit code {self.code}"])[0]
 

@@ -1,0 +1,168 @@
+"""Who is interrupted, waits for another, or is asked: processes of their own, with real signals and terminals."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from batchyard.cli.platform import drive
+from batchyard.cli.platform.driving import Settings
+from batchyard.cli.platform.journal import Journal
+from batchyard.cli.platform.lock import Lock
+from batchyard.cli.platform.processes import Processes
+from batchyard.cli.platform.target import Wanted
+from batchyard.plan.steps.model import NO_SUCH_PROGRAM, TOO_LONG, Command
+from clouds import Cloud, ended, in_a_process, started
+
+#: The call that makes the bucket, of a create that nothing disturbs.
+MAKES_BUCKET = 13
+WITHIN_SECONDS = 60
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    found = Cloud(tmp_path, monkeypatch)
+    os.mkfifo(found.state / "gate")
+    return found
+
+
+def creating(cloud: Cloud) -> Callable[[], None]:
+    request = drive.Request(str(cloud.file), cloud.out, "", Wanted("", ""), is_yes=True, settings=Settings(pace=0))
+    return lambda: drive.run_create(request)
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    """Wait for a condition, with a generous bound."""
+    for _ in range(WITHIN_SECONDS * 50):
+        if is_so():
+            return
+        Event().wait(0.02)
+    raise AssertionError(f"never: {what}")
+
+
+def hanging(cloud: Cloud) -> int:
+    """A process of ours whose command hangs, as it makes the bucket."""
+    cloud.goes_wrong(MAKES_BUCKET, "hang")
+    child = started(creating(cloud), cloud.told)
+    wait_until(lambda: any("buckets create" in call for call in cloud.calls), "the bucket is being made")
+    return child
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_command_and_says_how_to_go_on(cloud: Cloud, number: signal.Signals) -> None:
+    child = hanging(cloud)
+    os.kill(child, number)
+    assert ended(child) == drive.INTERRUPTED
+    told = cloud.told.read_text("utf-8")
+    assert "told gcloud to end; waiting for it" in told
+    assert "create ended at state-bucket; run the same command again" in told
+    assert "bucket" not in cloud.effects
+    assert [entry["event"] for entry in Journal(cloud.out).entries()][-1] == "interrupted"
+
+
+def test_after_an_interrupt_the_next_create_goes_on(cloud: Cloud) -> None:
+    child = hanging(cloud)
+    os.kill(child, signal.SIGINT)
+    ended(child)
+    assert in_a_process(creating(cloud), cloud.told) == 0
+    assert cloud.effects.count("bucket") == 1
+
+
+def test_a_command_that_outlives_its_driver_is_waited_for(cloud: Cloud) -> None:
+    child = hanging(cloud)
+    os.kill(child, signal.SIGKILL)
+    assert ended(child) == -signal.SIGKILL
+    other = started(creating(cloud), cloud.told)
+    wait_until(lambda: "of an earlier run" in cloud.told.read_text("utf-8"), "the next one waits")
+    assert "bucket" not in cloud.effects
+    (cloud.state / "gate").write_text("go\n", "utf-8")
+    assert ended(other) == 0
+    assert cloud.effects.count("bucket") == 1
+
+
+def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    with Lock(tmp_path, fail) as lock:
+        command = Command(("sh", "-c", "read word <gate"), limit_seconds=0)
+        answer = Processes(tmp_path, lock, fail).act(command, tmp_path / "log", unwatched)
+    assert answer.code == TOO_LONG
+    assert "took longer than 0 s" in (tmp_path / "log").read_text("utf-8")
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with Lock(tmp_path, fail) as lock:
+        answer = Processes(tmp_path, lock, fail).look(Command(("no-such-program",)), unwatched)
+    assert (answer.code, answer.last_word) == (NO_SUCH_PROGRAM, "no-such-program: there is no such program on the PATH")
+
+
+def unwatched(line: str, seconds: float) -> None:
+    """Nobody looks."""
+
+
+def fail(line: str) -> None:
+    raise AssertionError(line)
+
+
+def test_what_is_sent_reaches_a_command(tmp_path: Path) -> None:
+    with Lock(tmp_path, fail) as lock:
+        command = Command(("cat",), sent="a document")
+        assert Processes(tmp_path, lock, fail).look(command, unwatched).printed == "a document"
+
+
+def test_a_journal_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    (tmp_path / ".batchyard").mkdir()
+    journal = Journal(tmp_path)
+    journal.note(event="run", verb="create")
+    with (tmp_path / ".batchyard/steps.jsonl").open("a") as file:
+        file.write('{"event": "don')
+    journal.note(event="finished", verb="create")
+    assert [entry["event"] for entry in journal.entries()] == ["run", "finished"]
+
+
+def at_a_terminal(cloud: Cloud, verb: str, typed: str) -> tuple[int, str]:
+    """The exit code of our command at a terminal where this is typed to its first question, and what it showed."""
+    main, side = pty.openpty()
+    command = [sys.executable, "-m", "batchyard", "platform", verb, str(cloud.file), "--out", str(cloud.out)]
+    with subprocess.Popen(command, stdin=side, stdout=side, stderr=side) as process:
+        os.close(side)
+        shown = ""
+        while "Type small to go on" not in shown and "[y/N]" not in shown:
+            shown += os.read(main, 4096).decode()
+        os.write(main, typed.encode() + b"\n")
+        shown += rest_of(main)
+    os.close(main)
+    return process.returncode, shown
+
+
+def rest_of(terminal: int) -> str:
+    """All that comes until nobody writes any more."""
+    shown = b""
+    while True:
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError:
+            return shown.decode()
+
+
+def test_whoever_declines_at_the_terminal_gets_nothing_made(cloud: Cloud) -> None:
+    code, shown = at_a_terminal(cloud, "create", "n")
+    assert code == 1
+    assert "state-bucket: not wanted" in shown
+    assert "bucket" not in cloud.effects
+
+
+def test_to_destroy_one_types_the_name(cloud: Cloud) -> None:
+    assert in_a_process(creating(cloud), cloud.told) == 0
+    (cloud.state / "protected").unlink()
+    code, shown = at_a_terminal(cloud, "destroy", "smal")
+    assert (code, "confirm: not wanted" in shown) == (1, True)
+    assert "stopped" not in cloud.effects
+    code, shown = at_a_terminal(cloud, "destroy", "small")
+    assert code == 0, shown
+    assert cloud.effects[-1] == "unmade network"

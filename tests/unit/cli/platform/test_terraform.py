@@ -1,0 +1,76 @@
+"""The steps of Terraform, by the real one, on a configuration that needs no provider from elsewhere."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from batchyard.cli.platform.display import Lines
+from batchyard.cli.platform.driving import Driver, StoppedError
+from batchyard.cli.platform.happenings import Kind
+from batchyard.cli.platform.journal import Journal
+from batchyard.cli.platform.lock import Lock
+from batchyard.cli.platform.processes import Processes
+from batchyard.plan.model import Google
+from batchyard.plan.reading import Source, read_platform
+from batchyard.plan.steps import google
+from batchyard.plan.steps.model import Step
+from clouds import PLATFORM
+
+TEXT = 'resource "terraform_data" "it" {\n  input = "%s"\n}\n'
+
+pytestmark = pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not there")
+
+
+class Agreeing:
+    """Says yes, and remembers to what."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def agrees(self, question: str, destroys: bool) -> bool:
+        self.asked.append(question)
+        return True
+
+
+def driven(folder: Path, *steps: Step) -> tuple[dict[Kind, int], list[str]]:
+    """How the steps came out, and what was asked."""
+    asking = Agreeing()
+    with Lock(folder, Lines().tell) as lock:
+        processes = Processes(folder, lock, Lines().tell)
+        return Driver(folder, processes, Journal(folder), Lines(), asking).drive(steps), asking.asked
+
+
+def made() -> Google:
+    found = read_platform(Source("platform.yaml", PLATFORM)).google
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "terraform").mkdir()
+    (tmp_path / "terraform/main.tf").write_text(TEXT % "one", "utf-8")
+    return tmp_path
+
+
+def test_what_is_planned_is_asked_for_made_and_then_there(folder: Path) -> None:
+    counts, asked = driven(folder, google.initialized(), google.applied())
+    assert counts[Kind.DONE] == 2
+    assert [question.partition(". ")[0] for question in asked] == ["Terraform: 1 to add, 0 to change, 0 to destroy"]
+    assert driven(folder, google.applied()) == ({**dict.fromkeys(Kind, 0), Kind.PASSED: 1}, [])
+    (folder / "terraform/main.tf").write_text(TEXT % "two", "utf-8")
+    assert driven(folder, google.applied())[1][0].startswith("Terraform: 0 to add, 1 to change, 0 to destroy.")
+
+
+def test_what_was_made_is_destroyed_once(folder: Path) -> None:
+    driven(folder, google.initialized(), google.applied())
+    assert driven(folder, google.protection(False), google.destroyed(made()))[0][Kind.DONE] == 1
+    assert driven(folder, google.destroyed(made()))[0][Kind.PASSED] == 1
+
+
+def test_what_terraform_complains_of_is_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "terraform/main.tf").write_text('resource "terraform_data" "it" {\n', "utf-8")
+    with pytest.raises(StoppedError):
+        driven(folder, google.initialized())
+    assert "Unclosed configuration block" in capfd.readouterr().err
