@@ -24,7 +24,7 @@ spec:
     zones: [us-central1-a]
     nodePools:
       - {name: fixed, machineType: e2-medium, nodeCount: 2}
-      - {name: spot, machineType: g2-standard-24, provisioning: spot, autoscaling: {totalMin: 0, totalMax: 4}}
+      - {name: spot, machineType: e2-standard-8, provisioning: spot, autoscaling: {totalMin: 0, totalMax: 4}}
   monitoring: {collector: None}
   flavors: [{name: spot, pools: [spot]}]
   queueClasses:

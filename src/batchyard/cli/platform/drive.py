@@ -111,7 +111,7 @@ def run_status(request: Request) -> None:
         _write(work)
         reached = _settled(work, request, journal)
         found = looked_at(Processes(work.folder, lock, display.tell), display, work.create(reached))
-    is_there = all(seen is not None and seen.is_so for _, seen in found)
+    is_there = all(seen is not None and (seen.is_so or step.is_optional) for step, seen in found)
     if request.telling is Telling.JSON:
         rows = [
             {"step": step.name, "isThere": None if seen is None else seen.is_so, "what": seen.what if seen else ""}

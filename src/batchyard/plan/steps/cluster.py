@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from batchyard.plan.engine import deployed
+from batchyard.plan.manifests.made import PART_OF
 from batchyard.plan.model import Platform
 from batchyard.plan.steps.manifests import Part
 from batchyard.plan.steps.model import Command, Probe, Retry, Step, demand, run, waiting
@@ -19,6 +20,7 @@ from batchyard.plan.steps.readings import (
     diff_is_empty,
     fails,
     has_quota,
+    name_of,
     none_is,
     prints_nothing,
     succeeds,
@@ -34,10 +36,22 @@ ENGINE_PATIENCE: Final = 600
 QUEUES_PATIENCE: Final = 300
 NODES_PATIENCE: Final = 1200
 DELETE_LIMIT: Final = 900
+DELETE_PATIENCE: Final = 300
+_FINALIZERS: Final = "what has finalizers goes only while its controller runs: is the engine there?"
 #: Kinds that are served by an engine, and not by Kubernetes.
 _QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
 _LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
 _WORKLOADS: Final = "workloads.kueue.x-k8s.io"
+#: What a platform's file makes and may say no longer.
+_OWN_KINDS: Final = (
+    _QUEUES,
+    _LOCAL_QUEUES,
+    "cohorts.kueue.x-k8s.io",
+    "resourceflavors.kueue.x-k8s.io",
+    "admissionchecks.kueue.x-k8s.io",
+    "priorityclasses.scheduling.k8s.io",
+    "namespaces",
+)
 #: On a ClusterQueue: destroy has stopped it.
 _STOPPED: Final = "platform.batchyard.dev/stopped-by"
 #: What passes by itself: an API server or a webhook that is starting, kinds that were made a moment ago.
@@ -209,6 +223,23 @@ def queues_active(
         )
 
 
+def nothing_else(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -> Step:
+    """Tell what an earlier file had made that this one does not have any more."""
+    rendered = {(obj["kind"], name_of(obj)) for part in all_parts for obj in part.objects}
+    asked = ("get", ",".join(_OWN_KINDS), "--all-namespaces", f"--selector={PART_OF}={platform.name}", "--output=json")
+    return Step(
+        "no-longer-said",
+        "look for what the file does not say any more",
+        probes=(
+            Probe(
+                reached.kubectl(*asked),
+                none_is(lambda obj: (obj["kind"], name_of(obj)) not in rendered, "to be deleted by hand"),
+            ),
+        ),
+        is_optional=True,
+    )
+
+
 def job_would_queue(reached: Reached, namespace: str, local_queue: str) -> Step:
     """The last check: a Job of a team would be taken."""
     return waiting(
@@ -257,21 +288,22 @@ def drained(reached: Reached, cluster_queues: Sequence[str]) -> Step:
     )
 
 
-def emptied(reached: Reached, namespaces: Sequence[str], kinds: Sequence[str]) -> Iterator[Step]:
-    """Delete what teams have made of these kinds."""
+def emptied(reached: Reached, namespaces: Sequence[str], besides: Sequence[str] = ()) -> Iterator[Step]:
+    """Delete what teams run, and of these kinds what they have made besides."""
+    kinds = ("jobsets.jobset.x-k8s.io", ",".join(("jobs.batch", "pods", *besides)))
     for namespace in namespaces:
-        for kind in kinds:
-            here = (kind, f"--namespace={namespace}", "--ignore-not-found")
-            delete = reached.kubectl("delete", *here, "--all", limit_seconds=DELETE_LIMIT)
-            yield Step(
-                f"empty-{namespace}-{kind.partition('.')[0]}",
-                f"delete the {kind.partition('.')[0]} of {namespace}",
-                commands=(replace(delete, tolerates=NOT_THERE),),
-                probes=(Probe(reached.kubectl("get", *here, "--output=name"), prints_nothing("left")),),
-                retry=_AGAIN,
-                patience_seconds=300,
-                remedy="what has finalizers goes only while its controller runs",
-            )
+        here = (f"--namespace={namespace}", "--ignore-not-found")
+        deletes = [reached.kubectl("delete", kind, "--all", *here, limit_seconds=DELETE_LIMIT) for kind in kinds]
+        looks = [reached.kubectl("get", kind, *here, "--output=name") for kind in kinds]
+        yield Step(
+            f"empty-{namespace}",
+            f"delete what runs in {namespace}",
+            commands=tuple(replace(delete, tolerates=NOT_THERE) for delete in deletes),
+            probes=tuple(Probe(look, prints_nothing("left")) for look in looks),
+            retry=_AGAIN,
+            patience_seconds=DELETE_PATIENCE,
+            remedy=_FINALIZERS,
+        )
 
 
 def deleted(reached: Reached, part: Part) -> Step:
@@ -288,8 +320,8 @@ def deleted(reached: Reached, part: Part) -> Step:
             ),
         ),
         retry=_AGAIN,
-        patience_seconds=300,
-        remedy="what has finalizers goes only while its controller runs",
+        patience_seconds=DELETE_PATIENCE,
+        remedy=_FINALIZERS,
     )
 
 

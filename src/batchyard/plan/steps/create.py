@@ -47,6 +47,7 @@ def _on_cluster(platform: Platform, all_parts: Sequence[Part], reached: Reached)
     queues = [queue.name for queue in platform.queues]
     local_queues = [(row.namespace, row.name) for queue in platform.queues for row in queue.local_queues]
     yield from cluster.queues_active(reached, queues, local_queues)
+    yield cluster.nothing_else(reached, platform, all_parts)
     if local_queues:
         yield cluster.job_would_queue(reached, *local_queues[0])
 

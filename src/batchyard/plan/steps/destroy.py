@@ -14,8 +14,7 @@ from batchyard.plan.steps.model import Consent, Probe, Step, run
 from batchyard.plan.steps.readings import prints_anything
 from batchyard.plan.steps.tools import KUBECTL
 
-#: What holds nodes, in the order in which it goes; the last two hold what outlives a cluster: load balancers, disks.
-_RUNS = ("jobsets.jobset.x-k8s.io", "jobs.batch", "pods")
+#: What outlives a cluster: load balancers, disks.
 _OUTLIVES = ("services", "persistentvolumeclaims")
 
 
@@ -35,7 +34,7 @@ def destroy(
         cluster.what_runs(reached),
         _asking(f"This deletes {platform.name} from {where(reached)}: {_doomed(platform, all_parts)}."),
         cluster.drained(reached, _queue_names(platform)),
-        *cluster.emptied(reached, namespaces(all_parts), _RUNS),
+        *cluster.emptied(reached, namespaces(all_parts)),
     ]
     for part in reversed(all_parts):
         step = cluster.deleted(reached, part)
@@ -61,7 +60,7 @@ def _on_google(platform: Platform, reached: Reached, all_parts: Sequence[Part], 
     ]
     emptied = [
         cluster.drained(reached, _queue_names(platform)),
-        *cluster.emptied(reached, namespaces(all_parts), (*_RUNS, *_OUTLIVES)),
+        *cluster.emptied(reached, namespaces(all_parts), _OUTLIVES),
         cluster.scaled_down(reached, _pools_that_stay(platform)),
     ]
     doomed = f"all that Terraform made for it, the cluster above all: {_doomed(platform, all_parts)}"

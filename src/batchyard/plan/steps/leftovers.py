@@ -42,6 +42,12 @@ def _buckets(platform: Platform, made: Google) -> Iterator[Leftover]:
             _bucket(name),
             ("gcloud", "storage", "rm", "--recursive", f"gs://{name}/"),
         )
+        yield Leftover(
+            "who builds",
+            "the service account and rights of Cloud Build, where terraform/build was applied; they cost nothing",
+            None,
+            ("terraform", f"-chdir={google.FOLDER}/build", "destroy"),
+        )
 
 
 def _bucket(name: str) -> Command:

@@ -136,7 +136,7 @@ def all_are(condition: str, wanted: Collection[str]) -> Reading:
         document = answer.document()
         if document is None:
             return Seen(False, answer.last_word)
-        found = {_name(obj): _lacking(obj, condition) for obj in _items(document)}
+        found = {name_of(obj): _lacking(obj, condition) for obj in _items(document)}
         lacking = [f"{name}: {found.get(name, 'not there')}" for name in wanted if found.get(name, "not there")]
         more = f"; {len(lacking) - 3} more" if len(lacking) > 3 else ""
         return Seen(not lacking, "; ".join(lacking[:3]) + more if lacking else f"{len(wanted)} {condition}")
@@ -151,7 +151,7 @@ def none_is(is_so: Callable[[Mapping[str, Any]], bool], what: str) -> Reading:
         if answer.code:
             return Seen(is_gone(answer), answer.last_word)
         document = answer.document()
-        names = [_name(obj) for obj in _items(document or {"items": []}) if is_so(obj)]
+        names = [name_of(obj) for obj in _items(document or {"items": []}) if is_so(obj)]
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         return Seen(not names, f"{what}: {len(names)} ({shown})" if names else "")
 
@@ -170,7 +170,8 @@ def _items(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return items
 
 
-def _name(obj: Mapping[str, Any]) -> str:
+def name_of(obj: Mapping[str, Any]) -> str:
+    """NAME, or NAMESPACE/NAME."""
     meta = obj["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 

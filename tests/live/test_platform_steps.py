@@ -1,0 +1,90 @@
+"""`batchyard platform create` and `destroy` on a Kubernetes cluster that is there, by the real kubectl."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batchyard.cli.platform import drive
+from batchyard.cli.platform.target import Wanted
+from clouds import PLATFORM, in_a_process
+from live.running import Running
+
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: long, namespace: team-a, labels: {kueue.x-k8s.io/queue-name: lq-team-a-lp}}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: x, resources: {requests: {cpu: 1}}}]
+"""
+OURS = "--selector=app.kubernetes.io/part-of=small"
+KINDS = "namespaces,clusterqueues,localqueues,resourceflavors,serviceaccounts,roles,networkpolicies"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with Running(tmp_path_factory.mktemp("platform") / "data") as platform:
+        yield platform
+
+
+class Place:
+    """A platform's file, its rendered folder, and the cluster that it is for."""
+
+    def __init__(self, folder: Path, running: Running) -> None:
+        head, rest = PLATFORM.split("  google: {project: project-1}\n")
+        self.file = folder / "platform.yaml"
+        self.file.write_text(head + rest, "utf-8")
+        wanted = Wanted(str(running.kubeconfig), "")
+        self.request = drive.Request(str(self.file), folder / "out", "", wanted, is_yes=True)
+        self.told = folder / "told"
+
+    def create(self) -> str:
+        """What it tells."""
+        return self._told(in_a_process(lambda: drive.run_create(self.request), self.told))
+
+    def destroy(self) -> str:
+        """What it tells."""
+        work = in_a_process(lambda: drive.run_destroy(self.request, is_unprotecting=False), self.told)
+        return self._told(work)
+
+    def _told(self, code: int) -> str:
+        told = self.told.read_text("utf-8")
+        self.told.unlink()
+        assert code == 0, told
+        return told
+
+
+def test_a_platform_comes_and_goes_on_a_cluster_that_is_there(tmp_path: Path, running: Running) -> None:
+    place = Place(tmp_path, running)
+    assert "cluster-queues: ok: 1 Active" in place.create()
+    running.kubectl("apply", "--filename=-", sent=JOB)
+    running.kubectl("wait", "--namespace=team-a", "workloads", "--all", "--for=condition=Admitted", "--timeout=30s")
+    before = running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=jsonpath={.items[*].metadata.uid}")
+    assert "0 steps done" in place.create(), "it is there already"
+    assert running.kubectl("get", KINDS, OURS, "-A", "--output=jsonpath={.items[*].metadata.uid}") == before
+    assert "running Workloads: 1 (team-a/job-long-" in place.destroy()
+    assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
+    assert "team-a" not in running.kubectl("get", "namespaces", "--output=name")
+
+
+def test_queues_that_a_destroy_had_stopped_go_on_with_the_next_create(tmp_path: Path, running: Running) -> None:
+    place = Place(tmp_path, running)
+    place.create()
+    patch = {"metadata": {"annotations": {"platform.batchyard.dev/stopped-by": "destroy"}}}
+    stopped = json.dumps({**patch, "spec": {"stopPolicy": "HoldAndDrain"}})
+    running.kubectl("patch", "clusterqueue", "cq-team-a-lp", "--type=merge", f"--patch={stopped}")
+    assert "resume-queues: done" in place.create()
+    assert running.kubectl("get", "clusterqueue", "cq-team-a-lp", "--output=jsonpath={.spec.stopPolicy}") == "None"
+
+
+def test_what_the_file_says_no_longer_is_told(tmp_path: Path, running: Running) -> None:
+    place = Place(tmp_path, running)
+    place.create()
+    text = place.file.read_text("utf-8")
+    place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
+    told = place.create()
+    assert "to be deleted by hand: 3 (cq-team-a-lp, team-a/lq-team-a-lp, team-a)" in told
