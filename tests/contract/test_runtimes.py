@@ -56,7 +56,7 @@ def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with ExitStack() as stack:
         if request.param == "podman":
             image = ("--image", f"machine=podman:{stack.enter_context(busybox_image())}")
-            real = stack.enter_context(local_platform(folder("real"), _OPTION, image=image, without=""))
+            real = stack.enter_context(local_platform(folder("real"), _OPTION, image=image, without="docker"))
         else:
             real = stack.enter_context(local_platform(folder("real"), _OPTION))
         simulated = stack.enter_context(Running(folder("simulated"), _OPTION))

@@ -29,7 +29,11 @@ def programs_of(folder: Path) -> list[int]:
 
 @contextmanager
 def local_platform(
-    folder: Path, *options: str, cluster: Path = Path("local"), image: Sequence[str] = IMAGE, without: str = "podman"
+    folder: Path,
+    *options: str,
+    cluster: Path = Path("local"),
+    image: Sequence[str] = IMAGE,
+    without: str = "podman,docker",
 ) -> Iterator[Running]:
     """A platform with this machine as its node; whatever of it still runs at the end is killed."""
     try:

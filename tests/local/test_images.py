@@ -1,32 +1,55 @@
-"""Pods of images that podman has or pulls, as kubectl sees them."""
+"""Pods of images that an engine has or pulls, as kubectl sees them."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 
 from live.running import Running
 from local.node import PATIENCE, ended, local_platform, script, wait_for
+from node.bringers import brought_image, docker
 from node.engine_image import SAYS, busybox_image
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 MISSING = "localhost:1/no/such:1"
 
 
-@pytest.fixture(scope="module")
-def image() -> Iterator[str]:
-    """The name of an image that podman has."""
-    with busybox_image(*SAYS) as name:
-        yield name
+class Engine(NamedTuple):
+    """What a platform does without so that it uses one engine, and an image that this has."""
+
+    without: str
+    image: str
+
+
+@pytest.fixture(scope="module", params=["podman", "docker"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """One that runs images itself, and one that brings them."""
+    if request.param == "podman":
+        with busybox_image(*SAYS) as name:
+            yield Engine("docker", name)
+    else:
+        with ExitStack() as stack:
+            variables = stack.enter_context(docker())
+            stack.enter_context(patch.dict(os.environ, variables))
+            yield Engine("podman", stack.enter_context(brought_image("docker", variables, None)).image)
 
 
 @pytest.fixture(scope="module")
-def platform(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def image(engine: Engine) -> str:
+    """The name of an image that the engine has."""
+    return engine.image
+
+
+@pytest.fixture(scope="module")
+def platform(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One platform for the tests of this module."""
-    with local_platform(tmp_path_factory.mktemp("platform"), without="") as started:
+    with local_platform(tmp_path_factory.mktemp("platform"), without=engine.without) as started:
         yield started
 
 
@@ -102,13 +125,14 @@ def test_who_never_pulls_is_told_so(platform: Running) -> None:
     platform.kubectl("delete", "pod", "never", PATIENCE)
 
 
-def test_what_an_image_runs_goes_on_when_the_platform_is_killed(tmp_path: Path, image: str) -> None:
-    with local_platform(tmp_path, without="") as before:
+def test_what_an_image_runs_goes_on_when_the_platform_is_killed(tmp_path: Path, engine: Engine) -> None:
+    image = engine.image
+    with local_platform(tmp_path, without=engine.without) as before:
         command = ["sh", "-c", "echo begun; sleep 2; echo done; exit 5"]
         before.kubectl("create", "-f", "-", sent=pod("long", image, command=command))
         wait_for(before, "long", "Running")
         before.kill()
-        with local_platform(tmp_path, without="") as again:
+        with local_platform(tmp_path, without=engine.without) as again:
             wait_for(again, "long", "Failed")
             assert ended(again, "long")["exitCode"] == 5
             assert again.kubectl("logs", "long").split() == ["begun", "done"]

@@ -60,12 +60,15 @@ def home_of_a_user() -> Iterator[Mapping[str, str]]:
         if user is not None:
             os.chown(made, user, user)
             os.chown(runtime, user, user)
-        variables = {"HOME": made, "XDG_RUNTIME_DIR": str(runtime)}
-        _asked("podman", variables, user, "info")  # leaves a process, which is to be no node's
+        registries = Path(made) / "registries.conf"
+        registries.write_text('[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n')
+        registries.chmod(0o644)
+        variables = {"HOME": made, "XDG_RUNTIME_DIR": str(runtime), "CONTAINERS_REGISTRIES_CONF": str(registries)}
+        asked("podman", variables, user, "info")  # leaves a process, which is to be no node's
         try:
             yield variables
         finally:
-            _asked("podman", variables, user, "system", "reset", "--force")  # and the process that it leaves there
+            asked("podman", variables, user, "system", "reset", "--force")  # and the process that it leaves there
             _end_pause(runtime)
 
 
@@ -104,15 +107,15 @@ def brought_image(engine: str, variables: Mapping[str, str], user: int | None) -
     name = name_of_image()
     if engine == "docker":  # whose `import` lets an image say less
         built = {"DOCKER_BUILDKIT": "0", **variables}
-        _asked(engine, built, user, "build", "--quiet", "--tag", name, "-", given=_context(*SAYS))
+        asked(engine, built, user, "build", "--quiet", "--tag", name, "-", given=_context(*SAYS))
     else:
         changes = [part for line in SAYS for part in ("--change", line)]
-        _asked(engine, variables, user, "import", *changes, "-", name, given=archive_of_busybox())
+        asked(engine, variables, user, "import", *changes, "-", name, given=archive_of_busybox())
     try:
         yield Bringer(engine, variables, name)
-        assert _asked(engine, variables, user, "ps", "--all", "--quiet") == ""
+        assert asked(engine, variables, user, "ps", "--all", "--quiet") == ""
     finally:
-        _asked(engine, variables, user, "image", "rm", "--force", name)
+        asked(engine, variables, user, "image", "rm", "--force", name)
 
 
 def _context(*says: str) -> bytes:
@@ -127,12 +130,11 @@ def _context(*says: str) -> bytes:
     return written.getvalue()
 
 
-def _asked(engine: str, variables: Mapping[str, str], user: int | None, *said: str, given: bytes = b"") -> str:
+def asked(engine: str, variables: Mapping[str, str], user: int | None, *said: str, given: bytes = b"") -> str:
     """What an engine answers to a user."""
     environment = {"PATH": os.environ["PATH"], **variables}
-    asked = [engine, *said]
     done = subprocess.run(
-        asked,
+        [engine, *said],
         input=given,
         env=environment,
         user=user,

@@ -9,6 +9,7 @@ import pytest
 from node.bringers import Bringer, Brings, brought_image, docker, home_of_a_user, ordinary_user
 from node.engine_image import SAYS, busybox_image, image_id
 from node.machine import ORDINARY_USER, Machine, machine
+from node.registry import Registry, registry
 
 PLAIN = "bubblewrap,network,cgroups,userns"
 
@@ -111,6 +112,13 @@ def users_image() -> Iterator[Bringer]:
     """The podman of an ordinary user, and an image that it has."""
     with home_of_a_user() as variables, brought_image("podman", variables, ordinary_user()) as bringer:
         yield bringer
+
+
+@pytest.fixture(scope="session")
+def images() -> Iterator[Registry]:
+    """A registry of images."""
+    with registry() as made:
+        yield made
 
 
 @pytest.fixture(params=["docker", "podman of a user"])

@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from batchyard.node import roots
 from batchyard.node.ending import stop_signal
 from node.bringers import Bringer, Brings, ordinary_user
 from node.conftest import Pool
 from node.machine import container, is_alive, is_kept, reached, shell, state, until
+from node.registry import Registry
 
 
 def asked_for(brings: Brings, number: int = 0, **fields: Any) -> Path:
@@ -112,6 +116,21 @@ def test_one_that_is_not_there_fails_as_its_policy_says(brings: Brings) -> None:
     told = reached(asked_for(brings, 1, name=missing, policy="Always"), "Exited")
     assert (told["reason"], told["warnings"][0]["message"]) == ("ErrImagePull", f'Pulling image "{missing}"')
     assert "connection refused" in told["message"]
+
+
+def test_an_image_is_pulled_by_who_may_have_it(
+    brings: Brings, images: Registry, request: pytest.FixtureRequest
+) -> None:
+    name = images.push(request.getfixturevalue("docker_image" if brings.engine == "docker" else "users_image"))
+    refused = reached(asked_for(brings, name=name), "Exited")
+    assert refused["reason"] == "ErrImagePull"
+    assert re.search("no basic auth credentials|authentication required|unauthorized", refused["message"])
+    told = reached(asked_for(brings, 1, name=name, auth=images.auth), "Exited")
+    assert re.match(f'Successfully pulled image "{name}" in [0-9.]+m?s', told["warnings"][-1]["message"])
+    image = {"name": name, "engine": brings.engine, "unpacked": told["image"]["unpacked"]}
+    brings.node.sandbox()
+    brings.node.ended(shell("echo $WHO", image=image))
+    assert brings.node.texts() == ["image"]
 
 
 def test_who_asks_at_once_has_it_unpacked_once(brings: Brings) -> None:

@@ -43,9 +43,10 @@ def test_variables_come_as_they_are(engine: EngineNode) -> None:
 
 
 def test_who_runs_is_who_was_said_and_has_no_privileges(engine: EngineNode) -> None:
-    found = said("id; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status", engine, user="7:8", groups=[9])
-    assert found[0] == "uid=7 gid=8 groups=8,9"
-    assert [line.split()[1].strip("0") for line in found[1:]] == ["", "", "1"]
+    script = "id -u; id -G; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status"
+    found = said(script, engine, user="7:8", groups=[9])
+    assert found[:2] == ["7", "8 9"]
+    assert [line.split()[1].strip("0") for line in found[2:]] == ["", "", "1"]
 
 
 def test_volumes_are_seen_at_their_places(engine: EngineNode) -> None:
@@ -185,7 +186,8 @@ def test_it_outlives_the_spawner(engine: EngineNode) -> None:
 def image_wish(name: str, policy: str, **fields: Any) -> dict[str, Any]:
     """The wish that an image be there."""
     names = {"image": name, "named": name, "reference": name}
-    return {"kind": "image", "for": "main", "policy": policy, "pod": {"uid": "u"}, **names, **fields}
+    wish = {"kind": "image", "for": "main", "policy": policy, "pod": {"uid": "u"}, "engine": "podman"}
+    return {**wish, **names, **fields}
 
 
 def looked_for(node: Machine, number: int, wish: dict[str, Any]) -> dict[str, Any]:

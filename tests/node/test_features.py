@@ -1,8 +1,13 @@
 """What the spawner says that a machine can do."""
 
+import shutil
 from typing import Any
 
+import pytest
+
 from batchyard.node.features import Features, missing
+from node.bringers import Bringer
+from node.conftest import Pool
 from node.machine import ORDINARY_USER, Machine, machine, shell
 
 NOTHING = "bubblewrap,network,cgroups,userns"
@@ -46,3 +51,20 @@ def test_plain_processes_are_an_ordinary_users_too() -> None:
     with machine(without=NOTHING, user=ORDINARY_USER) as node:
         node.ended(shell("id -u"))
         assert node.texts() == [str(ORDINARY_USER)]
+
+
+def test_an_engine_that_does_not_answer_is_told_and_not_used(pool: Pool) -> None:
+    if shutil.which("docker") is None:
+        pytest.skip("no docker is here: apt-get install docker.io")
+    with pool.lend("podman", variables={"DOCKER_HOST": "unix:///nowhere"}) as node:
+        told = node.features
+        assert told["engines"] == []
+        (row,) = [row for row in told["missing"] if row["what"] == "container engine"]
+        assert "docker: Cannot connect to the Docker daemon at unix:///nowhere" in row["means"]
+
+
+def test_who_only_brings_images_is_not_used_where_nothing_runs_them(pool: Pool, docker_image: Bringer) -> None:
+    with pool.lend("podman,bubblewrap", variables=docker_image.variables) as node:
+        assert node.features["engines"] == []
+        (row,) = [row for row in node.features["missing"] if row["what"] == "container engine"]
+        assert "there is no bubblewrap to run what it brings" in row["means"]
