@@ -41,7 +41,7 @@ class Registry(NamedTuple):
         said = self.folder / "config.json"
         said.write_text(json.dumps(self.auth))
         said.chmod(0o644)
-        known = bringer.variables | {"DOCKER_CONFIG": str(self.folder), "REGISTRY_AUTH_FILE": str(said)}
+        known = {**bringer.variables, "DOCKER_CONFIG": str(self.folder), "REGISTRY_AUTH_FILE": str(said)}
         for words in (("tag", bringer.image, name), ("push", name), ("image", "rm", name)):
             asked(bringer.engine, known, user, *words)
         return name

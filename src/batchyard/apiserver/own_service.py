@@ -1,6 +1,7 @@
 """The Service `kubernetes`, by which clients within a cluster know of its API server, and where that is.
 
-It has no address of its own: nothing here gives Services any. Source: Kubernetes's
+It has an address of its own where pods have a network of their own, in which the server listens too: nothing else here
+gives Services any. Source: Kubernetes's
 pkg/controlplane/controller/kubernetesservice.
 """
 
@@ -16,17 +17,21 @@ _OF_SERVICE: Final = {"kubernetes.io/service-name": _NAME}
 _PORT: Final = 443
 
 
-def own_service(address: str, port: int, *, is_secure: bool) -> Sequence[Obj]:
-    """The Service of a server that listens there, and its endpoints, yet to be created."""
+def own_service(address: str, port: int, *, is_secure: bool, among_pods: str = "") -> Sequence[Obj]:
+    """The Service of a server that listens there, and its endpoints, yet to be created.
+
+    `among_pods` is its address in a network of the pods; empty where it does not listen there.
+    """
     name = "https" if is_secure else "http"
     reached = [{"name": name, "port": port, "protocol": "TCP"}]
     service_port = {"name": name, "port": _PORT, "protocol": "TCP", "targetPort": port}
+    spec = {"type": "ClusterIP", "clusterIP": among_pods or "None"}
     family = f"IPv{ipaddress.ip_address(address).version}"
     endpoint = {"addresses": [address], "conditions": {"ready": True}}
     return [
         {
             **_made("v1", "Service", _LABELS),
-            "spec": {"type": "ClusterIP", "clusterIP": "None", "ports": [service_port], "sessionAffinity": "None"},
+            "spec": {**spec, "ports": [service_port], "sessionAffinity": "None"},
         },
         {
             **_made("v1", "Endpoints", {"endpointslice.kubernetes.io/skip-mirror": "true"}),

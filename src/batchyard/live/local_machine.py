@@ -68,6 +68,11 @@ class LocalMachine:
             return [*self._runs.get(uid, {}).values()]
         return [run for runs in self._runs.values() for run in runs.values()]
 
+    @property
+    def gateway(self) -> str:
+        """The address that pods reach this machine at, where they have a network of their own."""
+        return self._addresses.gateway
+
     def subscribe(self, listener: Listener) -> None:
         """Tell a listener of every later change."""
         self._listeners.append(listener)

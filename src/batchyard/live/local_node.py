@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,8 @@ from batchyard.runtime.local.wishes import Wishes, settings_of
 _LOG: Final = logging.getLogger("batchyard")
 #: The folder of the node in the data directory.
 FOLDER: Final = "node"
+#: Where pods find the API, as everywhere.
+API_PORT: Final = 443
 
 
 class LocalNodeParts:
@@ -42,7 +45,8 @@ class LocalNodeParts:
         self._gpus = Gpus()
         facts = facts_of(local, folder, self._gpus.found)
         self.name = facts.name
-        self.machine = LocalMachine(folder / FOLDER, kernel, loop)
+        self._folder = folder / FOLDER
+        self.machine = LocalMachine(self._folder, kernel, loop)
         settings = settings_of(local, [each["name"] for each in self.machine.features.get("engines") or ()])
         self.containers = LocalContainers(self.machine, self.machine.folders, loop)
         wishes = Wishes(facts.name, settings, token, self._gpus.found)
@@ -50,7 +54,7 @@ class LocalNodeParts:
         for row in self.machine.features.get("missing") or ():
             _LOG.warning("%s is missing: %s; %s", row["what"], row["means"], row["remedy"])
         self._names = NameServer(objects, settings.cluster_domain)
-        self._serving = loop.create_task(self._serve_names(folder / FOLDER))
+        self._serving = loop.create_task(self._serve_names(self._folder))
 
     def told(self) -> Mapping[str, Any]:
         """What this machine is as a node: how its pods are kept apart, what is missing for more, and how many run."""
@@ -109,6 +113,20 @@ class LocalNodeParts:
             **({} if use is None else {"celsius": use.celsius}),
             "pod": f"{holder.namespace}/{holder.pod}" if holder.pod else None,
         }
+
+    def listener_among_pods(self) -> tuple[str, socket.socket] | None:
+        """Where pods reach the API from within their network: its address there, and what listens; None without one."""
+        if not self.machine.features.get("podNetwork"):
+            return None
+        try:
+            with PodsNetwork(self._folder) as network:
+                listener = network.streams()
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - of the pods' network
+        except OSError as error:
+            _LOG.warning("pods cannot reach the API: %s", error)
+            return None
+        return self.machine.gateway, listener
 
     def close(self) -> None:
         """Look after it no more; what runs goes on."""

@@ -1,6 +1,7 @@
 """The embedded platform: a durable store, the controllers of every world, and an API server, in one process."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -243,9 +244,13 @@ class Embedded:
         if stored is not None and stored["spec"].get("local") != local:
             self._client.submit([Update(with_path(stored, ("spec", "local"), local))], _must_succeed)
 
-    def reached_at(self, address: str, port: int, *, is_secure: bool) -> None:
-        """Say where the platform is reached from now on, in the Service `kubernetes`."""
-        wanted = own_service(address, port, is_secure=is_secure)
+    def listener_among_pods(self) -> tuple[str, socket.socket] | None:
+        """Where pods that have a network of their own reach the platform: its address there, and what listens."""
+        return None if self._local is None else self._local.listener_among_pods()
+
+    def reached_at(self, address: str, port: int, *, is_secure: bool, among_pods: str = "") -> None:
+        """Say where the platform is reached from now on, in the Service `kubernetes`; also by pods, where they may."""
+        wanted = own_service(address, port, is_secure=is_secure, among_pods=among_pods)
         self._kernel.post(lambda: self._put(wanted))
 
     def _put(self, wanted: Iterable[Obj]) -> None:

@@ -34,6 +34,10 @@ REQUESTS_END_WITHIN: Final = 10  # seconds
 _BACKLOG: Final = 2048
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
 _SERVER: Final = "server.pem"
+#: What pods call the platform, besides its address.
+_NAMES_AMONG_PODS: Final = tuple(
+    f"kubernetes{rest}" for rest in ("", ".default", ".default.svc", ".default.svc.cluster.local")
+)
 #: Seconds that the thread which writes the journal waits for its turn at most; it needs it a dozen times for each
 #: transaction, for moments.
 _TURN_WITHIN: Final = 0.0005
@@ -68,23 +72,28 @@ async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, r
     forget_state(place.folder)
     address, port = listener.getsockname()[:2]
     url = _url(place, port)
-    embedded.reached_at(LOOPBACK if address in _EVERYWHERE else address, port, is_secure=not place.is_insecure)
+    among_pods = None if place.is_insecure else embedded.listener_among_pods()  # who is asked for nothing may anything
+    own = LOOPBACK if address in _EVERYWHERE else address
+    embedded.reached_at(own, port, is_secure=not place.is_insecure, among_pods=among_pods[0] if among_pods else "")
     ended = asyncio.Event()
     _end_when_told(ended, embedded)
-    context = None if place.is_insecure else _secured(place, url)
+    context = None if place.is_insecure else _secured(place, url, among_pods)
     answers, connections = embedded.answers(), Connections()
     connect = partial(HttpConnection, answers, connections, is_secure=context is not None)
     loop = asyncio.get_running_loop()
     _take_all_files()
     sys.setswitchinterval(_TURN_WITHIN)
     within = None if context is None else HEAD_WITHIN
-    server = await loop.create_server(
-        connect, sock=listener, ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=within
-    )
+    listeners = [listener, *(among_pods[1:] if among_pods else ())]
+    servers = [
+        await loop.create_server(connect, sock=each, ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=within)
+        for each in listeners
+    ]
     write_state(place.folder, url)
     ready(url)
     await ended.wait()
-    server.close()
+    for server in servers:
+        server.close()
     await connections.end(REQUESTS_END_WITHIN)
     forget_state(place.folder)
 
@@ -130,10 +139,11 @@ def _url(place: Place, port: int) -> str:
     return f"{'http' if place.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _secured(place: Place, url: str) -> ssl.SSLContext:
+def _secured(place: Place, url: str, among_pods: tuple[str, socket.socket] | None) -> ssl.SSLContext:
     """The certificate of the server, and a kubeconfig with one of the owner's, both made anew."""
     authority = Authority(place.folder, wall_clock())
     names = dict.fromkeys((place.address, LOOPBACK, "::1", "localhost", socket.gethostname()))
+    names |= dict.fromkeys((among_pods[0], *_NAMES_AMONG_PODS) if among_pods else ())
     signed = authority.server([name for name in names if name not in _EVERYWHERE])
     write_private(place.folder / _SERVER, signed.certificate + signed.key)
     known = authority.certificate_file.read_bytes()

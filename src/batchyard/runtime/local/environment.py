@@ -49,7 +49,8 @@ def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> 
 
 def _variables(facts: Facts, container: Mapping[str, Any], reader: Reader) -> dict[str, str]:
     spec, namespace = facts.pod["spec"], facts.pod["metadata"].get("namespace") or ""
-    services = service_variables(namespace, reader, has_links=spec.get("enableServiceLinks") is not False)
+    has_links, has_network = spec.get("enableServiceLinks") is not False, bool(facts.addresses)
+    services = service_variables(namespace, reader, has_links=has_links, has_network=has_network)
     own: dict[str, str] = {}
     for source in container.get("envFrom") or ():
         own.update(_from_whole(source, namespace, reader))

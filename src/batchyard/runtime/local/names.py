@@ -39,6 +39,9 @@ def addresses(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
     if found is None:
         return None
     pods = _pods(found, reader)
+    own = found["spec"].get("clusterIP") or ""
+    if not hostname and not found["spec"].get("selector") and own not in {"", "None"}:
+        return [own]  # such as the API's, which listens there itself
     if not hostname:
         return [_address(pod) for pod in pods]
     return [_address(pod) for pod in pods if _calls_itself(pod, hostname[0], service)] or None

@@ -7,27 +7,38 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, key_of
 from batchyard.ports.client import Reader
 
 #: The Service by which all pods find the API, whatever they want of others.
 _MASTER: Final = Key(scheme.SERVICE, "default", "kubernetes")
+_ENDPOINTS: Final = Key(scheme.ENDPOINTS, "default", "kubernetes")
 
 
-def service_variables(namespace: str, reader: Reader, *, has_links: bool) -> dict[str, str]:
+def service_variables(namespace: str, reader: Reader, *, has_links: bool, has_network: bool) -> dict[str, str]:
     """The variables of all Services of a namespace that have an address, and of the one of the API.
 
     `has_links` is the pod's enableServiceLinks: without it only the latter. A Service of the namespace stands before
-    the API's if it has its name.
+    the API's if it has its name. A pod that `has_network` of its own finds the API there, others at the node's own.
     """
     found: dict[str, Obj] = {}
-    master = reader.get(_MASTER)
+    master = reader.get(_MASTER) if has_network else _as_the_node_sees_it(reader)
     if master is not None and _address(master):
         found[_MASTER.name] = master
     for service in reader.list(scheme.SERVICE, namespace) if has_links else ():
-        if _address(service):
+        if _address(service) and key_of(service) != _MASTER:
             found[service["metadata"]["name"]] = service
     return {name: value for service in found.values() for name, value in _variables(service).items()}
+
+
+def _as_the_node_sees_it(reader: Reader) -> Obj | None:
+    """The API's Service with the address and the port at which the server listens, where clients can trust it."""
+    endpoints = reader.get(_ENDPOINTS)
+    for subset in (endpoints or {}).get("subsets") or ():
+        if subset["ports"][0].get("name") == "https":
+            spec = {"clusterIP": subset["addresses"][0]["ip"], "ports": subset["ports"]}
+            return {"metadata": {"name": _MASTER.name}, "spec": spec}
+    return None
 
 
 def _address(service: Obj) -> str:

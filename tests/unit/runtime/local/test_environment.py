@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batchyard.apiserver.own_service import own_service
 from batchyard.runtime.local.environment import command_line, environment
 from batchyard.runtime.local.errors import ContainerError
 from unit.runtime.local.local_make import NOTHING, Shelf, config_map, container, node, pod, secret, service
@@ -188,6 +189,15 @@ def test_the_api_is_always_told_the_rest_only_with_links() -> None:
     found = variables(reader=shelf, enableServiceLinks=False)
     assert "A_SERVICE_HOST" not in found
     assert (found["KUBERNETES_SERVICE_HOST"], found["KUBERNETES_SERVICE_PORT_HTTPS"]) == ("10.0.0.1", "443")
+
+
+def test_who_has_no_network_of_his_own_finds_the_api_where_the_node_does() -> None:
+    service, endpoints, _ = own_service("127.0.0.1", 6443, is_secure=True, among_pods="10.77.0.1")
+    only, shelf = container(), Shelf(service, endpoints)
+    names = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+    for addresses, found in ((["10.77.0.5"], ("10.77.0.1", "443")), ([], ("127.0.0.1", "6443"))):
+        told = environment(pod(only), only, addresses, shelf)
+        assert tuple(told[name] for name in names) == found
 
 
 def test_what_is_said_stands_before_what_services_tell() -> None:
