@@ -16,3 +16,14 @@ def test_where_something_must_be_said_it_is_empty() -> None:
     check = decode({"apiVersion": KUEUE, "kind": "AdmissionCheck", "metadata": {"name": "a"}}).obj
     assert check is not None
     assert check["spec"] == {}
+
+
+def test_what_is_to_go_is_not_held_again_by_who_lets_it_go() -> None:
+    flavor = {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "a"}}
+    held = decode(flavor).obj
+    assert held is not None
+    assert held["metadata"]["finalizers"] == ["kueue.x-k8s.io/resource-in-use"]
+    leaving = {**flavor, "metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    left = decode(leaving).obj
+    assert left is not None
+    assert "finalizers" not in left["metadata"]

@@ -7,7 +7,9 @@ from batchyard.api.scheme import kind_info
 
 
 def in_use(obj: Obj) -> Obj:
-    """The object kept from vanishing while something uses it."""
+    """The object kept from vanishing while something uses it; one that is to go is let go by whoever kept it."""
+    if "deletionTimestamp" in obj["metadata"]:
+        return obj
     return with_finalizer(obj, well_known.RESOURCE_IN_USE)
 
 
