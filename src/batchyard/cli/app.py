@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from batchyard.base.instant import SECOND, Duration
+from batchyard.base.instant import HOUR, SECOND, Duration
 from batchyard.cli.chosen import chosen_of_operator, chosen_of_platform
 from batchyard.cli.commands.compare import compare
 from batchyard.cli.commands.cost import cost
@@ -251,6 +251,21 @@ _RenewDeadline: TypeAlias = Annotated[Duration, _lease_option("renew-deadline", 
 _RetryPeriod: TypeAlias = Annotated[Duration, _lease_option("retry-period", "How often it is renewed.")]
 
 
+_WebhookPort: TypeAlias = Annotated[
+    int, typer.Option("--webhook-port", min=0, max=65535, help="Where the API server asks about objects; 0: nowhere.")
+]
+_WebhookService: TypeAlias = Annotated[
+    str, typer.Option("--webhook-service", metavar="NAME", help="The Service that leads there.")
+]
+_WebhookSecret: TypeAlias = Annotated[
+    str, typer.Option("--webhook-certificates", metavar="NAME", help="The Secret of its certificates.")
+]
+_WebhookLifetime: TypeAlias = Annotated[
+    Duration,
+    typer.Option("--webhook-certificate-lifetime", parser=_duration, metavar="DURATION", help="How long one is good."),
+]
+
+
 @app.command()
 def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     kubeconfig: _Kubeconfig = "",
@@ -277,6 +292,10 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     log_level: _LogLevel = LogLevel.WARNING,
     log_form: _LogForm = LogForm.TEXT,
     otlp: _Otlp = "",
+    webhook_port: _WebhookPort = 0,
+    webhook_service: _WebhookService = "batchyard-operator-webhooks",
+    webhook_certificates: _WebhookSecret = "batchyard-operator-webhook-certificates",
+    webhook_lifetime: _WebhookLifetime = 365 * 24 * HOUR,
 ) -> None:
     """Run controllers against a Kubernetes API server elsewhere, until told to end."""
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
@@ -284,10 +303,14 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     chosen = chosen_of_operator(controllers)
     from batchyard.cli import operator as command  # noqa: PLC0415 - loads the platform
     from batchyard.live.logs import LogSettings  # noqa: PLC0415 - loads the platform
+    from batchyard.live.webhooks import WebhookTerms  # noqa: PLC0415 - loads the platform
 
     lease = command.Lease(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
     options = command.Options(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)
     options = options._replace(logs=LogSettings(log_level.value, log_form is LogForm.JSON), traces_to=otlp)
+    options = options._replace(
+        webhooks=WebhookTerms(webhook_port, webhook_service, webhook_certificates, webhook_lifetime)
+    )
     command.operator(options._replace(fair_sharing=fair_sharing, installs=install_crds, address=listen, port=port))
 
 

@@ -13,11 +13,14 @@ from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.client.election import Terms
 from batchyard.core.cycle import Policy
+from batchyard.install.definitions import definition_names
+from batchyard.install.settings import Settings as Installed
 from batchyard.live.access import KubeconfigError, Source
 from batchyard.live.clock import wall_clock
 from batchyard.live.logs import LogSettings
 from batchyard.live.logs import begin as begin_logs
 from batchyard.live.operator import Limits, OperatorError, Wanted, operate
+from batchyard.live.webhooks import WebhookTerms
 from batchyard.wiring import Settings
 
 
@@ -46,6 +49,7 @@ class Options(NamedTuple):
     port: int = 0
     logs: LogSettings = LogSettings()
     traces_to: str = ""
+    webhooks: WebhookTerms = WebhookTerms()
 
 
 def operator(options: Options) -> None:
@@ -59,7 +63,7 @@ def operator(options: Options) -> None:
 
 
 def _wanted(options: Options) -> Wanted:
-    policy = Policy(fair_sharing=options.fair_sharing)
+    policy, named = Policy(fair_sharing=options.fair_sharing), Installed(controllers=options.controllers)
     return Wanted(
         Source(options.kubeconfig, options.context),
         Settings(policy, with_nodes=True, controllers=options.controllers, with_costs=True, is_endless=True),
@@ -69,6 +73,7 @@ def _wanted(options: Options) -> Wanted:
         options.address,
         options.port,
         options.traces_to,
+        options.webhooks._replace(definitions=definition_names(named, converted=True)),
     )
 
 

@@ -58,6 +58,8 @@ class Health:
     async def _ready(self, _request: web.Request) -> web.Response:
         """Ready is who can do its part: who leads and knows all there is, and who waits to."""
         operator = self._operator
+        if not operator.answers():
+            return web.Response(status=503, text="waiting for the certificates of the webhooks")
         if operator.leads and operator.platform is None:
             waits_for = [kind for kind, informer in operator.client.informers.items() if not informer.is_synced]
             return web.Response(status=503, text=f"waiting for {', '.join(waits_for)}")

@@ -8,7 +8,7 @@ that controllers go by is the clock's; where the server is a batchyard whose tim
 import asyncio
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batchyard.apiserver.page import Models
@@ -38,6 +38,7 @@ from batchyard.live.report import PATH as REPORT
 from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.reviewed import Reviewed
 from batchyard.live.span_export import SpanExport
+from batchyard.live.webhooks import Webhooks, WebhookTerms
 from batchyard.ports.client import WatchEvent
 from batchyard.ports.cycles import CycleWatch
 from batchyard.web.history import History
@@ -78,6 +79,7 @@ class Wanted:
     port: int
     #: The collector that traces are sent to; '' for none.
     traces_to: str = ""
+    webhooks: WebhookTerms = field(default_factory=WebhookTerms)
 
 
 class Operator:
@@ -107,6 +109,8 @@ class Operator:
         if self.spans is not None:
             self.figures.also.append(self.spans.texts)
         self.leads = False
+        #: Whether whoever asks its webhooks is answered.
+        self.answers: Callable[[], bool] = lambda: True
         self._speed = 1.0
         #: What was told to be wrong, and may be so still.
         self._troubles: dict[str, None] = {}
@@ -229,8 +233,12 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
     operator = Operator(wanted, wire, tell)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _take_note(operator, loop, context))
+    hooks = Webhooks(wanted.webhooks, wanted.settings.controllers, wire, (wanted.address, access.namespace)).telling(
+        tell
+    )
+    operator.answers = lambda: hooks.is_ready
     try:
-        async with Health(operator, wanted.address, wanted.port, tell):
+        async with Health(operator, wanted.address, wanted.port, tell), hooks:
             tell(f"batchyard: operator at {access.url}")
             await operator.start()
             await _first(end, operator.ended)

@@ -1,0 +1,163 @@
+"""Answers to an API server that asks about objects: AdmissionReview and ConversionReview, both of v1.
+
+They are worked out by the functions that the embedded API server goes by, so that an object is completed, checked and
+converted in the same way wherever it is stored. Of kinds of Kubernetes itself only what Kueue and JobSet ask is asked:
+their API server has completed and checked them.
+Source of the forms: k8s.io/api, admission/v1; k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.api import conversion, defaults, scheme, validation
+from batchyard.api.admission.default_queues import check_queue_kept
+from batchyard.api.admission.queued_jobs import queue_job
+from batchyard.api.defaults.jobset import jobset_defaults
+from batchyard.api.errors import FieldError, Forbidden
+from batchyard.api.meta import Obj, group_kind
+from batchyard.controllers.groups import ADMISSION, JOBSET
+from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod
+from batchyard.webhooks.lookups import Lookups
+from batchyard.webhooks.patches import patch_between
+
+_ADMISSION: Final = "admission.k8s.io/v1"
+_CONVERSION: Final = "apiextensions.k8s.io/v1"
+_WORK: Final = (scheme.JOB, scheme.JOB_SET)
+#: How the embedded API server begins what a webhook says; here the API server that asks puts it before the answer.
+_DENIED: Final = " denied the request: "
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class NotUnderstood(ValueError):  # noqa: N818 - what it is
+    """What was sent is no review."""
+
+
+def namespace_of(review: Mapping[str, Any]) -> str:
+    """The Namespace of what is asked about."""
+    namespace: str = _request(review).get("namespace") or ""
+    return namespace
+
+
+def mutated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups) -> Obj:
+    """The answer with what the object is to be as a patch."""
+    request = _request(review)
+    obj = _object(request, "object")
+    try:
+        done = _completed(_in_namespace(obj, request), groups, find)
+    except Forbidden as refused:
+        return _refusal(request, str(refused))
+    patch = patch_between(obj, _as_sent(done, obj))
+    if not patch:
+        return _answer(request)
+    return _answer(request, patchType="JSONPatch", patch=base64.b64encode(_encode(patch)).decode())
+
+
+def validated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups) -> Obj:
+    """The answer whether the object may be stored."""
+    request = _request(review)
+    new = _in_namespace(_object(request, "object"), request)
+    old = _object(request, "oldObject") if request.get("operation") == "UPDATE" else None
+    faults = list(_faults(new, old, request.get("subResource") or ""))
+    if faults:
+        told = str(faults[0]) if len(faults) == 1 else f"[{', '.join(map(str, faults))}]"
+        return _refusal(request, told)
+    try:
+        _check(new, old, groups, find)
+    except Forbidden as refused:
+        return _refusal(request, str(refused))
+    return _answer(request)
+
+
+def converted(review: Mapping[str, Any]) -> Obj:
+    """The answer with the objects in another version; one that cannot be converted fails all, as the form has it."""
+    request = _request(review)
+    wanted, objects = request.get("desiredAPIVersion"), request.get("objects")
+    if not isinstance(wanted, str) or not isinstance(objects, list):
+        raise NotUnderstood("a ConversionReview names desiredAPIVersion and objects")
+    told: dict[str, Any] = {"uid": request.get("uid", "")}
+    try:
+        done = [conversion.from_storage(conversion.to_storage(obj), wanted) for obj in objects]
+    except (ValueError, KeyError, TypeError) as error:
+        told |= {"convertedObjects": [], "result": {"status": "Failed", "message": str(error)}}
+    else:
+        told |= {"convertedObjects": done, "result": {"status": "Success"}}
+    return {"apiVersion": _CONVERSION, "kind": "ConversionReview", "response": told}
+
+
+def _completed(obj: Obj, groups: Sequence[str], find: Lookups) -> Obj:
+    """The object as it is stored."""
+    kind = group_kind(obj)
+    if kind == scheme.POD:
+        return mutate_pod(obj, find)
+    if kind == scheme.JOB_SET and JOBSET in groups:
+        obj = jobset_defaults(obj)
+    if kind in _WORK:
+        return queue_job(obj, find.get) if ADMISSION in groups else obj
+    return defaults.with_defaults(obj)
+
+
+def _faults(new: Obj, old: Obj | None, part: str) -> Iterator[FieldError]:
+    kind = group_kind(new)
+    if kind == scheme.POD:
+        return
+    if part:
+        yield from validation.validate_status(new, old) if old is not None else ()
+        return
+    found = validation.validate(new) if old is None else validation.validate_update(new, old)
+    # What a name may be is said by the API server; while it is still to make one there is none.
+    ours = (fault for fault in found if not fault.path.startswith("metadata.name"))
+    yield from (fault for fault in ours if fault.webhook or kind != scheme.JOB)
+
+
+def _check(new: Obj, old: Obj | None, groups: Sequence[str], find: Lookups) -> None:
+    """What is asked beyond the object itself; Forbidden where that refuses it."""
+    kind = group_kind(new)
+    if kind == scheme.POD:
+        validate_pod(new, find)
+    elif kind in _WORK and old is not None and ADMISSION in groups:
+        check_queue_kept(new, old, find.get)
+
+
+def _request(review: Mapping[str, Any]) -> Mapping[str, Any]:
+    request = review.get("request")
+    if not isinstance(request, dict):
+        raise NotUnderstood("a review has a request")
+    return request
+
+
+def _object(request: Mapping[str, Any], field: str) -> dict[str, Any]:
+    obj = request.get(field)
+    is_object = isinstance(obj, dict) and isinstance(obj.get("metadata"), dict)
+    if not isinstance(obj, dict) or not is_object or "kind" not in obj or "apiVersion" not in obj:
+        raise NotUnderstood(f"the request has no object in {field}")
+    return obj
+
+
+def _in_namespace(obj: dict[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with its Namespace, which a new one need not say."""
+    namespace, metadata = request.get("namespace"), obj["metadata"]
+    if not namespace or metadata.get("namespace"):
+        return obj
+    return {**obj, "metadata": {**metadata, "namespace": namespace}}
+
+
+def _as_sent(done: Obj, sent: Obj) -> Obj:
+    """The object without the Namespace where it was sent without."""
+    if "namespace" in sent["metadata"]:
+        return done
+    metadata = {field: value for field, value in done["metadata"].items() if field != "namespace"}
+    return {**done, "metadata": metadata}
+
+
+def _refusal(request: Mapping[str, Any], told: str) -> Obj:
+    message = told.partition(_DENIED)[2] or told
+    status = {"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}
+    return _answer(request, allowed=False, status=status)
+
+
+def _answer(request: Mapping[str, Any], *, allowed: bool = True, **further: Any) -> Obj:
+    response = {"uid": request.get("uid", ""), "allowed": allowed, **further}
+    return {"apiVersion": _ADMISSION, "kind": "AdmissionReview", "response": response}
