@@ -15,6 +15,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
+from batchyard.controllers.admission.idle_watch import IdleWatch, is_new
 from batchyard.controllers.admission.index import KINDS, AdmissionIndex
 from batchyard.controllers.admission.particulars import WORDS, of_admission, of_preemption, of_wait
 from batchyard.controllers.admission.pods_ready import PodsReadyGate
@@ -80,7 +81,7 @@ class Scheduler:
         self._is_held_back = False
         self._number = 0
         self._loops = LoopWatch()
-        self._idle = _IdleWatch(index)
+        self._idle = IdleWatch(index)
         #: Why Workloads wait, and since which cycle, not yet written.
         self._reports: dict[str, tuple[Why, int]] = {}
         self._reports_due: Instant = 0
@@ -106,7 +107,7 @@ class Scheduler:
         outcome = Outcome(requeue_at=now, independent=True)
         decisions = self._up_to_gate(cycle.run(heads), reader, now, outcome)
         self._watch.decide()
-        preemptions = [d for d in decisions if isinstance(d, Preempt) and _is_new(d)]
+        preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new(d)]
         loops = self._loops.look(preemptions, self._index.snapshot, now)
         parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
         self._idle.look(zip(decisions, parked, strict=True))
@@ -169,7 +170,7 @@ class Scheduler:
 
     def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: Outcome) -> None:
         others = NOT_WEIGHED
-        if self._weighs and _is_new(decision):
+        if self._weighs and is_new(decision):
             others = weighed(decision, self._index.snapshot, fair_sharing=self._policy.fair_sharing)
         details = partial(of_preemption, decision, self._number, others)
         for target in decision.targets:
@@ -222,49 +223,6 @@ class Scheduler:
         ]
         outcome.requeue_at = min(times, default=None)
         return outcome
-
-
-class _IdleWatch:
-    """Sees when cycles in a tree change nothing any more, as with a blocked StrictFIFO head: the tree may rest."""
-
-    def __init__(self, index: AdmissionIndex) -> None:
-        self._index = index
-        self._seen: dict[str, tuple[int, dict[object, None]]] = {}
-
-    def look(self, decided: Iterable[tuple[Decision, bool]]) -> None:
-        """Take note of a cycle's decisions, each with whether its Workload was parked."""
-        trees: dict[str, list[tuple[str, object]] | None] = {}
-        for decision, parked in decided:
-            queue = self._index.snapshot.queues.get(decision.head.queue)
-            if queue is None:
-                continue
-            root = queue.node.tree
-            if parked or isinstance(decision, Admit) or _is_new(decision):
-                trees[root] = None
-                continue
-            stuck = trees.setdefault(root, [])
-            if stuck is not None:
-                tried = decision.last.tried if decision.last else ()
-                stuck.append((decision.head.workload.key, repr(tried)))
-        for root, heads in trees.items():
-            self._look_at(root, heads)
-
-    def _look_at(self, root: str, stuck: list[tuple[str, object]] | None) -> None:
-        touches = self._index.line_up.touches.get(root, 0)
-        known, seen = self._seen.get(root, (touches, {}))
-        if stuck is None or known != touches:
-            seen = {}
-        if stuck is not None:
-            signature = tuple(sorted(stuck, key=lambda head: head[0]))
-            if signature in seen:
-                self._index.line_up.rest(root)
-            seen[signature] = None
-        self._seen[root] = (touches, seen)
-
-
-def _is_new(decision: Decision) -> bool:
-    """Whether it preempts somebody who is not on the way out already."""
-    return isinstance(decision, Preempt) and not all(target.workload.evicted for target in decision.targets)
 
 
 def _key(view: WorkloadView) -> Key:

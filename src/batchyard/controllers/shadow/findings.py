@@ -1,0 +1,143 @@
+"""What a shadow tells: where two schedulers part, and why ours would have decided otherwise."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from batchyard.api.times import format_time
+from batchyard.base.instant import Instant
+from batchyard.controllers.shadow.observed import Admitted, Observed, PodSets, predicted_of
+from batchyard.core.decisions import Admit, Decision, Preempt, Wait
+
+API_VERSION: Final = "batchyard.dev/v1alpha1"
+
+
+class Parting(StrEnum):
+    """The ways in which two schedulers part."""
+
+    #: Both give quota, but of other flavors or to another number of pods.
+    FLAVORS = "Flavors"
+    #: The other gives quota, ours does not.
+    ADMITTED = "Admitted"
+    #: Ours gives quota, the other does not.
+    NOT_ADMITTED = "NotAdmitted"
+    #: Both preempt for the same Workload, but others.
+    VICTIMS = "Victims"
+    #: The other preempts, ours does not.
+    PREEMPTED = "Preempted"
+    #: Ours preempts, the other does not.
+    NOT_PREEMPTED = "NotPreempted"
+    #: The other evicts without a reason that ours knows.
+    EVICTED = "Evicted"
+    #: Ours evicts, puts back in line or admits, and the other does not.
+    NOT_DONE = "NotDone"
+    #: What was told as not done was done after all.
+    LATE = "Late"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One parting."""
+
+    parting: Parting
+    at: Instant
+    #: The Workload that it is about, by namespace and name.
+    workload: str
+    message: str
+    #: What the other did, and what ours would have done.
+    upstream: Mapping[str, Any] = field(default_factory=dict)
+    predicted: Mapping[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        kind = "Late" if self.parting is Parting.LATE else "Divergence"
+        told = {"apiVersion": API_VERSION, "kind": kind, "time": format_time(self.at), "type": self.parting.value}
+        return {
+            **told,
+            "workload": self.workload,
+            "message": self.message,
+            "upstream": dict(self.upstream),
+            "predicted": dict(self.predicted),
+        }
+
+
+@dataclass(slots=True)
+class Counts:
+    """How much was compared, and what came of it."""
+
+    #: By what was decided (`admission`, `preemption`, `eviction`): how often both agreed.
+    agreed: dict[str, int] = field(default_factory=dict)
+    #: Of those, how often the other chose one of two that are alike in all that either goes by.
+    alike: int = 0
+    #: By parting.
+    parted: dict[str, int] = field(default_factory=dict)
+    late: int = 0
+    #: Decisions that were not seen, for a watch had a gap.
+    unseen: int = 0
+
+    @property
+    def divergences(self) -> int:
+        """How often both parted."""
+        return sum(self.parted.values())
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "ShadowSummary",
+            "agreed": dict(sorted(self.agreed.items())),
+            "alike": self.alike,
+            "divergences": self.divergences,
+            "byType": dict(sorted(self.parted.items())),
+            "late": self.late,
+            "unseen": self.unseen,
+        }
+
+
+def told_of(observed: Observed, names: Mapping[str, str]) -> dict[str, Any]:
+    """A decision that was seen; `names` are of Workloads by uid."""
+    if isinstance(observed, Admitted):
+        return {"decision": "admit", "clusterQueue": observed.queue, "podSets": _pod_sets(observed.pod_sets)}
+    return {"decision": "preempt", "reason": observed.reason, "by": names.get(observed.by, observed.by)}
+
+
+def told_of_ours(decision: Decision | None) -> dict[str, Any]:
+    """A decision of ours."""
+    match decision:
+        case None:
+            return {"decision": "none"}
+        case Admit():
+            found = predicted_of(decision)
+            return {"decision": "admit", "clusterQueue": found.queue, "podSets": _pod_sets(found.pod_sets)}
+        case Preempt():
+            targets = [{"workload": each.workload.key, "reason": each.reason} for each in decision.targets]
+            return {"decision": "preempt", "targets": targets, "message": decision.why.message}
+        case Wait():
+            return {"decision": "wait", "reason": decision.why.reason, "message": decision.why.message}
+
+
+def flavors_in_words(pod_sets: PodSets) -> str:
+    """Which flavors, and for how many pods."""
+    parts = []
+    for name, count, flavors in pod_sets:
+        chosen = dict.fromkeys(flavor for _, flavor in flavors)
+        parts.append(f"{count} of {name} on {', '.join(chosen) or 'no flavor'}")
+    return "; ".join(parts)
+
+
+def ours_in_words(decision: Decision | None) -> str:
+    """What ours would do, in a few words."""
+    match decision:
+        case None:
+            return "we know of nothing that it waits for"
+        case Admit():
+            return f"we admit it with {flavors_in_words(predicted_of(decision).pod_sets)}"
+        case Preempt():
+            return f"we preempt {', '.join(sorted(each.workload.key for each in decision.targets))} for it"
+        case Wait():
+            return f"we leave it waiting: {decision.why.message}"
+
+
+def _pod_sets(pod_sets: PodSets) -> Sequence[Mapping[str, Any]]:
+    return [{"name": name, "count": count, "flavors": dict(flavors)} for name, count, flavors in pod_sets]

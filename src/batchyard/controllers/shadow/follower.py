@@ -1,0 +1,223 @@
+"""Follows another scheduler, and before it says that both part looks whether they need not.
+
+A `Pursuit` takes what comes in the order in which it comes. That may be another than that in which the other scheduler
+saw it, and mostly it does not matter. Where both seem to part, all that came since both were level is tried again in
+other orders: what came within a time together, all changes before all decisions. If in one of them both agree, they do.
+"""
+
+import io
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.views.workload import WorkloadView
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.controllers.shadow.findings import Counts, Finding
+from batchyard.controllers.shadow.pursuit import Pursuit, Terms
+from batchyard.core.cycle import Policy
+from batchyard.core.plan import NO_PICK, SCAN_DONE
+from batchyard.ports.client import WatchEvent
+
+#: A copy of the pursuit is made after so many calls, or as many as there are Workloads.
+KEPT_MIN: Final = 200
+#: After so many in any case.
+KEPT_MAX: Final = 20_000
+#: Longer than anything is tried again.
+_ALL: Final = 3600 * SECOND
+#: How many copies are kept.
+BASES: Final = 3
+
+
+class Call(NamedTuple):
+    """What came, and when."""
+
+    events: Sequence[WatchEvent]
+    now: Instant
+
+
+class Order(NamedTuple):
+    """An order other than that in which changes came."""
+
+    #: Within which time they are taken together.
+    within: Duration
+    #: Whether all changes go before decisions.
+    shows_first: bool
+    #: Whether those of queues go before those of Workloads, whose watch is another.
+    queues_first: bool
+
+
+ORDERS: Final = (
+    *(Order(within, True, False) for within in (200 * MILLISECOND, 20 * MILLISECOND, 0, 2 * SECOND, _ALL)),
+    *(Order(within, False, True) for within in (2 * SECOND, 200 * MILLISECOND, _ALL)),
+    *(Order(within, True, True) for within in (2 * SECOND, _ALL)),
+    *(Order(within, False, False) for within in (200 * MILLISECOND, _ALL)),
+)
+
+
+class Base(NamedTuple):
+    """The pursuit as it was before the call of that number."""
+
+    copy: "Copy"
+    number: int
+
+
+class Follower:
+    """See the module."""
+
+    def __init__(self, policy: Policy, terms: Terms, tell: Callable[[Finding], None]) -> None:
+        self._pursuit = Pursuit(policy, terms)
+        self._tell = tell
+        self._calls: list[Call] = []
+        #: How many calls went before those that are kept.
+        self._gone = 0
+        #: From where calls can be tried again, the last first.
+        self._bases: deque[Base] = deque(maxlen=BASES)
+        #: Numbers of calls since the last of them before which both were level.
+        self._levels: list[int] = []
+        #: Whether what was done since is in another order than it came.
+        self._is_reordered = False
+        #: How often another order was what it took.
+        self.reordered = 0
+        self._begin_anew()
+
+    @property
+    def counts(self) -> Counts:
+        """What came of it so far."""
+        return self._pursuit.counts
+
+    @property
+    def waiting(self) -> int:
+        """How many changes are not yet compared."""
+        return self._pursuit.waiting
+
+    def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """What was there before: nothing of it is a decision to compare."""
+        self._pursuit.recall(events, now)
+        self._pursuit.go_on(now)
+        self._begin_anew()
+
+    def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """Changes, in the order in which they came; none where time has passed."""
+        self._calls.append(Call(events, now))
+        self._pursuit.take_in(events, now)
+        self._pursuit.go_on(now)
+        while self._pursuit.is_overdue and not self._is_agreed_in_another_order(now):
+            self._pursuit.part()
+            self._pursuit.go_on(now)
+            self._begin_anew()
+        findings, self._pursuit.findings = self._pursuit.findings, []
+        for finding in findings:
+            self._tell(finding)
+        self._keep()
+
+    def next_look(self) -> Instant | None:
+        """When to look again, if nothing comes before."""
+        return self._pursuit.next_look()
+
+    def _keep(self) -> None:
+        """Note where both are level, and now and then how all is."""
+        number = self._gone + len(self._calls)
+        since = number - self._bases[0].number
+        if self._pursuit.is_level:
+            if self._is_reordered or since >= max(KEPT_MIN, self._pursuit.size):
+                self._add_base()
+            else:
+                self._levels.append(number)
+        elif since >= KEPT_MAX:
+            self._add_base()
+
+    def _add_base(self) -> None:
+        """What comes can be tried again from here."""
+        self._bases.appendleft(Base(Copy(self._pursuit), self._gone + len(self._calls)))
+        self._levels, self._is_reordered = [], False
+        first = self._bases[-1].number
+        self._calls, self._gone = self._calls[first - self._gone :], first
+
+    def _begin_anew(self) -> None:
+        self._bases.clear()
+        self._add_base()
+
+    def _is_agreed_in_another_order(self, now: Instant) -> bool:
+        """Whether both agree if what came since they were level is taken in another order; then it is."""
+        for base, start in self._starts():
+            for order in ORDERS:
+                trial = base.copy.again()
+                for call in self._calls[base.number - self._gone : start - self._gone]:
+                    trial.take_in(call.events, call.now)
+                    trial.go_on(call.now)
+                trial.findings.clear()
+                trial.shows_first = order.shows_first
+                for calls in _together(self._calls[start - self._gone :], order.within):
+                    for events, at in _in_order(calls, order):
+                        trial.take_in(events, at)
+                    trial.go_on(calls[-1].now)
+                trial.go_on(now)
+                if not trial.is_overdue:
+                    trial.shows_first = False
+                    self._pursuit = trial
+                    self.reordered += 1
+                    self._is_reordered = True
+                    return True
+        return False
+
+    def _starts(self) -> Iterator[tuple[Base, int]]:
+        """From where to try: where both were level last, a second before that, and where all is known."""
+        last = self._bases[0]
+        levels = [] if self._is_reordered else self._levels
+        if levels:
+            yield last, levels[-1]
+            before = self._calls[levels[-1] - self._gone - 1].now - SECOND
+            earlier = [number for number in levels if self._calls[number - self._gone - 1].now < before]
+            if earlier:
+                yield last, earlier[-1]
+        yield from ((base, base.number) for base in self._bases if base.number < self._gone + len(self._calls))
+
+
+def _together(calls: Sequence[Call], within: Duration) -> Iterator[Sequence[Call]]:
+    """Calls that follow each other within a time."""
+    found: list[Call] = []
+    for call in calls:
+        if found and call.now - found[0].now > within:
+            yield found
+            found = []
+        found.append(call)
+    if found:
+        yield found
+
+
+def _in_order(calls: Sequence[Call], order: Order) -> Sequence[Call]:
+    """Changes in an order."""
+    if not order.queues_first:
+        return calls
+    single = [Call([event], call.now) for call in calls for event in call.events]
+    return sorted(single, key=lambda call: call.events[0].key.kind == scheme.WORKLOAD)
+
+
+class Copy:
+    """A pursuit as it was at some time. What never changes is shared."""
+
+    def __init__(self, pursuit: Pursuit) -> None:
+        self._shared: list[Any] = [NO_PICK, SCAN_DONE]
+        self._places = {id(each): place for place, each in enumerate(self._shared)}
+        buffer = io.BytesIO()
+        pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+        pickler.persistent_id = self._place  # type: ignore[method-assign]
+        pickler.dump(pursuit)
+        self._bytes = buffer.getvalue()
+
+    def again(self) -> Pursuit:
+        """The pursuit."""
+        unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - what was written above
+        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
+        found: Pursuit = unpickler.load()
+        return found
+
+    def _place(self, value: Any) -> int | None:
+        """The place of what is shared; None for what is copied."""
+        place = self._places.get(id(value))
+        if place is None and isinstance(value, WorkloadView | WatchEvent):
+            place = self._places[id(value)] = len(self._shared)
+            self._shared.append(value)
+        return place

@@ -1,0 +1,114 @@
+"""Our scheduler as it would be in the place of another: it knows what it was shown, and decides, and writes nothing.
+
+What it decides has no effect by itself. Who is left waiting goes back in line as after a cycle of ours; quota and
+evictions count when they are shown, as the other one wrote them.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.api.views.workload import WorkloadView
+from batchyard.base.instant import Instant
+from batchyard.controllers.admission.idle_watch import IdleWatch
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.core.cycle import Cycle, Policy
+from batchyard.core.decisions import Decision, Head, Preempt, Wait
+from batchyard.core.reasons import RequeueReason
+from batchyard.ports.client import EventType, WatchEvent
+
+
+class Model:
+    """See the module."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.index = AdmissionIndex()
+        self._policy = policy
+        self._idle = IdleWatch(self.index)
+        self._number = 0
+        #: The Workloads as they were shown.
+        self._workloads: dict[str, dict[Key, Obj]] = {}
+
+    # What it is shown.
+
+    def show(self, event: WatchEvent, now: Instant) -> None:
+        """Take note of a change."""
+        if event.key.kind == scheme.WORKLOAD:
+            of_namespace = self._workloads.setdefault(event.key.namespace, {})
+            of_namespace.pop(event.key, None)
+            if event.type is not EventType.DELETED:
+                of_namespace[event.key] = event.obj
+        self.index.observe(event, now)
+
+    def get(self, key: Key) -> Obj | None:
+        """A Workload as it was shown last."""
+        return self._workloads.get(key.namespace, {}).get(key)
+
+    def owned_by(self, uid: str) -> Sequence[Obj]:
+        """Nobody asks."""
+        del uid
+        return ()
+
+    # What it decides.
+
+    def heads(self, now: Instant) -> list[Head]:
+        """Whose turn it is."""
+        self.index.look_anew(self, now)
+        return self.index.heads(now)
+
+    def decide(self, heads: Sequence[Head]) -> list[Decision]:
+        """A cycle."""
+        self._number += 1
+        return self._cycle().run(heads)
+
+    def opinion(self, workload: str) -> Decision | None:
+        """What it would decide about one Workload if it were its turn, alone; None if it does not wait."""
+        view = self.index.book.view(workload)
+        queue = None if view is None else self.queue_of(view)
+        if view is None or queue is None or self.index.snapshot.holder(workload) is not None:
+            return None
+        return self._cycle().run([Head(view, queue)])[0]
+
+    def put_back(self, decisions: Iterable[Decision]) -> None:
+        """Let those who wait, or wait for their victims to go, stand in line again as after a cycle."""
+        looked: list[tuple[Decision, bool]] = []
+        for decision in decisions:
+            parked = False
+            if isinstance(decision, Wait | Preempt):
+                parked = self.index.line_up.requeue(decision.head, decision.last, decision.requeue)
+            looked.append((decision, parked))
+        self._idle.look(looked)
+
+    def park(self, head: Head) -> bool:
+        """Leave one waiting until something changes; whether its queue goes on without it."""
+        return self.index.line_up.requeue(head, None, RequeueReason.NO_FIT)
+
+    # Where things are.
+
+    def queue_of(self, view: WorkloadView) -> str | None:
+        """The ClusterQueue in which a Workload waits."""
+        local = self.index.book.local_queues.get(view.queue)
+        return None if local is None else local.cluster_queue
+
+    def tree_of_queue(self, name: str) -> str | None:
+        """The cohort tree of a ClusterQueue."""
+        queue = self.index.snapshot.queues.get(name)
+        return None if queue is None else queue.node.tree
+
+    def tree_of(self, workload: str, obj: Obj) -> str | None:
+        """The cohort tree that a Workload waits or holds quota in; None where it is in none."""
+        held = self.index.snapshot.holder(workload)
+        if held is not None:
+            return held.queue.node.tree
+        key = f"{obj['metadata'].get('namespace', '')}/{obj['spec'].get('queueName', '')}"
+        local = self.index.book.local_queues.get(key)
+        return None if local is None else self.tree_of_queue(local.cluster_queue)
+
+    def _cycle(self) -> Cycle:
+        return Cycle(self.index.snapshot, self._policy, self.index.namespaces, self._number)
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """All Workloads, as they were shown last."""
+        del kind
+        found = self._workloads.values() if namespace is None else [self._workloads.get(namespace, {})]
+        return [obj for objects in found for obj in objects.values()]

@@ -1,0 +1,416 @@
+"""Follows another scheduler: predicts what it decides, and compares.
+
+Theory of operation. Changes come in some order; the other has seen them in another, for no API promises one between
+objects, and it decides while changes are on their way. So a prediction is no moment's: the model (`model.py`) is shown
+changes one by one, and decides after each. What it decides counts as agreed once the other was seen to do it; only then
+the model is shown it. Both agree if there is some order of what was seen, each object's own changes in their order, in
+which our scheduler makes each decision of the other, and none besides. In each cohort tree it is found so:
+
+1. The model decides. What of it the other was seen to do is shown to it, and it decides again.
+2. Where the other has not done it yet, or the model decides nothing, the next change is shown to it: at once if the
+   other has done something that is not predicted, for then it knew more; else after the time `settle`, for then it may
+   only be slow to write.
+3. When no change is left, and for the time `patience` one of both has done what the other has not, they have parted.
+   That is told, and the model goes on from what the other did.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.controllers.shadow.findings import Counts, Finding, Parting
+from batchyard.controllers.shadow.likeness import swapped
+from batchyard.controllers.shadow.model import Model
+from batchyard.controllers.shadow.observed import Admitted, Change, Preempted, changes_of, predicted_of
+from batchyard.controllers.shadow.partings import not_done, not_foreseen
+from batchyard.core.cycle import Policy
+from batchyard.core.decisions import Admit, Decision, Preempt
+from batchyard.ports.client import EventType, WatchEvent
+
+#: The trees of what bears on all of them.
+_ALL: Final = "*"
+Signature: TypeAlias = tuple[object, ...]
+
+
+class Terms(NamedTuple):
+    """How long the other may take."""
+
+    #: Until a change is taken to be seen before a decision that is predicted, and not yet done.
+    settle: Duration = 2 * SECOND
+    #: Until what only one of both has done counts as parted.
+    patience: Duration = 15 * SECOND
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A change that the model was not shown yet."""
+
+    change: Change
+    came: Instant
+
+    @property
+    def key(self) -> Key:
+        """The object that changed."""
+        return self.change.event.key
+
+
+@dataclass(slots=True)
+class Stuck:
+    """A tree in which the model has decided what the other has not done."""
+
+    since: Instant
+    #: What it has decided, together.
+    decisions: list[Decision] = field(default_factory=list)
+    #: Of each of it that is to be seen, when it was decided first.
+    first: dict[Signature, Instant] = field(default_factory=dict)
+    #: Whether it is to decide anew.
+    is_stale: bool = False
+
+
+class Pursuit:
+    """See the module."""
+
+    def __init__(self, policy: Policy, terms: Terms) -> None:
+        self.model = Model(policy)
+        self.counts = Counts()
+        #: What is to be told.
+        self.findings: list[Finding] = []
+        #: Whether the model is shown all that it may be before it decides.
+        self.shows_first = False
+        self._terms = terms
+        #: By number of arrival, and by object, what is still to be shown.
+        self._items: dict[int, Item] = {}
+        self._arrived = 0
+        self._by_key: dict[Key, deque[int]] = {}
+        #: By number, those with a decision.
+        self._decided: dict[int, None] = {}
+        self._stuck: dict[str, Stuck] = {}
+        #: What the other has not done and was told so: it is left aside until it is done.
+        self._missed: dict[str, Signature] = {}
+        self._names: dict[str, str] = {}
+        self._now: Instant = 0
+
+    def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """What was there before: nothing of it is a decision to compare."""
+        self._now = now
+        for event in events:
+            self._name(event)
+            self.model.show(event, now)
+
+    def take_in(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """Changes, in the order in which they came."""
+        for event in events:
+            self._name(event)
+            for change in changes_of(event):
+                self._arrived += 1
+                self._items[self._arrived] = Item(change, now)
+                self._by_key.setdefault(event.key, deque()).append(self._arrived)
+                self._note(change)
+                if change.decision is not None:
+                    self._decided[self._arrived] = None
+
+    def go_on(self, now: Instant) -> None:
+        """Go on as far as that goes."""
+        self._now = now
+        first, second = (self._show_next, self._decide) if self.shows_first else (self._decide, self._show_next)
+        while self._look_again() or first() or second():
+            pass
+
+    @property
+    def is_level(self) -> bool:
+        """Whether both have done the same."""
+        return not self._items and not self._stuck
+
+    def next_look(self) -> Instant | None:
+        """When to look again, if nothing comes before."""
+        times = [self._items[number].came + self._terms.patience for number in self._decided]
+        for stuck in self._stuck.values():
+            times += [first + self._terms.patience for first in stuck.first.values()]
+            if self._items and stuck.since + self._terms.settle > self._now:
+                times.append(stuck.since + self._terms.settle)
+        release = self.model.index.line_up.next_release()
+        times += [] if release is None else [release]
+        return min((time for time in times if time > self._now), default=None)
+
+    @property
+    def size(self) -> int:
+        """How many Workloads there are."""
+        return len(self._names)
+
+    @property
+    def waiting(self) -> int:
+        """How many changes the model was not shown yet."""
+        return len(self._items)
+
+    # 1. The model decides.
+
+    def _decide(self) -> bool:
+        """Let the model decide where it may have something to; whether anything came of it."""
+        heads, parked = [], False
+        for head in self.model.heads(self._now):
+            stuck = self._stuck.get(self._tree(head.queue))
+            if stuck is not None and not stuck.is_stale:
+                continue
+            if head.workload.key in self._missed:
+                parked |= self.model.park(head)  # the next of its queue has its turn
+            else:
+                heads.append(head)
+        if not heads:
+            return parked
+        by_tree: dict[str, list[Decision]] = {}
+        for decision in self.model.decide(heads):
+            by_tree.setdefault(self._tree(decision.head.queue), []).append(decision)
+        came = False
+        for tree, found in by_tree.items():
+            came |= self._compare(tree, found)
+        return came or parked
+
+    def _compare(self, tree: str, decisions: Sequence[Decision]) -> bool:
+        """Take what the model decided as done, if the other has done all of it; whether it has."""
+        effective = [each for each in decisions if _is_effective(each)]
+        if all(self._done(each) is not None for each in effective):
+            self._complete(tree, decisions)
+            return True
+        before = self._stuck.get(tree, Stuck(self._now))
+        found = Stuck(before.since, list(decisions))
+        for decision in effective:
+            signature = signature_of(decision)
+            found.first[signature] = before.first.get(signature, self._now)
+        self._stuck[tree] = found
+        return False
+
+    def _complete(self, tree: str, decisions: Sequence[Decision]) -> None:
+        """Both have decided the same: the model is shown what came of it."""
+        self._stuck.pop(tree, None)
+        done = [(each, self._done(each) or ()) for each in decisions if _is_effective(each)]
+        self.model.put_back(decisions)
+        for decision, numbers in done:
+            self._agree(decision, numbers)
+
+    def _look_again(self) -> bool:
+        """Whether the other has done by now what the model decided earlier, or as much of it as it ever will."""
+        for tree, stuck in self._stuck.items():
+            if stuck.is_stale:
+                continue
+            effective = [each for each in stuck.decisions if _is_effective(each)]
+            done = [each for each in effective if self._done(each) is not None]
+            if len(done) == len(effective):
+                self._complete(tree, stuck.decisions)
+                return True
+            if done and self._may_show(tree):
+                self._complete(tree, done)
+                self._stuck[tree] = Stuck(self._now, first=stuck.first, is_stale=True)
+                return True
+        return False
+
+    def _done(self, decision: Decision) -> Sequence[int] | None:
+        """The changes by which the other has done what the model decided; None if it has not, or not all of it."""
+        if isinstance(decision, Admit):
+            number = self._front(decision.head.workload.key)
+            if number is not None and self._items[number].change.decision == predicted_of(decision):
+                return (number,)
+            return None
+        if not isinstance(decision, Preempt):
+            return None
+        found: list[int] = []
+        for target in decision.targets:
+            if target.workload.evicted:
+                continue
+            number = self._front(target.workload.key)
+            wanted = Preempted(target.workload.key, target.reason, decision.head.workload.uid)
+            if number is None or self._items[number].change.decision != wanted:
+                return swapped(decision, self._evictions_for(decision), self.model.index.snapshot)
+            found.append(number)
+        return found
+
+    def _evictions_for(self, decision: Preempt) -> dict[int, Preempted]:
+        """Whom the other has evicted for the same Workload, and the model was not shown yet."""
+        uid, found = decision.head.workload.uid, dict[int, Preempted]()
+        for number in self._decided:
+            preempted = self._items[number].change.decision
+            if isinstance(preempted, Preempted) and preempted.by == uid and self._front(preempted.workload) == number:
+                found[number] = preempted
+        return found
+
+    def _agree(self, decision: Decision, numbers: Sequence[int]) -> None:
+        """Show the model what both have decided."""
+        for number in numbers:
+            observed = self._items[number].change.decision
+            assert observed is not None, "it was compared just now"
+            what = "admission" if isinstance(observed, Admitted) else "preemption"
+            self.counts.agreed[what] = self.counts.agreed.get(what, 0) + 1
+            if isinstance(observed, Preempted) and all(
+                observed.workload != each.workload.key for each in getattr(decision, "targets", ())
+            ):
+                self.counts.alike += 1
+            self._show(number)
+
+    # 2. Changes are shown to it.
+
+    def _show_next(self) -> bool:
+        """Show the model the first change that it may be shown; whether there was one."""
+        held: dict[Key, None] = {}
+        for number, item in self._items.items():
+            if item.key in held:
+                continue
+            tree = self._tree_of(item)
+            if item.change.decision is not None or not self._may_show(tree):
+                held[item.key] = None
+                if tree == _ALL:
+                    return False  # what comes after it may rest upon it
+                continue
+            self._show(number)
+            for stuck in self._stuck.values() if tree == _ALL else filter(None, [self._stuck.get(tree)]):
+                stuck.is_stale = True
+            return True
+        return False
+
+    def _may_show(self, tree: str) -> bool:
+        """Whether the other may be taken to have seen more than the model."""
+        trees = self._stuck if tree == _ALL else [tree] if tree in self._stuck else []
+        return all(
+            self._now - self._stuck[each].since >= self._terms.settle or self._is_unforeseen(each) for each in trees
+        )
+
+    def _is_unforeseen(self, tree: str) -> bool:
+        """Whether the other has done something in a tree that the model has not decided."""
+        decisions = self._stuck[tree].decisions
+        foreseen = {number for each in decisions if _is_effective(each) for number in self._done(each) or ()}
+        return any(
+            number not in foreseen and self._is_front(number) and self._tree_of(self._items[number]) == tree
+            for number in self._decided
+        )
+
+    def _show(self, number: int) -> None:
+        item = self._items.pop(number)
+        self._decided.pop(number, None)
+        numbers = self._by_key[item.key]
+        numbers.remove(number)
+        if not numbers:
+            del self._by_key[item.key]
+        self.model.show(item.change.event, self._now)
+
+    # 3. They part.
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether one of both has done for too long what the other has not."""
+        return self._overdue_theirs() is not None or self._overdue_ours() is not None
+
+    def part(self) -> None:
+        """Tell of the first parting, and go on from what the other did."""
+        theirs, ours = self._overdue_theirs(), self._overdue_ours()
+        if theirs is not None:
+            self._part_by_theirs(theirs)
+        elif ours is not None:
+            self._part_by_ours(*ours)
+
+    def _overdue_theirs(self) -> int | None:
+        """A decision of the other, by number, that the model has not made for too long."""
+        for number in self._decided:
+            if self._is_front(number) and self._now - self._items[number].came >= self._terms.patience:
+                return number
+        return None
+
+    def _overdue_ours(self) -> tuple[str, Decision] | None:
+        """A decision of the model, with its tree, that the other has not made for too long."""
+        for tree, stuck in self._stuck.items():
+            for decision in stuck.decisions:
+                first = stuck.first.get(signature_of(decision))
+                if first is not None and self._now - first >= self._terms.patience and self._done(decision) is None:
+                    return tree, decision
+        return None
+
+    def _part_by_theirs(self, number: int) -> None:
+        """The other has done what the model would not."""
+        observed = self._items[number].change.decision
+        assert observed is not None, "it is one of those with a decision"
+        finding = not_foreseen(observed, self.model, self._names, self._now)
+        tree = self._tree_of(self._items[number])
+        numbers = [number]
+        if isinstance(observed, Preempted):  # one parting, however many victims it has
+            numbers = [each for each in self._decided if self._is_of_same(each, observed)]
+        for each in numbers:
+            self._show(each)
+        self._found(finding)
+        self._stuck.pop(tree, None)
+
+    def _is_of_same(self, number: int, observed: Preempted) -> bool:
+        other = self._items[number].change.decision
+        return isinstance(other, Preempted) and other.by == observed.by and self._is_front(number)
+
+    def _part_by_ours(self, tree: str, decision: Decision) -> None:
+        """The model would do what the other has not done."""
+        key = decision.head.workload.key
+        self._missed[key] = signature_of(decision)
+        self._found(not_done(decision, self.model, self._now))
+        del self._stuck[tree]
+
+    def _found(self, finding: Finding) -> None:
+        self.counts.parted[finding.parting.value] = self.counts.parted.get(finding.parting.value, 0) + 1
+        self.findings.append(finding)
+
+    # What is where.
+
+    def _note(self, change: Change) -> None:
+        """Take up again who was left aside and changed; let the model decide anew where something was done."""
+        self.counts.unseen += change.is_unseen
+        if change.event.key.kind == scheme.WORKLOAD:
+            self._take_up(change)
+
+    def _take_up(self, change: Change) -> None:
+        """One that was left aside is to be decided about again: it was done after all, or is another now."""
+        view, old = workload_view(change.event.obj), change.event.old
+        is_other = (
+            old is None or change.event.type is EventType.DELETED or old.get("spec") != change.event.obj.get("spec")
+        )
+        if view.key in self._missed and (change.decision is not None or is_other):
+            del self._missed[view.key]
+            if isinstance(change.decision, Admitted):
+                self.counts.late += 1
+                self.findings.append(Finding(Parting.LATE, self._now, view.key, "admitted after all"))
+
+    def _name(self, event: WatchEvent) -> None:
+        if event.key.kind == scheme.WORKLOAD:
+            view = workload_view(event.obj)
+            self._names[view.uid] = view.key
+
+    def _front(self, workload: str) -> int | None:
+        """The first change of a Workload that the model was not shown; None if that is no decision."""
+        numbers = self._by_key.get(Key(scheme.WORKLOAD, *workload.split("/", 1)))
+        return numbers[0] if numbers and numbers[0] in self._decided else None
+
+    def _is_front(self, number: int) -> bool:
+        return self._by_key[self._items[number].key][0] == number
+
+    def _tree(self, queue: str) -> str:
+        return self.model.tree_of_queue(queue) or queue
+
+    def _tree_of(self, item: Item) -> str:
+        """The tree that a change is about."""
+        event = item.change.event
+        if event.key.kind == scheme.WORKLOAD:
+            return self.model.tree_of(str(event.key), event.obj) or str(event.key)
+        if event.key.kind == scheme.LOCAL_QUEUE:
+            return self._tree(event.obj["spec"]["clusterQueue"])
+        return _ALL
+
+
+def signature_of(decision: Decision) -> Signature:
+    """What a decision is, to be told from others."""
+    if isinstance(decision, Admit):
+        return ("admit", *predicted_of(decision))
+    targets = [each.workload.key for each in decision.targets] if isinstance(decision, Preempt) else []
+    return ("preempt", decision.head.workload.key, *targets)
+
+
+def _is_effective(decision: Decision) -> bool:
+    """Whether it would be seen."""
+    if isinstance(decision, Preempt):
+        return not all(target.workload.evicted for target in decision.targets)
+    return isinstance(decision, Admit)

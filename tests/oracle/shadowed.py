@@ -1,0 +1,139 @@
+"""A shadow beside upstream: what it decided is served by our API server, in virtual time, and followed from there."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from batchyard.api import scheme
+from batchyard.api.admission.namespaces import new_namespace
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.base.instant import MILLISECOND, SECOND, Instant
+from batchyard.client.rate_limit import RateLimit
+from batchyard.client.rest import RestClient, Wiring
+from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.controllers.admission.index import KINDS
+from batchyard.controllers.shadow.findings import Counts, Finding
+from batchyard.controllers.shadow.follower import Follower
+from batchyard.controllers.shadow.pursuit import Terms
+from batchyard.core.cycle import Policy
+from batchyard.kernel import VirtualKernel
+from batchyard.ports.client import WatchEvent
+from batchyard.sim.scenario import Scenario
+from batchyard.sim.world import EPOCH
+from oracle.upstream import Record, Upstream, read_case
+from unit.apiserver.api import Api
+from unit.client.served import Line
+
+_BEFORE = 10 * SECOND
+_AFTER = 120 * SECOND
+#: By kind how much later its watches tell.
+Delays = Mapping[str, int]
+
+
+class Served:
+    """Objects in the store of an API server."""
+
+    def __init__(self, api: Api) -> None:
+        self._stored = api.stored
+
+    def get(self, key: Key) -> Obj | None:
+        return self._stored.get(key)
+
+    def put(self, obj: Obj) -> None:
+        before = self._stored.get(key_of(obj))
+        metadata = obj["metadata"]
+        if before is not None and before.get("spec") != obj.get("spec"):
+            metadata = {**metadata, "generation": before["metadata"].get("generation", 1) + 1}
+        self._stored.store.put(key_of(obj), {**obj, "metadata": metadata})
+
+    def delete(self, key: Key) -> None:
+        self._stored.store.delete(key)
+
+
+class SlowLine(Line):
+    """A wire on which watches of some kinds tell later than those of others."""
+
+    def __init__(self, kernel: VirtualKernel, api: Api, delays: Delays) -> None:
+        super().__init__(kernel, api)
+        self.delays = delays
+
+    def watch(
+        self, request: HttpRequest, told: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
+    ) -> None:
+        later = next((by for kind, by in self.delays.items() if kind in request.path), 0)
+
+        def tell(lines: Sequence[bytes]) -> None:
+            self.kernel.call_at(self.kernel.now() + later, partial(told, lines))
+
+        super().watch(request, tell, ended)
+
+
+@dataclass(slots=True)
+class Shadowed:
+    """What a shadow told."""
+
+    findings: list[Finding] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    asked: list[str] = field(default_factory=list)
+    reordered: int = 0
+
+
+class Shadowing:
+    """A follower at the end of a wire, woken when it wants to be."""
+
+    def __init__(self, line: Line, kernel: VirtualKernel, policy: Policy, terms: Terms) -> None:
+        self._kernel = kernel
+        self.told = Shadowed()
+        self.follower = Follower(policy, terms, self.told.findings.append)
+        wiring = Wiring(kernel, kernel, line, RateLimit(1000.0, 100), lambda: False)
+        self.client = RestClient(wiring, KINDS)
+        self._has_begun = False
+        self.client.subscribe(self._observe)
+        self.client.start()
+
+    def begin(self) -> None:
+        """All that is there has been told."""
+        assert self.client.is_synced
+        self._has_begun = True
+        self.follower.recall(self.client.everything(), self._kernel.now())
+        self._look()
+
+    def _observe(self, events: Sequence[WatchEvent]) -> None:
+        if self._has_begun:
+            self.follower.observe(events, self._kernel.now())
+            self._wake_later()
+
+    def _look(self) -> None:
+        self.follower.observe((), self._kernel.now())
+        self._wake_later()
+
+    def _wake_later(self) -> None:
+        when = self.follower.next_look()
+        if when is not None:
+            self._kernel.call_at(when, self._look)
+
+
+def shadowed(scenario: Scenario, log: list[Record], delays: Delays | None = None) -> Shadowed:
+    """What a shadow tells of a case."""
+    kernel = VirtualKernel(EPOCH - _BEFORE)
+    api = Api(100_000, EPOCH - _BEFORE)
+    line = SlowLine(kernel, api, delays or {})
+    for name in {obj["metadata"].get("namespace", "team") for step in scenario.steps for obj in step.apply}:
+        api.stored.store.put(Key(scheme.NAMESPACE, "", name), new_namespace(name))
+    shadowing = Shadowing(line, kernel, Policy(fair_sharing=scenario.fair_sharing), Terms())
+    kernel.run(until=EPOCH - _BEFORE + SECOND)
+    shadowing.begin()
+    now: Instant = EPOCH
+    for moment in Upstream(Served(api), scenario, log).moments():
+        now = max(now + MILLISECOND, moment.at)
+        kernel.call_at(now, moment.work)
+    kernel.run(until=now + _AFTER)
+    shadowing.told.asked, shadowing.told.counts = line.asked, shadowing.follower.counts
+    shadowing.told.reordered = shadowing.follower.reordered
+    return shadowing.told
+
+
+def shadowed_case(name: str, text: str, expected: str, **how: Any) -> Shadowed:
+    """The same of texts."""
+    return shadowed(*read_case(name, text, expected), **how)
