@@ -17,6 +17,7 @@ from batchyard.api.meta import Key
 from batchyard.api.scheme import WORKLOAD
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND
+from batchyard.core.calibration import Calibration
 from batchyard.sim.answering import forecast_of
 from batchyard.sim.generate import scenario_of
 from batchyard.sim.world import World
@@ -77,7 +78,9 @@ def measured(world: World, name: str, place: int) -> None:
     if not pid:
         gc.disable()
         used = process_time()
-        told = forecast_of(world.store.list, world.kernel.now(), Key(WORKLOAD, "team", name), 0, lambda _: True)
+        told = forecast_of(
+            world.store.list, world.kernel.now(), Key(WORKLOAD, "team", name), 0, lambda _: True, Calibration()
+        )
         line = f"{told['forks']} forks, waits {told['waitSeconds']}, within {told['within']}"
         os.write(writing, f"{process_time() - used:.2f} CPU-s, {line}".encode())
         os._exit(0)

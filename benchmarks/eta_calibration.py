@@ -23,9 +23,9 @@ from batchyard.base.instant import SECOND, Duration
 from batchyard.sim.event_log import Record
 from batchyard.sim.forecast import WORK_MAX, Asked, Forecast, forecasts
 from batchyard.sim.generate import scenario_of
-from batchyard.sim.runtimes import chance
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
+from batchyard.sim.stretches import chance
 from batchyard.sim.world import World
 
 API: Final = "kueue.x-k8s.io/v1beta2"

@@ -14,7 +14,7 @@ from batchyard.cli.up import Wanted
 from batchyard.live.futures import Foresight
 from batchyard.live.place import Place
 from batchyard.live.serving import PortError, serve
-from batchyard.sim.answering import forecast_of, warnings_for
+from batchyard.sim.answering import forecast_of, samples_of, warnings_for
 from batchyard.store.mark import JournalError
 
 _ENGINES: Final = ("podman", "docker")
@@ -31,7 +31,7 @@ spec: {zones: [local], local: {}}
 def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
     """Run a platform until it is told to end; `ready` is told its address once it listens."""
     try:
-        uvloop.run(serve(place, cluster, speed, ready, Foresight(forecast_of, warnings_for)))
+        uvloop.run(serve(place, cluster, speed, ready, Foresight(forecast_of, samples_of, warnings_for)))
     except (JournalError, PortError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:

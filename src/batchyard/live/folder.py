@@ -10,6 +10,8 @@ from batchyard.store.mark import is_held, mark_of
 JOURNAL: Final = "journal.db"
 #: What was decided, and why.
 LEDGER: Final = "decisions.db"
+#: What became of forecasts.
+FORECASTS: Final = "forecasts.json"
 KUBECONFIG: Final = "kubeconfig"
 #: What a platform says of itself once it listens.
 STATE: Final = "up.json"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -15,6 +16,8 @@ from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.streams import Later, Reply
 from batchyard.base.instant import Instant
 from batchyard.client.places import received
+from batchyard.core.calibration import Calibration, Sample
+from batchyard.live.calibrating import Calibrating
 from batchyard.live.forks import Forks
 from batchyard.metrics.exposition import Texts
 
@@ -25,8 +28,10 @@ MaySee: TypeAlias = Callable[[str], bool]
 class Foresight(NamedTuple):
     """Who can tell: each is given what lists objects and the time, and whose names may be told."""
 
-    #: When something starts, by a seed.
-    forecast: Callable[[Listed, Instant, Key, int, MaySee], Mapping[str, Any]]
+    #: When something starts, by a seed, and by what became of earlier forecasts.
+    forecast: Callable[[Listed, Instant, Key, int, MaySee, Calibration], Mapping[str, Any]]
+    #: Forecasts to learn from.
+    sample: Callable[[Listed, Instant, Calibration], Sequence[Sample]]
     #: What a changed object would do.
     warn: Callable[[Listed, Instant, Obj, MaySee], Sequence[str]]
 
@@ -38,6 +43,9 @@ class Objects(Protocol):
     def revision(self) -> int:
         """The revision of the last change."""
 
+    def get(self, key: Key) -> Obj | None:
+        """An object, if it is there."""
+
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """All objects of a kind, sorted by namespace and name."""
 
@@ -46,17 +54,26 @@ class Futures:
     """See the module."""
 
     def __init__(
-        self, foresight: Foresight, objects: Objects, clock: Callable[[], Instant], loop: asyncio.AbstractEventLoop
+        self,
+        foresight: Foresight,
+        objects: Objects,
+        clock: Callable[[], Instant],
+        loop: asyncio.AbstractEventLoop,
+        kept: Path,
     ) -> None:
+        """`kept` is the file of what became of forecasts."""
         self._foresight = foresight
         self._objects = objects
         self._clock = clock
         self._forks = Forks(loop, lambda: objects.revision)
+        self._learning = Calibrating(kept, objects, clock, self._sampled)
+        self._learning.begin(loop)
         #: Who decides who may see what; until it is known nobody asks.
         self.authorizer: Authorizer | None = None
 
     def ask(self, question: Question) -> Later:
         """When something starts."""
+        self._learning.used()
         return self._forks.ask(question, partial(self._forecast, question))
 
     def foreseen(self, request: Request, path: ResourcePath, answer: Response) -> Reply:
@@ -76,11 +93,19 @@ class Futures:
 
     def close(self) -> None:
         """Ask for nothing any more."""
+        self._learning.close()
         self._forks.close()
 
     def _forecast(self, question: Question) -> Mapping[str, Any]:
         told_by, may_see = self._foresight.forecast, self._may_see(question)
-        return told_by(self._objects.list, self._clock(), question.subject, question.seed, may_see)
+        known = self._learning.calibration
+        return told_by(self._objects.list, self._clock(), question.subject, question.seed, may_see, known)
+
+    def _sampled(self) -> Later:
+        return self._forks.ask(("samples", self._clock()), self._sample)
+
+    def _sample(self) -> Sequence[Sample]:
+        return self._foresight.sample(self._objects.list, self._clock(), self._learning.calibration)
 
     def _warn(self, changed: Obj, request: Request) -> Sequence[str]:
         return self._foresight.warn(self._objects.list, self._clock(), changed, self._may_see(request))

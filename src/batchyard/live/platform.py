@@ -45,7 +45,7 @@ from batchyard.live.decision_log import DecisionLog
 from batchyard.live.durability import HISTORY, GroupCommit
 from batchyard.live.embedded_figures import EmbeddedFigures
 from batchyard.live.figures import Observed
-from batchyard.live.folder import JOURNAL, LEDGER
+from batchyard.live.folder import FORECASTS, JOURNAL, LEDGER
 from batchyard.live.futures import Foresight, Futures
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.ledger import LiveLedger
@@ -119,7 +119,9 @@ class Embedded:
             self._figures.figures.also.append(self._spans.texts)
         self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
         self.platform = self._wired(settings, described, speed)
-        self._futures = None if foresight is None else Futures(foresight, self._store, self._kernel.clock, loop)
+        self._futures = None
+        if foresight is not None:
+            self._futures = Futures(foresight, self._store, self._kernel.clock, loop, place.folder / FORECASTS)
         self._figures.figures.also += [self._ledger.texts, *([] if self._futures is None else [self._futures.texts])]
         self._server, security = self._served(built_in, tokens, _both(self._figures.requests.note, audit))
         self._server.tell_at(REPORT, lambda: self._told(report))

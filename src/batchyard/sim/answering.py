@@ -7,7 +7,8 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.apiserver.request import Refused
 from batchyard.base.instant import Instant
-from batchyard.sim.forecast import OF_SERVER, Asked, forecasts
+from batchyard.core.calibration import Calibration, Sample
+from batchyard.sim.forecast import OF_SERVER, Asked, forecasts, samples
 from batchyard.sim.foresight import warnings_of
 from batchyard.sim.state import State
 from batchyard.sim.subjects import told_of, workload_of
@@ -22,7 +23,7 @@ Listed = Callable[[str], Iterable[Obj]]
 
 
 def forecast_of(
-    listed: Listed, at: Instant, subject: Key, seed: int, may_see: Callable[[str], bool]
+    listed: Listed, at: Instant, subject: Key, seed: int, may_see: Callable[[str], bool], calibration: Calibration
 ) -> Mapping[str, Any]:
     """When something starts, as a document; Refused where it has no Workload, or has ended.
 
@@ -30,19 +31,24 @@ def forecast_of(
     """
     objects = {key_of(obj): obj for kind in KINDS for obj in listed(kind)}
     name = workload_of(objects, subject)
-    found = (
-        None
-        if name is None
-        else forecasts(
-            State(at, _revision(objects), objects), [name], Asked(seed, work_max=OF_SERVER, may_see=may_see)
-        ).get(name)
-    )
+    asked = Asked(seed, work_max=OF_SERVER, may_see=may_see, calibration=calibration)
+    found = None if name is None else forecasts(_state(objects, at), [name], asked).get(name)
     if found is None:
         told = "has no Workload" if name is None else "has ended"
         raise Refused(
             404, "NotFound", f'{subject.kind} "{subject.name}" {told}: it will not start', {"name": subject.name}
         )
     return found.document(told_of(subject))
+
+
+def samples_of(listed: Listed, at: Instant, calibration: Calibration) -> Sequence[Sample]:
+    """Forecasts for a few of those who wait, drawn by chance, to be compared with what becomes of them."""
+    objects = {key_of(obj): obj for kind in KINDS for obj in listed(kind)}
+    return samples(_state(objects, at), Asked(work_max=OF_SERVER, calibration=calibration))
+
+
+def _state(objects: Mapping[Key, Obj], at: Instant) -> State:
+    return State(at, _revision(objects), objects)
 
 
 def warnings_for(listed: Listed, at: Instant, changed: Obj, may_see: Callable[[str], bool]) -> Sequence[str]:

@@ -1,29 +1,28 @@
-"""Who will come: as those came lately, each gap and each Workload drawn from the last that came.
+"""Who will come: as those came lately, in stretches of the last that came, each with the gap after it.
 
-So bursts come as they did, and queues, shapes and priorities in the proportion in which they did. How long each runs is
-drawn as for those that are there.
+So bursts come as they did, quiet hours too, and forks differ in how much comes. How long each runs is drawn as for
+those that are there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import nlargest
 from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.views.workload import workload_view
-from batchyard.base.chance import draw
 from batchyard.base.instant import Duration
 from batchyard.sim.lean import Queues, alone
-from batchyard.sim.runtimes import Runtimes, chance
 from batchyard.sim.scenario import Step
 from batchyard.sim.state import State
+from batchyard.sim.stretches import Stretches
 
 #: From so many that came last it is drawn.
-RECENT: Final = 100
+RECENT: Final = 400
 #: Fewer say nothing of who will come.
 _RECENT_MIN: Final = 5
 #: So many come at most.
-MOST: Final = 300
+MOST: Final = 1000
 NAME: Final = "expected"
 
 
@@ -42,19 +41,20 @@ class Arrivals:
         """Whether enough came to tell who will."""
         return len(self._recent) >= _RECENT_MIN and any(self._gaps)
 
-    def steps(self, runtimes: Runtimes, until: Duration, seed: int) -> list[Step]:
+    def steps(self, length_of: Callable[[Obj], Duration | None], until: Duration, seed: int) -> list[Step]:
         """Who comes in a run of this seed."""
         steps: list[Step] = []
         at: Duration = 0
+        places = Stretches(max(1, len(self._recent)), seed, "arrivals")
         for number in range(MOST if self.are_expected else 0):
-            at += self._gaps[draw(seed, "gap", str(number)) % len(self._gaps)]
+            place = places.next()
+            at += self._gaps[place - 1]
             if at > until:
                 break
-            steps.append(Step(at, [self._made(number, runtimes, seed)], ()))
+            steps.append(Step(at, [_made(number, self._recent[place], length_of(self._recent[place]))], ()))
         return steps
 
-    def _made(self, number: int, runtimes: Runtimes, seed: int) -> Obj:
-        like = self._recent[draw(seed, "arrival", str(number)) % len(self._recent)]
-        runtime = runtimes.estimate(like).draw(chance(seed, "runtime of arrival", str(number)), 0)
-        new = {field: value for field, value in alone(like, runtime).items() if field != "status"}
-        return with_metadata(new, name=f"{NAME}-{number}", uid=None, resourceVersion=None, creationTimestamp=None)
+
+def _made(number: int, like: Obj, runtime: Duration | None) -> Obj:
+    new = {field: value for field, value in alone(like, runtime).items() if field != "status"}
+    return with_metadata(new, name=f"{NAME}-{number}", uid=None, resourceVersion=None, creationTimestamp=None)

@@ -10,7 +10,8 @@ for that share of the forks, but whom it depends on.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from typing import Any, Final
 
 from batchyard.api import scheme
@@ -19,13 +20,15 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.quantity import format_amount
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.chance import draw
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant
 from batchyard.controllers.admission.scheduler import Scheduler
+from batchyard.core.calibration import LEVELS, Calibration, Sample, Waits, corrected, logged, sorts_of, wait_of
 from batchyard.sim.arrivals import NAME as ARRIVAL
 from batchyard.sim.arrivals import Arrivals
 from batchyard.sim.event_log import Record
 from batchyard.sim.lean import Lean, alone, lean, lines_of, queues_of, stated
-from batchyard.sim.runtimes import Basis, Estimate, Runtimes, age_of, chance
+from batchyard.sim.runtimes import Basis, Estimate, Lengths, Runtimes, age_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
 from batchyard.sim.world import World
@@ -38,8 +41,11 @@ WORK_MAX: Final = 400_000
 OF_SERVER: Final = 50_000
 #: To look at the head of a queue takes as long as so many pieces of the kernel's work.
 _OF_HEAD: Final = 3
+#: How many are drawn at once to learn from.
+SAMPLED: Final = 4
 HORIZON: Final = 14 * 24 * HOUR
 _SLICE: Final = 200
+_ROUNDING: Final = 1e-9
 _TOLD_MAX: Final = 5
 QUANTILES: Final = (("p10", 0.1), ("p50", 0.5), ("p90", 0.9))
 
@@ -60,6 +66,8 @@ class Asked:
     expects_arrivals: bool = True
     #: Whether the names of a namespace's Workloads may be told.
     may_see: Callable[[str], bool] = _everything
+    #: What became of earlier forecasts; None: what forks say is told as it is.
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,8 @@ class Forecast:
     depends_on: Sequence[str] = ()
     #: Whether it runs already.
     has_started: bool = False
+    #: The waits at the levels of calibration, corrected; () where nothing is.
+    corrected: Waits = ()
 
     @property
     def within(self) -> float:
@@ -83,15 +93,40 @@ class Forecast:
         return 1.0 if self.has_started else len(self.waits) / self.forks if self.forks else 0.0
 
     def quantile(self, share: float) -> Duration | None:
-        """By when it starts in this share of the forks; None if it does not start in so many."""
+        """By when it starts with this probability; None if that is not known."""
         if self.has_started:
             return 0
+        if not self.corrected:
+            return self.of_forks(share)
+        low, part = divmod(min(max(share * (len(LEVELS) + 1) - 1, 0), len(LEVELS) - 1), 1)
+        before, after = (self.corrected[min(int(low) + more, len(LEVELS) - 1)] for more in (0, part > _ROUNDING))
+        return None if before is None or after is None else wait_of(before + (after - before) * part)
+
+    def of_forks(self, share: float) -> Duration | None:
+        """By when it starts in this share of the forks; None if it does not start in so many."""
         place = min(max(share * (self.forks + 1) - 1, 0), self.forks - 1)
         low = int(place)
         high = low + (place > low)
         if high >= len(self.waits):
             return None
         return round(self.waits[low] + (self.waits[high] - self.waits[low]) * (place - low))
+
+    def corrected_by(self, calibration: Calibration) -> "Forecast":
+        """What is told where it is known what became of others."""
+        raw = self.by_level
+        found = corrected(calibration, sorts_of(self.basis, raw, self.forks), raw)
+        return self if found == raw else replace(self, corrected=found)
+
+    @property
+    def by_level(self) -> Waits:
+        """What the forks say at the levels of calibration."""
+        return tuple(logged(self.of_forks(level)) for level in LEVELS)
+
+    def sample(self, uid: str) -> Sample:
+        """What is remembered of it; `uid` is the Workload's."""
+        raw = self.by_level
+        sorts = sorts_of(self.basis, raw, self.forks)
+        return Sample(self.workload, uid, self.at, sorts, self.corrected or raw)
 
     def document(self, subject: Mapping[str, str]) -> dict[str, Any]:
         """The forecast for programs."""
@@ -106,6 +141,7 @@ class Forecast:
             "waitSeconds": {name: round(wait / SECOND, 1) for name, wait in known.items()},
             "within": round(self.within, 3),
             "basis": str(self.basis),
+            "isCorrected": bool(self.corrected),
             "dependsOn": list(self.depends_on),
             "forks": self.forks,
             "seed": self.seed,
@@ -115,6 +151,14 @@ class Forecast:
 def forecasts(state: State, names: Collection[str], asked: Asked = Asked()) -> dict[str, Forecast]:
     """When Workloads of a state start, by namespace and name; those that have ended are left out."""
     return Forecaster(state, asked).told(names)
+
+
+def samples(state: State, asked: Asked, count: int = SAMPLED) -> list[Sample]:
+    """Forecasts for so many of those who wait, drawn by a chance that depends on the instant and their names alone."""
+    waiting = [view.key for line in lines_of(state, queues_of(state)).waiting.values() for view in line]
+    drawn = nsmallest(count, waiting, lambda name: draw(state.at, "sample", name))
+    found = forecasts(state, drawn, asked)
+    return [told.sample(state.objects[_key(name)]["metadata"]["uid"]) for name, told in found.items()]
 
 
 @dataclass(slots=True)
@@ -129,6 +173,33 @@ class _Run:
     work: int = 0
     #: Whether it ended before all was seen.
     was_cut: bool = False
+
+
+class _Drawn:
+    """The run times of one fork."""
+
+    def __init__(self, estimate: Callable[[str, Obj], Estimate], now: Instant, seed: int) -> None:
+        self._estimate = estimate
+        self._now = now
+        self._seed = seed
+        self._lengths: dict[int, Lengths] = {}
+
+    def length(self, name: str, obj: Obj) -> Duration | None:
+        """How long one that is there runs in all; None: nobody knows."""
+        return self._next(self._estimate(name, obj), age_of(obj, self._now) or 0)
+
+    def length_of_new(self, like: Obj) -> Duration | None:
+        """How long one that is like another runs."""
+        return self._next(self._estimate(workload_view(like).key, like), 0)
+
+    def _next(self, estimate: Estimate, age: Duration) -> Duration | None:
+        history = estimate.history
+        if history is None:
+            return estimate.draw(0.5, age)
+        lengths = self._lengths.get(id(history))
+        if lengths is None:
+            lengths = self._lengths[id(history)] = history.forked(self._seed)
+        return estimate.bounded(lengths.next(age), age)
 
 
 class Forecaster:
@@ -168,7 +239,7 @@ class Forecaster:
 
     def _forked(self, kept: Lean, names: Sequence[str], arrivals: Arrivals | None) -> list[_Run]:
         """As many forks as are worth it: one if nothing is drawn."""
-        is_certain = arrivals is None and all(self._estimate(n, o).survival is None for n, o in kept.workloads.items())
+        is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in kept.workloads.items())
         forks = 1 if is_certain else self._asked.forks
         runs: list[_Run] = []
         work = 0
@@ -180,8 +251,9 @@ class Forecaster:
     def _run(self, number: int, kept: Lean, names: Sequence[str], arrivals: Arrivals | None) -> _Run:
         """One fork, until all are admitted or nothing more is to be learned."""
         run, seed, asked = _Run(), self._asked.seed * 1000 + number, self._asked
-        steps = [] if arrivals is None else arrivals.steps(self._runtimes, asked.horizon, seed)
-        workloads = [self._drawn(name, obj, seed) for name, obj in kept.workloads.items()]
+        drawn = _Drawn(self._estimate, self._state.at, seed)
+        workloads = [alone(obj, drawn.length(name, obj)) for name, obj in kept.workloads.items()]
+        steps = [] if arrivals is None else arrivals.steps(drawn.length_of_new, asked.horizon, seed)
         scenario = Scenario(steps, fair_sharing=asked.fair_sharing)
         missing = dict.fromkeys(self._last_seen(name, kept) for name in names)
 
@@ -207,10 +279,6 @@ class Forecaster:
         """Whose start ends a fork for the sake of a Workload: its own, or that of the last who is kept of its line."""
         return name if name in kept.workloads else kept.last.get(self._lines.places.get(name, ("", 0))[0], name)
 
-    def _drawn(self, name: str, obj: Obj, seed: int) -> Obj:
-        age = age_of(obj, self._state.at) or 0
-        return alone(obj, self._estimate(name, obj).draw(chance(seed, "runtime", name), age))
-
     def _estimate(self, name: str, obj: Obj) -> Estimate:
         known = self._estimates.get(name)
         if known is None:
@@ -231,7 +299,8 @@ class Forecaster:
         depends_on = self._depends_on(name, kept, is_certain=len(waits) == len(runs))
         if any(told_by_pace):
             depends_on.append(f"{place} are before it in line: told from the pace at which the first of them start")
-        return Forecast(name, self._state.at, self._basis(kept), waits, len(runs), self._asked.seed, depends_on)
+        told = Forecast(name, self._state.at, self._basis(kept), waits, len(runs), self._asked.seed, depends_on)
+        return told if self._asked.calibration is None else told.corrected_by(self._asked.calibration)
 
     def _basis(self, kept: Lean) -> Basis:
         """The weakest of what is known of run times."""

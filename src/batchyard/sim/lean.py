@@ -61,6 +61,7 @@ class Lines:
     """Who waits, by ClusterQueue, in order; and who holds quota."""
 
     waiting: Mapping[str, Sequence[WorkloadView]]
+    #: In the order in which they got it.
     holding: Sequence[WorkloadView]
     #: By Workload, its ClusterQueue, and how many are before it.
     places: Mapping[str, tuple[str, int]]
@@ -101,6 +102,7 @@ def lines_of(state: State, queues: Queues) -> Lines:
             waiting.setdefault(queues.cluster_queues.get(view.queue, ""), []).append(view)
     for line in waiting.values():
         line.sort(key=_in_line)
+    holding.sort(key=lambda view: (view.reserved_at or 0, view.key))
     places = {view.key: (queue, place) for queue, line in waiting.items() for place, view in enumerate(line)}
     return Lines(waiting, holding, places)
 

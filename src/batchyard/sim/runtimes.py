@@ -1,17 +1,19 @@
 """How long Workloads run: as their manifests say, or as those did that were like them, or nobody knows.
 
 Manifests say it by annotation, or by what their containers sleep for. Else those of the queue tell whose names differ
-in numbers alone, then all of its queue, then all; of each the last hundred that started. What bounds a run
-(`maximumExecutionTimeSeconds`, `activeDeadlineSeconds`) bounds every estimate. A run lasts from the admission to the
-end, so that history holds what it takes until pods run; what manifests say is lengthened by the median of what those
-took longer that have ended.
+in numbers alone and that ask for as much, then all of that name, then those of the queue that ask for as much, all of
+its queue, all; of each the last three hundred that started. What bounds a run (`maximumExecutionTimeSeconds`,
+`activeDeadlineSeconds`) bounds every estimate. A run lasts from the admission to the end, so that history holds what
+it takes until pods run; what manifests say is lengthened by the median of what those took longer that have ended.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from heapq import nlargest
+from math import log
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme
@@ -19,18 +21,19 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, controller_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import workload_view
-from batchyard.base.chance import draw
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.core.lifecycle.workload import is_finished
 from batchyard.runtime.durations import FOR_EVER, annotated_runtime, sleeping_time
 from batchyard.sim.state import State
+from batchyard.sim.stretches import Stretches, chance, weights
 from batchyard.sim.survival import Survival
 
 #: History is those that started last: what people run changes.
-RECENT: Final = 100
+RECENT: Final = 300
 #: So many of them must have ended.
 ENDED_MIN: Final = 5
-_CHANCES: Final = 1 << 52
+#: No chance is less.
+_LEAST: Final = 1e-9
 _OWNERS: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
 _NUMBERS: Final = re.compile(r"\d+")
 #: What Kueue puts around the name of a job to name its Workload.
@@ -52,17 +55,20 @@ class Estimate:
 
     basis: Basis
     told: Duration = 0
-    survival: Survival | None = None
+    history: "History | None" = None
     bound: Duration | None = None
 
     def draw(self, chance: float, age: Duration) -> Duration | None:
         """A length of the whole run of one that has run so long; None: nobody knows."""
         if self.basis is Basis.MANIFEST:
             return max(self.told, age)
-        if self.survival is not None:
-            drawn = self.survival.draw(chance, age)
-            return drawn if self.bound is None else max(age, min(drawn, self.bound))
+        if self.history is not None:
+            return self.bounded(self.history.survival.draw(chance, age), age)
         return None if self.bound is None else max(age, self.bound)
+
+    def bounded(self, drawn: Duration, age: Duration) -> Duration:
+        """What was drawn, or as long as it may run."""
+        return drawn if self.bound is None else max(age, min(drawn, self.bound))
 
 
 class _Run(NamedTuple):
@@ -73,13 +79,62 @@ class _Run(NamedTuple):
     has_ended: bool
 
 
+class History:
+    """Runs that are alike, in the order in which they started."""
+
+    def __init__(self, name: str, runs: Sequence[_Run]) -> None:
+        self._name = name
+        self._runs = runs
+        self.survival = self._survival([1.0] * len(runs))
+
+    def forked(self, seed: int) -> "Lengths":
+        """What it says in a fork of this seed."""
+        counts = weights(len(self._runs), seed, "history", self._name)
+        return Lengths(self._name, self._survival(counts), self._shares, seed)
+
+    def _survival(self, counts: Sequence[float]) -> Survival:
+        rows = list(zip(self._runs, counts, strict=True))
+        ended, going_on = ([(run.age, each) for run, each in rows if run.has_ended is over] for over in (True, False))
+        return Survival(
+            (age for age, _ in ended),
+            (age for age, _ in going_on),
+            ([each for _, each in ended], [each for _, each in going_on]),
+        )
+
+    @cached_property
+    def _shares(self) -> Sequence[tuple[float, float]]:
+        """Of each run, between which shares of all it is, the longest at 0."""
+        of_ended = (self.survival.longer_than(run.age) for run in self._runs)
+        return [found if run.has_ended else (0.0, found[0]) for run, found in zip(self._runs, of_ended, strict=True)]
+
+
+class Lengths:
+    """How long runs of one history last in one fork: drawn in stretches, from the history as that fork weighs it."""
+
+    def __init__(self, name: str, survival: Survival, shares: Sequence[tuple[float, float]], seed: int) -> None:
+        self._survival = survival
+        self._shares = shares
+        self._places = Stretches(len(shares), seed, "runs", name)
+        self._name = name
+        self._seed = seed
+        self._power = survival.power(-log(chance(seed, "power", name)))
+        self._drawn = 0
+
+    def next(self, age: Duration) -> Duration:
+        """The length of the next run, of one that has lasted so long."""
+        least, most = self._shares[self._places.next()]
+        within = chance(self._seed, "length", self._name, str(self._drawn))
+        self._drawn += 1
+        return self._survival.draw(max(least + (most - least) * within, _LEAST), age, self._power)
+
+
 class Runtimes:
     """See the module."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._runs: dict[_Group, list[_Run]] = {}
-        self._survivals: dict[_Group, Survival] = {}
+        self._histories: dict[_Group, History] = {}
         longer: list[Duration] = []
         for workload in state.of_kind(scheme.WORKLOAD):
             age = age_of(workload, state.at)
@@ -94,17 +149,16 @@ class Runtimes:
             return Estimate(Basis.MANIFEST, told + self._lag)
         bound = _bound(workload, self._state.objects)
         for group in _groups(workload):
-            survival = self._survival(group)
-            if survival.ended >= ENDED_MIN:
-                return Estimate(Basis.HISTORY, 0, survival, bound)
+            history = self._history(group)
+            if history.survival.ended >= ENDED_MIN:
+                return Estimate(Basis.HISTORY, 0, history, bound)
         return Estimate(Basis.UNKNOWN, 0, None, bound)
 
-    def _survival(self, group: _Group) -> Survival:
-        known = self._survivals.get(group)
+    def _history(self, group: _Group) -> History:
+        known = self._histories.get(group)
         if known is None:
             last = nlargest(RECENT, self._runs.get(group, ()))
-            ended, going_on = ([run.age for run in last if run.has_ended is over] for over in (True, False))
-            known = self._survivals[group] = Survival(ended, going_on)
+            known = self._histories[group] = History(repr(group), last[::-1])
         return known
 
     def _note(self, workload: Obj, age: Duration) -> Sequence[Duration]:
@@ -145,11 +199,6 @@ def told_runtime(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
 def rounds_of(owner: Obj) -> int:
     """How many pods run one after the other: of a Job with more completions than run at once."""
     return _rounds(owner["spec"]) if owner["kind"] == "Job" else 1
-
-
-def chance(seed: int, *names: str) -> float:
-    """A number between 0 and 1, neither included."""
-    return (draw(seed, *names) + 0.5) / _CHANCES
 
 
 def _of_job(spec: Mapping[str, object], of_pod: Duration | None) -> Duration | None:
@@ -194,4 +243,5 @@ def _groups(workload: Obj) -> Sequence[_Group]:
     view = workload_view(workload)
     of_job = _OF_JOB.fullmatch(view.name)
     stem = _NUMBERS.sub("#", of_job[1] if of_job else view.name)
-    return (view.queue, stem), (view.queue,), ()
+    asked = repr([(each.count, sorted(each.template.requests)) for each in view.pod_sets])
+    return (view.queue, "named", stem, asked), (view.queue, "named", stem), (view.queue, asked), (view.queue,), ()
