@@ -1,31 +1,47 @@
 """How often forecasts are right: on a trace of a cluster of GPUs whose pods wait in queues that are too small.
 
-    python benchmarks/eta_calibration.py TRACE [--predictions N] [--gpus N] [--forks N] [--half {1,2}] [--plot FILE.svg]
+    python benchmarks/eta_calibration.py TRACE [--moments N] [--each N] [--gpus N] [--forks N] [--half {1,2}]
+        [--keep FILE] [--plot FILE.svg]
 
 TRACE is a folder as `batchyard simulate --trace` reads it. Each pod that asks for GPUs becomes a Workload, in one of
 two queues by its quality of service, which borrow from each other. The whole is simulated once, with run times as they
-were. Then the same run is stopped N times, each time while somebody waits, who is drawn by a seed; a forecast is made
-for him from what was known then: no run time but of those that had ended, nobody who was yet to come. Told is how
-often the interval that should hold the true start in so many of a hundred cases did.
+were. Then the same run is stopped N times in each half, each time while somebody waits; the starts of a few who wait,
+drawn by chance, are foretold from what was known then: no run time but of those that had ended, nobody who was yet to
+come.
+
+These forecasts are gone through once more in the order of time, as a platform that runs does: what had been found out
+by then of the earlier ones corrects each (core/calibration). Told is how often the interval that should hold the true
+start in so many of a hundred cases did, as forks said and as it was told, by halves, by horizon, and with the interval
+in which that share is by a bootstrap of stretches of moments, for those of neighbouring moments are right or wrong
+together.
+
+`--keep FILE` writes the forecasts there as they are made, and goes on from those that are there already.
 """
 
 import argparse
 import csv
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import exp, log1p
 from pathlib import Path
 from time import process_time
 from typing import Any, Final, NamedTuple
 
+from calibration_plot import drawn
+
 from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.scheme import WORKLOAD
-from batchyard.base.instant import SECOND, Duration
+from batchyard.base.chance import draw
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
+from batchyard.core.calibration import LEVELS, Calibration, Fate, remembering, settled
 from batchyard.sim.event_log import Record
-from batchyard.sim.forecast import WORK_MAX, Asked, Forecast, forecasts
+from batchyard.sim.forecast import HORIZON, OF_SERVER, WORK_MAX, Asked, Forecast, forecasts
 from batchyard.sim.generate import scenario_of
+from batchyard.sim.runtimes import Basis
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
-from batchyard.sim.stretches import chance
+from batchyard.sim.stretches import Stretches
 from batchyard.sim.world import World
 
 API: Final = "kueue.x-k8s.io/v1beta2"
@@ -34,55 +50,59 @@ QUEUES: Final = {"LS": 0.6, "BE": 0.4}
 NOMINAL: Final = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 #: Nobody is asked about before so many have come: there is no history.
 FIRST: Final = 200
-#: How often it is told how far it is.
-TOLD_EVERY: Final = 5
+HORIZONS: Final = ((10 * MINUTE, "under 10 minutes"), (HOUR, "under an hour"), (6 * HOUR, "under 6 hours"))
+#: How often it is drawn anew in which interval a share is.
+BOOTSTRAPS: Final = 400
 
 
 class Case(NamedTuple):
-    """Who is asked about when, and when he starts; seconds from the beginning."""
+    """Who is asked about when; seconds from the beginning."""
 
+    half: int
     at: float
-    name: str
-    starts: float
+    names: Sequence[str]
 
 
 class Outcome(NamedTuple):
     """A forecast, and how long it took to start in truth."""
 
+    half: int
     forecast: Forecast
     truth: Duration
 
 
 def main() -> None:
-    """Measure, print the table, draw the plot."""
+    """Measure, print the tables, draw the plot."""
     parser = argparse.ArgumentParser()
     parser.add_argument("trace", type=Path)
-    parser.add_argument("--predictions", type=int, default=100)
+    parser.add_argument("--moments", type=int, default=75)
+    parser.add_argument("--each", type=int, default=4)
     parser.add_argument("--gpus", type=float, default=18)
-    parser.add_argument("--forks", type=int, default=20)
+    parser.add_argument("--forks", type=int, default=12)
     parser.add_argument("--half", type=int, choices=(1, 2), action="append")
-    parser.add_argument("--part", type=int, nargs=2, default=(1, 1), metavar=("K", "OF"), help="measure a part of them")
-    parser.add_argument("--work", type=int, default=WORK_MAX, help="how much work an answer may be")
+    parser.add_argument(
+        "--work", type=int, default=WORK_MAX, help=f"how much an answer may be; of a server {OF_SERVER}"
+    )
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     scenario = scenario_of([*queues(options.gpus), *workloads(options.trace)])
-    halves = options.half or [1, 2]
-    found = []
-    for half in halves:
-        began = process_time()
-        cases = chosen(run(scenario), half, options.predictions)
-        outcomes: list[Outcome] = []
-        asked = Asked(forks=options.forks, work_max=options.work)
-        for outcome in predicted(scenario, cases[options.part[0] - 1 :: options.part[1]], asked):
-            outcomes.append(outcome)
-            if len(outcomes) % TOLD_EVERY == 0:
-                told(f"half {half} of the trace so far", outcomes, process_time() - began)
-        found.append(outcomes)
-        told(f"half {half} of the trace", outcomes, process_time() - began)
-    together = [outcome for outcomes in found for outcome in outcomes]
-    told("together", together, 0)
+    times = run(scenario)
+    cases = [case for half in options.half or (1, 2) for case in chosen(times, half, options.moments, options.each)]
+    began = process_time()
+    asked = Asked(forks=options.forks, work_max=options.work)
+    by_forks = list(kept(scenario, cases, asked, times, options.keep))
+    print(f"{len(by_forks)} forecasts at {len(cases)} moments, {process_time() - began:.0f} CPU-s")
+    corrected = replayed(by_forks)
+    for name, part in parts(by_forks).items():
+        told(f"{name}, as forks say", [by_forks[place] for place in part])
+        told(f"{name}, corrected", [corrected[place] for place in part])
     if options.plot is not None:
-        options.plot.write_text(drawn([covered(together, nominal) for nominal in NOMINAL], len(together)))
+        lines = {"as forks say": by_forks, "corrected": corrected}
+        shares = {name: [covered(found, nominal) for nominal in NOMINAL] for name, found in lines.items()}
+        options.plot.write_text(
+            drawn(NOMINAL, shares, f"{len(corrected)} forecasts at {len(cases)} moments of a trace")
+        )
 
 
 def queues(gpus: float) -> list[dict[str, Any]]:
@@ -142,8 +162,8 @@ def run(scenario: Scenario) -> Mapping[str, tuple[float, float]]:
     return {name: (came[name], at) for name, at in started.items()}
 
 
-def chosen(times: Mapping[str, tuple[float, float]], half: int, count: int) -> list[Case]:
-    """So many moments, at which somebody comes and somebody waits, with one of those who wait then; in order of time.
+def chosen(times: Mapping[str, tuple[float, float]], half: int, count: int, each: int) -> list[Case]:
+    """So many moments, at which somebody comes and somebody waits, with some of those who wait then; in order of time.
 
     What is chosen must not depend on what comes later: of moments within the waits of given Workloads too many would be
     just before their ends.
@@ -151,25 +171,56 @@ def chosen(times: Mapping[str, tuple[float, float]], half: int, count: int) -> l
     order = sorted(times, key=lambda name: times[name])
     middle = len(order) // 2
     of_half = order[FIRST:middle] if half == 1 else order[middle:]
-    cases = []
+    cases: dict[float, Case] = {}
     for moment in of_half:
         at = times[moment][0] + 1
-        waiting = sorted(name for name, (came, starts) in times.items() if came < at < starts)
-        if waiting:
-            name = waiting[int(chance(7, moment) * len(waiting))]
-            cases.append(Case(at, name, times[name][1]))
-    return cases[:: max(1, len(cases) // count)][:count]
+        waiting = [name for name, (came, starts) in times.items() if came < at < starts]
+        if waiting and at not in cases:
+            drawn_first = sorted(waiting, key=lambda name: draw(7, moment, name))
+            cases[at] = Case(half, at, drawn_first[:each])
+    found = list(cases.values())
+    return found[:: max(1, len(found) // count)][:count]
 
 
-def predicted(scenario: Scenario, cases: Sequence[Case], asked: Asked) -> Iterable[Outcome]:
-    """The forecasts of one run."""
+def kept(
+    scenario: Scenario, cases: Sequence[Case], asked: Asked, times: Mapping[str, tuple[float, float]], file: Path | None
+) -> Iterable[Outcome]:
+    """What forks said of the cases, in order of time; what is in the file already is not worked out again."""
+    lines = file.read_text("utf-8").splitlines() if file is not None and file.exists() else []
+    rows = {row["at"]: row["found"] for row in map(json.loads, lines)}
     world = World(scenario)
     for case in cases:
         at = round(case.at * SECOND)
-        world.run_until(at)
-        found = forecasts(known(world.state()), [case.name], asked).get(case.name)
-        if found is not None:
-            yield Outcome(found, round(case.starts * SECOND) - at)
+        if case.at not in rows:
+            world.run_until(at)
+            found = forecasts(known(world.state()), case.names, asked)
+            rows[case.at] = [
+                [name, each.at, str(each.basis), list(each.waits), each.forks] for name, each in found.items()
+            ]
+            if file is not None:
+                with file.open("a") as written:
+                    written.write(json.dumps({"at": case.at, "found": rows[case.at]}) + "\n")
+        for name, now, basis, waits, forks in rows[case.at]:
+            forecast = Forecast(name, now, Basis(basis), waits, forks, 0)
+            yield Outcome(case.half, forecast, round(times[name][1] * SECOND) - at)
+
+
+def replayed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The same forecasts, each corrected by what had been found out by then of the earlier ones."""
+    calibration, told_so_far = Calibration(), list[Outcome]()
+    starts = {(each.forecast.workload, each.forecast.at): each.forecast.at + each.truth for each in outcomes}
+    for now in sorted({each.forecast.at for each in outcomes}):
+        calibration = settled(calibration, now, lambda sample: fate(starts[sample.workload, sample.at], now))  # noqa: B023 - called at once
+        asked = [each for each in outcomes if each.forecast.at == now]
+        corrected = [each._replace(forecast=each.forecast.corrected_by(calibration)) for each in asked]
+        calibration = remembering(calibration, [each.forecast.sample("") for each in corrected])
+        told_so_far += corrected
+    return told_so_far
+
+
+def fate(starts: Instant, now: Instant) -> Fate:
+    """What is known of who starts then: nothing before."""
+    return Fate(starts if starts <= now else None)
 
 
 def known(state: State) -> State:
@@ -182,45 +233,77 @@ def untold(key: Key, obj: Obj) -> Obj:
     return with_metadata(obj, annotations=None) if key.kind == WORKLOAD else obj
 
 
+def parts(outcomes: Sequence[Outcome]) -> Mapping[str, Sequence[int]]:
+    """Which forecasts are told of together: all, each half, each horizon by the median of the forks."""
+    found: dict[str, list[int]] = {"all": [], "first half": [], "second half": []}
+    found |= {name: [] for _, name in HORIZONS} | {"6 hours and more": []}
+    for place, outcome in enumerate(outcomes):
+        median = outcome.forecast.of_forks(0.5)
+        wait = HORIZON if median is None else median
+        horizon = next((name for most, name in HORIZONS if wait < most), "6 hours and more")
+        for name in ("all", ("first half", "second half")[outcome.half - 1], horizon):
+            found[name].append(place)
+    return {name: part for name, part in found.items() if part}
+
+
+def held(outcome: Outcome, nominal: int) -> bool:
+    """Whether the interval of that width held the truth."""
+    low, high = (outcome.forecast.quantile(0.5 + side * nominal / 200) for side in (-1, 1))
+    return low is not None and low <= outcome.truth and (high is None or outcome.truth <= high)
+
+
 def covered(outcomes: Sequence[Outcome], nominal: int) -> float:
     """In how many of a hundred the interval of that width held the truth."""
-    held = 0
-    for forecast, truth in outcomes:
-        low, high = (forecast.quantile(0.5 + side * nominal / 200) for side in (-1, 1))
-        held += low is not None and low <= truth and (high is None or truth <= high)
-    return 100 * held / len(outcomes)
+    return 100 * sum(held(outcome, nominal) for outcome in outcomes) / len(outcomes)
 
 
-def told(name: str, outcomes: Sequence[Outcome], took: float) -> None:
+def bounds(outcomes: Sequence[Outcome], nominal: int) -> tuple[float, float]:
+    """Between what the true share is in 90 of 100 cases: moments drawn anew in stretches, as neighbours are alike."""
+    moments: dict[Instant, list[bool]] = {}
+    for outcome in outcomes:
+        moments.setdefault(outcome.forecast.at, []).append(held(outcome, nominal))
+    rows = list(moments.values())
+    shares = []
+    for seed in range(BOOTSTRAPS):
+        places = Stretches(len(rows), seed, "bounds")
+        found = [each for _ in rows for each in rows[places.next()]]
+        shares.append(100 * sum(found) / len(found))
+    shares.sort()
+    return shares[BOOTSTRAPS // 20], shares[-BOOTSTRAPS // 20]
+
+
+def logged(wait: Duration | None) -> float:
+    """A wait as it is compared: the logarithm of seconds and one."""
+    return log1p((HORIZON if wait is None else min(wait, HORIZON)) / SECOND)
+
+
+def pinball(outcomes: Sequence[Outcome]) -> float:
+    """The mean loss of all quantiles in log-wait: the less the better, for being sharp and for being right."""
+    loss = 0.0
+    for _, forecast, truth in outcomes:
+        for level in LEVELS:
+            error = logged(truth) - logged(forecast.quantile(level))
+            loss += max(level * error, (level - 1) * error)
+    return loss / len(outcomes) / len(LEVELS)
+
+
+def width(outcomes: Sequence[Outcome]) -> float:
+    """By what factor p90 is greater than p10, in the median."""
+    widths = sorted(logged(each.forecast.quantile(0.9)) - logged(each.forecast.quantile(0.1)) for each in outcomes)
+    return float(exp(widths[len(widths) // 2]))
+
+
+def told(name: str, outcomes: Sequence[Outcome]) -> None:
     """Print the table of some forecasts."""
-    early = sum(truth < (forecast.quantile(0.1) or 0) for forecast, truth in outcomes)
-    late = sum((high := forecast.quantile(0.9)) is not None and truth > high for forecast, truth in outcomes)
-    print(f"{name}: {len(outcomes)} forecasts, {took:.0f} CPU-s; before p10 {early}, after p90 {late}")
+    early = sum(truth < (forecast.quantile(0.1) or 0) for _, forecast, truth in outcomes)
+    late = sum((far := forecast.quantile(0.9)) is not None and truth > far for _, forecast, truth in outcomes)
+    low, high = bounds(outcomes, 80)
+    moments = len({each.forecast.at for each in outcomes})
+    print(f"{name}: {len(outcomes)} forecasts, {moments} moments; before p10 {early}, after p90 {late}")
     print("  interval  ", "".join(f"{nominal:6}%" for nominal in NOMINAL))
-    print("  held truth", "".join(f"{covered(outcomes, nominal):6.0f}%" for nominal in NOMINAL), flush=True)
-
-
-def drawn(shares: Sequence[float], count: int) -> str:
-    """The plot: what each interval should hold, and what it held."""
-    points = [(60 + 3.6 * nominal, 400 - 3.6 * share) for nominal, share in zip(NOMINAL, shares, strict=True)]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    marks = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4"/>' for x, y in points)
-    ticks = "".join(
-        f'<text x="{60 + 3.6 * each}" y="420" text-anchor="middle">{each}</text>'
-        f'<text x="50" y="{404 - 3.6 * each}" text-anchor="end">{each}</text>'
-        for each in range(0, 101, 20)
-    )
-    return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 460 460" font-family="sans-serif" font-size="12">\n'
-        '<rect width="460" height="460" fill="#ffffff"/>\n'
-        '<path d="M60 40V400H420" fill="none" stroke="#444"/>\n'
-        '<path d="M60 400L420 40" fill="none" stroke="#999" stroke-dasharray="5 4"/>\n'
-        '<path d="M330 130H366V94H330Z" fill="none" stroke="#2a7"/>\n'
-        f'<polyline points="{line}" fill="none" stroke="#06c" stroke-width="2"/>\n<g fill="#06c">{marks}</g>\n'
-        f'<g fill="#222">{ticks}\n'
-        '<text x="240" y="446" text-anchor="middle">the interval should hold the start in so many of 100 cases</text>\n'
-        '<text x="16" y="220" text-anchor="middle" transform="rotate(-90 16 220)">it held it in so many</text>\n'
-        f'<text x="240" y="24" text-anchor="middle">{count} forecasts on a trace</text></g>\n</svg>\n'
+    print("  held truth", "".join(f"{covered(outcomes, nominal):6.0f}%" for nominal in NOMINAL))
+    print(
+        f"  80% in truth {low:.0f}-{high:.0f}%, loss {pinball(outcomes):.3f}, p90/p10 {width(outcomes):.1f}", flush=True
     )
 
 

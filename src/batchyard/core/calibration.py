@@ -7,10 +7,10 @@ model of the errors is needed. A level that moves takes the level opposite along
 become wider rather than wander, for what was too late in one hour is too early in the next.
 
 Shifts are factors on the wait. Steps are a share of the error that forecasts usually have, larger at first; so what is
-foretold exactly stays exact. Forecasts that pend at the same time err alike, and count as one together. There is one
-set of shifts for all forecasts that are made alike, and one on top of it for each horizon. That a quantile was too
-early is known as soon as its time has passed, before the start. Nothing is known of the future: a forecast counts from
-when it is found out.
+foretold exactly stays exact. Forecasts that pend at the same time err alike: n of them count as the root of n. There
+is one set of shifts for all forecasts that are made alike, and one on top of it for each horizon. That a quantile was
+too early is known as soon as its time has passed, before the start. Nothing is known of the future: a forecast counts
+from when it is found out.
 
 Sources: A. N. Angelopoulos, E. J. Candes and R. J. Tibshirani, Conformal PID Control for Time Series Prediction, 2023
 (quantile tracking); I. Gibbs and E. Candes, Adaptive Conformal Inference Under Distribution Shift, 2021.
@@ -30,7 +30,7 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 
 #: At which levels forecasts are corrected.
 LEVELS: Final = tuple(number / 20 for number in range(1, 20))
-_MEDIAN: Final = 9
+MEDIAN: Final = 9
 #: A step, as a share of the usual error; of the first n, one by the root of n.
 _STEP: Final = 0.2
 #: How much more a level moves itself than the opposite one: 0 moves both alike, 1 only itself.
@@ -55,8 +55,8 @@ Waits: TypeAlias = tuple[float | None, ...]
 class Track:
     """How forecasts of one sort are corrected."""
 
-    shifts: Sequence[float] = _NONE
-    #: By how much their medians were wrong, usually.
+    shifts: tuple[float, ...] = _NONE
+    #: By how much their medians were wrong before they were corrected, usually.
     error: float = 0.0
     #: How many were found out.
     count: float = 0.0
@@ -70,10 +70,11 @@ class Sample:
     uid: str
     at: Instant
     #: Of which tracks it is.
-    sorts: Sequence[str]
-    #: What was told.
-    told: Waits
-    #: Of how many levels, from the lowest on, it is known that they were too early.
+    sorts: tuple[str, ...]
+    #: The median before it was corrected, and the waits by level after that, in whatever order they were then.
+    median: float | None
+    moved: Waits
+    #: Of which levels it is known already that they were too early, as bits.
     late: int = 0
 
 
@@ -83,7 +84,7 @@ class Calibration:
 
     tracks: Mapping[str, Track] = field(default_factory=dict)
     #: Those that are not yet found out.
-    pending: Sequence[Sample] = ()
+    pending: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,31 +116,34 @@ def wait_of(logged_wait: float) -> Duration:
     return max(0, round((exp(logged_wait) - 1) * SECOND))
 
 
-def sorts_of(basis: str, raw: Waits, forks: int) -> Sequence[str]:
+def sorts_of(basis: str, raw: Waits, forks: int) -> tuple[str, ...]:
     """Which tracks correct a forecast; none if nothing was drawn for it."""
     if forks < 2:
         return ()
-    median = raw[_MEDIAN]
+    median = raw[MEDIAN]
     wait = None if median is None else wait_of(median)
     horizon = next((name for most, name in _HORIZONS if wait is not None and wait < most), _BEYOND)
     return f"{basis}, {'many' if forks >= _MANY_FORKS else 'few'} forks", f"{basis}, {horizon}"
 
 
-def corrected(calibration: Calibration, sorts: Iterable[str], raw: Waits) -> Waits:
-    """The waits of a forecast, corrected, in order."""
+def moved_by(calibration: Calibration, sorts: Iterable[str], raw: Waits) -> Waits:
+    """The waits of a forecast, each level moved by its shifts."""
     shifts = [calibration.tracks.get(sort, Track()).shifts for sort in sorts]
-    moved = [
-        None if wait is None else max(0.0, wait + _bounded(sum(each[level] for each in shifts)))
-        for level, wait in enumerate(raw)
-    ]
-    known = sorted(wait for wait in moved if wait is not None)
+    return tuple(
+        None if wait is None else wait + _bounded(sum(each[level] for each in shifts)) for level, wait in enumerate(raw)
+    )
+
+
+def in_order(moved: Waits) -> Waits:
+    """Waits as they are told: none below nothing, and none below that of a lower level."""
+    known = sorted(max(0.0, wait) for wait in moved if wait is not None)
     return (*known, *[None] * (len(moved) - len(known)))
 
 
 def remembering(calibration: Calibration, samples: Sequence[Sample]) -> Calibration:
     """With forecasts that were made at one time, the oldest forgotten where there are too many."""
     drawn = [sample for sample in samples if sample.sorts]
-    return replace(calibration, pending=[*calibration.pending, *drawn][-PENDING_MAX:])
+    return replace(calibration, pending=(*calibration.pending, *drawn)[-PENDING_MAX:])
 
 
 def settled(calibration: Calibration, now: Instant, found: Callable[[Sample], Fate]) -> Calibration:
@@ -152,10 +156,10 @@ def settled(calibration: Calibration, now: Instant, found: Callable[[Sample], Fa
             continue
         news = _found_out(sample, now, fate)
         for sort in sample.sorts:
-            tracks[sort] = _moved(tracks.get(sort, Track()), sample, news, 1 / together[sort])
+            tracks[sort] = _moved(tracks.get(sort, Track()), sample, news, together[sort] ** -0.5)
         if not news.is_over:
-            still.append(replace(sample, late=sample.late + sum(news.late.values())))
-    return Calibration(tracks, still)
+            still.append(replace(sample, late=sample.late | sum(1 << level for level in news.late)))
+    return Calibration(tracks, tuple(still))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +177,14 @@ def _found_out(sample: Sample, now: Instant, fate: Fate) -> _Found:
     is_over = fate.started is not None and fate.started <= now
     until = fate.started if is_over and fate.started is not None else now
     waited = log1p(max(0, until - sample.at) / SECOND)
-    news = [(level, wait) for level, wait in enumerate(sample.told) if level >= sample.late and wait is not None]
+    news = [
+        (level, wait) for level, wait in enumerate(sample.moved) if wait is not None and not sample.late >> level & 1
+    ]
     return _Found(waited, {level: waited > wait for level, wait in news if is_over or waited > wait}, is_over)
 
 
 def _moved(track: Track, sample: Sample, found: _Found, weight: float) -> Track:
-    median = sample.told[_MEDIAN]
+    median = sample.median
     error = 0.0 if median is None else abs(found.waited - median)
     step = max(_STEP, (1 + track.count) ** -0.5) * weight * (track.error if track.count else error)
     shifts = list(track.shifts)
@@ -187,10 +193,10 @@ def _moved(track: Track, sample: Sample, found: _Found, weight: float) -> Track:
         shifts[level] = _bounded(shifts[level] + moved * (1 + _ASIDE) / 2)
         shifts[-1 - level] = _bounded(shifts[-1 - level] - moved * (1 - _ASIDE) / 2)
     if not found.is_over or median is None:
-        return replace(track, shifts=shifts)
+        return replace(track, shifts=tuple(shifts))
     count = track.count + weight
     share = weight * max(1 / count, 1 / _MEMORY)
-    return Track(shifts, track.error + (error - track.error) * share, count)
+    return Track(tuple(shifts), track.error + (error - track.error) * share, count)
 
 
 def _bounded(shift: float) -> float:

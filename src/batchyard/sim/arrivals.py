@@ -6,6 +6,7 @@ those that are there.
 
 from collections.abc import Callable, Sequence
 from heapq import nlargest
+from itertools import pairwise
 from typing import Final
 
 from batchyard.api import scheme
@@ -34,7 +35,7 @@ class Arrivals:
         found = [obj for obj in state.of_kind(scheme.WORKLOAD) if queues.tree_of(workload_view(obj).queue) in trees]
         self._recent = nlargest(RECENT, found, lambda obj: (workload_view(obj).created, workload_view(obj).key))[::-1]
         born = [workload_view(obj).created for obj in self._recent]
-        self._gaps = [after - before for before, after in zip(born, [*born[1:], state.at], strict=True)]
+        self._gaps = [after - before for before, after in pairwise([*born, state.at])]
 
     @property
     def are_expected(self) -> bool:

@@ -23,7 +23,18 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.chance import draw
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant
 from batchyard.controllers.admission.scheduler import Scheduler
-from batchyard.core.calibration import LEVELS, Calibration, Sample, Waits, corrected, logged, sorts_of, wait_of
+from batchyard.core.calibration import (
+    LEVELS,
+    MEDIAN,
+    Calibration,
+    Sample,
+    Waits,
+    in_order,
+    logged,
+    moved_by,
+    sorts_of,
+    wait_of,
+)
 from batchyard.sim.arrivals import NAME as ARRIVAL
 from batchyard.sim.arrivals import Arrivals
 from batchyard.sim.event_log import Record
@@ -84,8 +95,8 @@ class Forecast:
     depends_on: Sequence[str] = ()
     #: Whether it runs already.
     has_started: bool = False
-    #: The waits at the levels of calibration, corrected; () where nothing is.
-    corrected: Waits = ()
+    #: The waits at the levels of calibration, corrected, not yet in order; () where nothing is.
+    moved: Waits = ()
 
     @property
     def within(self) -> float:
@@ -96,10 +107,11 @@ class Forecast:
         """By when it starts with this probability; None if that is not known."""
         if self.has_started:
             return 0
-        if not self.corrected:
+        if not self.moved:
             return self.of_forks(share)
+        told = in_order(self.moved)
         low, part = divmod(min(max(share * (len(LEVELS) + 1) - 1, 0), len(LEVELS) - 1), 1)
-        before, after = (self.corrected[min(int(low) + more, len(LEVELS) - 1)] for more in (0, part > _ROUNDING))
+        before, after = (told[min(int(low) + more, len(LEVELS) - 1)] for more in (0, part > _ROUNDING))
         return None if before is None or after is None else wait_of(before + (after - before) * part)
 
     def of_forks(self, share: float) -> Duration | None:
@@ -114,8 +126,8 @@ class Forecast:
     def corrected_by(self, calibration: Calibration) -> "Forecast":
         """What is told where it is known what became of others."""
         raw = self.by_level
-        found = corrected(calibration, sorts_of(self.basis, raw, self.forks), raw)
-        return self if found == raw else replace(self, corrected=found)
+        moved = moved_by(calibration, sorts_of(self.basis, raw, self.forks), raw)
+        return self if moved == raw else replace(self, moved=moved)
 
     @property
     def by_level(self) -> Waits:
@@ -126,7 +138,7 @@ class Forecast:
         """What is remembered of it; `uid` is the Workload's."""
         raw = self.by_level
         sorts = sorts_of(self.basis, raw, self.forks)
-        return Sample(self.workload, uid, self.at, sorts, self.corrected or raw)
+        return Sample(self.workload, uid, self.at, sorts, raw[MEDIAN], self.moved or raw)
 
     def document(self, subject: Mapping[str, str]) -> dict[str, Any]:
         """The forecast for programs."""
@@ -141,7 +153,7 @@ class Forecast:
             "waitSeconds": {name: round(wait / SECOND, 1) for name, wait in known.items()},
             "within": round(self.within, 3),
             "basis": str(self.basis),
-            "isCorrected": bool(self.corrected),
+            "isCorrected": bool(self.moved),
             "dependsOn": list(self.depends_on),
             "forks": self.forks,
             "seed": self.seed,

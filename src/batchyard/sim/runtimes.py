@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from heapq import nlargest
-from math import log
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme
@@ -80,32 +79,42 @@ class _Run(NamedTuple):
 
 
 class History:
-    """Runs that are alike, in the order in which they started."""
+    """Runs that are alike, in the order in which they started; and, counting for little, those of a wider group.
 
-    def __init__(self, name: str, runs: Sequence[_Run]) -> None:
+    A few runs say little of what is seldom, such as runs that last for days: the wider group does.
+    """
+
+    def __init__(self, name: str, runs: Sequence[_Run], wider: Sequence[_Run] = ()) -> None:
         self._name = name
         self._runs = runs
-        self.survival = self._survival([1.0] * len(runs))
+        self._wider = wider
+        self._share = min(1.0, ENDED_MIN / len(wider)) if wider else 0.0
+        #: How many of them have ended.
+        self.ended = sum(run.has_ended for run in runs)
+        self.survival = self._survival([1.0] * len(runs), [1.0] * len(wider))
 
     def forked(self, seed: int) -> "Lengths":
         """What it says in a fork of this seed."""
-        counts = weights(len(self._runs), seed, "history", self._name)
-        return Lengths(self._name, self._survival(counts), self._shares, seed)
+        counts = (weights(len(self._runs), seed, "history", self._name), weights(len(self._wider), seed, "wider"))
+        return Lengths(self._name, self._survival(*counts), self._shares, seed)
 
-    def _survival(self, counts: Sequence[float]) -> Survival:
-        rows = list(zip(self._runs, counts, strict=True))
-        ended, going_on = ([(run.age, each) for run, each in rows if run.has_ended is over] for over in (True, False))
-        return Survival(
-            (age for age, _ in ended),
-            (age for age, _ in going_on),
-            ([each for _, each in ended], [each for _, each in going_on]),
-        )
+    def _survival(self, counts: Sequence[float], of_wider: Sequence[float]) -> Survival:
+        rows = [*zip(self._runs, counts, strict=True)]
+        rows += [(run, each * self._share) for run, each in zip(self._wider, of_wider, strict=True)]
+        return _weighed(rows)
 
     @cached_property
     def _shares(self) -> Sequence[tuple[float, float]]:
         """Of each run, between which shares of all it is, the longest at 0."""
-        of_ended = (self.survival.longer_than(run.age) for run in self._runs)
-        return [found if run.has_ended else (0.0, found[0]) for run, found in zip(self._runs, of_ended, strict=True)]
+        alone = _weighed([(run, 1.0) for run in self._runs])
+        found = [alone.longer_than(run.age) for run in self._runs]
+        return [shares if run.has_ended else (0.0, shares[0]) for run, shares in zip(self._runs, found, strict=True)]
+
+
+def _weighed(rows: Sequence[tuple[_Run, float]]) -> Survival:
+    ended, going_on = ([(run.age, each) for run, each in rows if run.has_ended is over] for over in (True, False))
+    counts = ([each for _, each in ended], [each for _, each in going_on])
+    return Survival((age for age, _ in ended), (age for age, _ in going_on), counts)
 
 
 class Lengths:
@@ -117,7 +126,7 @@ class Lengths:
         self._places = Stretches(len(shares), seed, "runs", name)
         self._name = name
         self._seed = seed
-        self._power = survival.power(-log(chance(seed, "power", name)))
+        self._power = survival.power(chance(seed, "power", name), chance(seed, "power too", name))
         self._drawn = 0
 
     def next(self, age: Duration) -> Duration:
@@ -134,6 +143,7 @@ class Runtimes:
     def __init__(self, state: State) -> None:
         self._state = state
         self._runs: dict[_Group, list[_Run]] = {}
+        self._recent: dict[_Group, Sequence[_Run]] = {}
         self._histories: dict[_Group, History] = {}
         longer: list[Duration] = []
         for workload in state.of_kind(scheme.WORKLOAD):
@@ -148,17 +158,26 @@ class Runtimes:
         if told is not None:
             return Estimate(Basis.MANIFEST, told + self._lag)
         bound = _bound(workload, self._state.objects)
-        for group in _groups(workload):
-            history = self._history(group)
-            if history.survival.ended >= ENDED_MIN:
+        groups = _groups(workload)
+        for place, group in enumerate(groups):
+            history = self._history(group, groups[place + 1 :])
+            if history.ended >= ENDED_MIN:
                 return Estimate(Basis.HISTORY, 0, history, bound)
         return Estimate(Basis.UNKNOWN, 0, None, bound)
 
-    def _history(self, group: _Group) -> History:
+    def _history(self, group: _Group, wider: Sequence[_Group]) -> History:
         known = self._histories.get(group)
         if known is None:
-            last = nlargest(RECENT, self._runs.get(group, ()))
-            known = self._histories[group] = History(repr(group), last[::-1])
+            own = self._last(group)
+            beside = next((found for each in wider if len(found := self._last(each)) > len(own)), ())
+            known = self._histories[group] = History(repr(group), own, beside)
+        return known
+
+    def _last(self, group: _Group) -> Sequence[_Run]:
+        """Those of a group that started last, in order."""
+        known = self._recent.get(group)
+        if known is None:
+            known = self._recent[group] = nlargest(RECENT, self._runs.get(group, ()))[::-1]
         return known
 
     def _note(self, workload: Obj, age: Duration) -> Sequence[Duration]:

@@ -54,13 +54,13 @@ class Survival:
         last = max(1, self._ends[-1]) if self._ends else 1
         self._beyond = sum(weight * log(age / last) for age, weight in censored if age > last) if self._ends else 0.0
 
-    def power(self, drawn: float) -> float:
-        """How fast what is beyond all ends ends, in one fork; `drawn` is exponentially distributed with mean one.
+    def power(self, *chances: float) -> float:
+        """How fast what is beyond all ends ends, in one fork, of chances between 0 and 1.
 
-        Nobody has seen such an end, so that it is as uncertain as can be, and for all of one fork the same: drawn from
-        what is left of an exponential prior of mean one after all that went on for so long and did not end.
+        Nobody has seen such an end, so that it is quite uncertain, and for all of one fork the same: drawn from what is
+        left of a gamma prior of mean one, worth as many ends as there are chances, after all that went on for so long.
         """
-        return max(drawn / (1 + self._beyond), _POWER_MIN)
+        return max(-sum(map(log, chances)) / (len(chances) + self._beyond), _POWER_MIN)
 
     def left_after(self, age: Duration) -> float:
         """The share that lasts longer than so long."""

@@ -1,8 +1,13 @@
 """When Workloads start: what is certain, what is likely, and what nobody knows."""
 
+from math import log
+
+import pytest
+
 from batchyard.base.instant import SECOND
+from batchyard.core.calibration import LEVELS, Calibration, Track
 from batchyard.sim import forecast as forecasting
-from batchyard.sim.forecast import Asked, Forecast, forecasts
+from batchyard.sim.forecast import SAMPLED, Asked, Forecast, forecasts, samples
 from batchyard.sim.runtimes import Basis
 from batchyard.sim.state import State
 from unit.sim.forks_make import queue, state, untold, workload
@@ -53,7 +58,7 @@ def test_who_runs_has_started_and_who_ended_is_not_told_of() -> None:
 def test_those_who_come_before_may_be_overtaken_by_those_who_come() -> None:
     rows = [workload(f"w{n:02}", 10, n, priority=100) for n in range(40)]
     found = state([*queue(1), *rows, workload("low", 10, 0.5)], 39.5)
-    alone, among = one(found, "low"), one(found, "low", Asked(forks=5, horizon=600 * SECOND))
+    alone, among = one(found, "low"), one(found, "low", Asked(forks=5, horizon=200 * SECOND))
     assert alone.within == 1
     assert among.within < 1 or min(among.waits) > max(alone.waits)
 
@@ -74,3 +79,32 @@ def test_a_document_tells_no_more_than_is_known() -> None:
     assert document["startsAt"]["p50"] == "2026-01-01T00:00:30Z"
     unknown = one(state([*queue(1), workload("a"), workload("b", 30, 1)], 10), "b").document({})
     assert (unknown["startsAt"], unknown["waitSeconds"], unknown["within"]) == ({}, {}, 0)
+
+
+def uncertain() -> State:
+    """One who waits for those of whom history says how long they run."""
+    ended = [workload(f"w-{n}", 10 * n) for n in range(1, 7)]
+    return untold(state([*queue(7), *ended, workload("w-9", 200), workload("w-10", 5, 61, cpus=7)], 70))
+
+
+def test_what_became_of_earlier_forecasts_moves_the_quantiles() -> None:
+    shifts = [log(2) * (level - 0.5) / 0.4 for level in LEVELS]
+    learnt = Calibration({"history, many forks": Track(tuple(shifts))})
+    found = uncertain()
+    plain, told = (one(found, "w-10", Asked(expects_arrivals=False, calibration=each)) for each in (None, learnt))
+    for share, factor in ((0.1, 0.5), (0.5, 1), (0.9, 2)):
+        before, after = plain.quantile(share), told.quantile(share)
+        assert before is not None
+        assert after == pytest.approx(factor * (before + SECOND) - SECOND, rel=0.001)
+    assert (plain.document({})["isCorrected"], told.document({})["isCorrected"]) == (False, True)
+    assert told.waits == plain.waits
+
+
+def test_some_of_those_who_wait_are_drawn_to_learn_from() -> None:
+    rows = [workload(f"w{n:02}", 100, n) for n in range(12)]
+    found = state([*queue(1), *rows], 20)
+    drawn = samples(found, Asked(forks=3))
+    assert drawn == samples(found, Asked(forks=3))
+    assert len({sample.workload for sample in drawn}) == SAMPLED
+    assert "team/w00" not in {sample.workload for sample in drawn}
+    assert all(sample.uid and sample.at == found.at for sample in drawn)

@@ -61,3 +61,27 @@ def test_without_history_nobody_knows_and_a_limit_is_all_there_is() -> None:
     found = runtimes.estimate(workload("new"))
     assert (found.basis, found.draw(0.5, 0)) == (Basis.UNKNOWN, None)
     assert runtimes.estimate(workload("new", maximumExecutionTimeSeconds=60)).draw(0.5, 0) == 60 * SECOND
+
+
+def test_those_who_ask_for_as_much_are_more_alike() -> None:
+    large = [workload(f"train-{n + 6}", 30, cpus=2) for n in range(6)]
+    runtimes = Runtimes(untold(state([*queue(40), *HISTORY[:6], *large], 35)))
+    for cpus, runs in ((1, 10), (2, 30)):
+        assert runtimes.estimate(workload("train-99", cpus=cpus)).draw(0.5, 0) == runs * SECOND
+
+
+def test_a_wider_group_says_what_a_few_runs_cannot() -> None:
+    long = [workload(f"long-{n}", 1000) for n in range(10)]
+    found = Runtimes(untold(state([*queue(40), *HISTORY[:6], *long], 1100))).estimate(workload("train-99"))
+    assert found.draw(0.5, 0) == 10 * SECOND
+    assert found.draw(0.5, 20 * SECOND) == 1000 * SECOND
+
+
+def test_forks_have_their_own_ideas_of_a_history_and_are_the_same_each_time() -> None:
+    found = Runtimes(untold(state([*queue(40), *HISTORY], 15))).estimate(workload("other"))
+    assert found.history is not None
+    drawn = [[lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.forked(seed)]]
+    again = [[lengths.next(0) for _ in range(8)] for seed in range(20) for lengths in [found.history.forked(seed)]]
+    assert drawn == again
+    assert {2 * SECOND, 10 * SECOND} <= {length for fork in drawn for length in fork}
+    assert len({tuple(fork) for fork in drawn}) > 5

@@ -35,3 +35,15 @@ def test_what_is_left_of_those_who_go_on_lasts_beyond_the_last_that_ended() -> N
     survival = Survival([10], going_on=[50])
     assert survival.draw(0.9) == 10
     assert survival.draw(0.25) > 10
+
+
+def test_what_counts_more_is_as_if_it_had_been_seen_more_often() -> None:
+    weighed = Survival([10, 20], [15], ([2, 1], [3]))
+    plain = Survival([10, 10, 20], [15, 15, 15])
+    assert [weighed.left_after(age) for age in (5, 10, 20)] == [plain.left_after(age) for age in (5, 10, 20)]
+
+
+def test_beyond_all_ends_a_lesser_power_lasts_longer() -> None:
+    survival = Survival([10, 20], going_on=[200])
+    assert survival.draw(0.5, 100, power=0.5) == 400
+    assert Survival([10, 20]).power(0.5, 0.5) > survival.power(0.5, 0.5)

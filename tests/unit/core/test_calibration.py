@@ -1,0 +1,180 @@
+"""What became of forecasts, and how the next are corrected: they come to hold what they should, and know no future."""
+
+from collections.abc import Callable
+from math import exp, log, log1p
+from statistics import NormalDist
+
+import msgspec
+import pytest
+
+import make
+from batchyard.api.meta import Obj
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
+from batchyard.core.calibration import (
+    LEVELS,
+    PENDING_FOR,
+    PENDING_MAX,
+    Calibration,
+    Fate,
+    Sample,
+    Waits,
+    fate_of,
+    in_order,
+    moved_by,
+    remembering,
+    settled,
+    sorts_of,
+)
+from batchyard.sim.stretches import chance
+
+SORTS = ("history, many forks", "history, an hour")
+WAITS: Fate = Fate()
+
+
+def normal(seed: int, *names: str) -> float:
+    return NormalDist().inv_cdf(chance(seed, *names))
+
+
+def spread(median: float, width: float) -> Waits:
+    """What forks say whose waits are log-normal."""
+    return tuple(max(0.0, log(median) + width * NormalDist().inv_cdf(level)) for level in LEVELS)
+
+
+def load(count: int, wrong: float, believed: float, bias: float = 0.0) -> list[tuple[Waits, float]]:
+    """Forecasts one after the other, each with the true wait; errors of neighbours are alike."""
+    error, found = 0.0, []
+    for number in range(count):
+        error = 0.5 * error + (1 - 0.5**2) ** 0.5 * wrong * normal(1, "error", str(number))
+        median = 1000 * exp(normal(1, "median", str(number)))
+        found.append((spread(median, believed), median * exp(error + bias)))
+    return found
+
+
+def played(forecasts: list[tuple[Waits, float]], every: int = 2 * HOUR) -> list[tuple[Waits, float]]:
+    """The same as they are told, each corrected by what was known when it was made."""
+    calibration, told = Calibration(), []
+    starts = [number * every + round(wait * SECOND) for number, (_, wait) in enumerate(forecasts)]
+    for number, (raw, wait) in enumerate(forecasts):
+        now = number * every
+        calibration = settled(calibration, now, lambda s, now=now: fate(starts[int(s.uid)], now))  # type: ignore[misc]
+        found = moved_by(calibration, SORTS, raw)
+        calibration = remembering(calibration, [Sample("ns/w", str(number), now, SORTS, raw[9], found)])
+        told.append((in_order(found), wait))
+    return told
+
+
+def fate(starts: Instant, now: Instant) -> Fate:
+    return Fate(starts if starts <= now else None)
+
+
+def covered(told: list[tuple[Waits, float]], low: int = 1, high: int = 17) -> float:
+    """The share of the truths between two levels, by their places; p10 and p90."""
+    return sum((waits[low] or 0) <= log1p(wait) <= (waits[high] or 0) for waits, wait in told) / len(told)
+
+
+@pytest.mark.parametrize(("believed", "bias"), [(0.25, 0.0), (2.0, 0.0), (0.25, 1.0), (0.8, -1.0)])
+def test_on_a_load_that_stays_as_it_is_intervals_hold_what_they_should(believed: float, bias: float) -> None:
+    forecasts = load(900, 0.8, believed, bias)
+    assert not 0.7 < covered(forecasts) < 0.9 or believed == 0.8
+    told = played(forecasts)[300:]
+    assert 0.75 <= covered(told) <= 0.85
+    assert 0.45 <= covered(told, 4, 14) <= 0.55
+
+
+def test_after_the_load_has_changed_intervals_come_to_hold_it_too() -> None:
+    forecasts = load(500, 0.3, 0.3) + load(500, 1.5, 0.3)
+    assert 0.75 <= covered(played(forecasts)[600:]) <= 0.85
+
+
+def test_who_foretells_well_is_left_nearly_as_he_is() -> None:
+    told = played(load(600, 0.8, 0.8))
+    widths = [(waits[17] or 0) - (waits[1] or 0) for waits, _ in told]
+    assert 0.75 <= covered(told) <= 0.85
+    assert sum(widths) / len(widths) == pytest.approx(0.8 * 2 * 1.2816, rel=0.15)
+
+
+def test_what_is_foretold_exactly_stays_exact() -> None:
+    raw: Waits = (log1p(600.0),) * len(LEVELS)
+    assert all(found == raw for found, _ in played([(raw, 600.0)] * 50))
+
+
+def one(told: Waits, at: Instant = 0) -> Calibration:
+    return remembering(Calibration(), [Sample("team/w", "uid", at, SORTS, told[9], told)])
+
+
+def shifts(calibration: Calibration) -> list[float]:
+    return list(calibration.tracks[SORTS[0]].shifts)
+
+
+def test_without_experience_nothing_is_corrected() -> None:
+    assert moved_by(Calibration(), SORTS, spread(600, 1)) == spread(600, 1)
+
+
+def test_of_the_future_nothing_is_known() -> None:
+    started: Callable[[Sample], Fate] = lambda _: Fate(started=HOUR)  # noqa: E731 - as it is handed over
+    before = one(spread(6000, 0.1))
+    assert settled(before, MINUTE, started).pending == before.pending
+    assert shifts(settled(before, MINUTE, started)) == [0.0] * len(LEVELS)
+
+
+def test_that_a_quantile_was_too_early_is_known_once_its_time_has_passed() -> None:
+    waiting = settled(one(spread(600, 1)), 9 * MINUTE, lambda _: WAITS)
+    assert waiting.pending[0].late == 2**9 - 1
+    assert shifts(waiting)[8] > 0 > shifts(waiting)[10]
+    assert shifts(settled(waiting, 9 * MINUTE, lambda _: WAITS)) == shifts(waiting)
+
+
+def test_a_level_takes_the_opposite_one_along_by_less() -> None:
+    late = shifts(settled(one(spread(600, 0.01)), HOUR, lambda _: WAITS))
+    assert late[17] > -late[1] > 0 or late[17] > late[1] > 0
+    found = settled(one(spread(600, 1)), HOUR, lambda _: Fate(started=SECOND))
+    assert shifts(found)[1] < 0 < shifts(found)[17]
+
+
+def test_who_is_gone_and_who_waits_for_too_long_are_forgotten() -> None:
+    assert not settled(one(spread(600, 1)), MINUTE, lambda _: Fate(is_gone=True)).pending
+    assert not settled(one(spread(600, 1)), PENDING_FOR + 1, lambda _: WAITS).pending
+
+
+def test_no_more_is_remembered_than_is_bounded() -> None:
+    sample = Sample("team/w", "uid", 0, SORTS, None, spread(600, 1))
+    assert len(remembering(Calibration(), [sample] * (PENDING_MAX + 5)).pending) == PENDING_MAX
+
+
+def test_what_was_not_drawn_is_not_corrected() -> None:
+    assert sorts_of("manifest", spread(600, 1), 1) == ()
+    assert not remembering(Calibration(), [Sample("team/w", "uid", 0, (), None, spread(600, 1))]).pending
+
+
+def test_few_forks_and_horizons_are_corrected_apart() -> None:
+    assert sorts_of("history", spread(700, 0), 40) == ("history, many forks", "history, an hour")
+    assert sorts_of("history", (None,) * len(LEVELS), 3) == ("history, few forks", "history, days")
+
+
+def test_corrected_waits_are_in_order_and_what_is_not_reached_stays_so() -> None:
+    known = settled(one(spread(600, 1)), HOUR, lambda _: Fate(started=SECOND))
+    found = in_order(moved_by(known, SORTS, (*spread(600, 0.001)[:-1], None)))
+    known_waits = [wait for wait in found if wait is not None]
+    assert (known_waits, found[-1]) == (sorted(known_waits), None)
+
+
+def test_it_is_kept_as_json() -> None:
+    known = settled(one(spread(600, 1)), 9 * MINUTE, lambda _: WAITS)
+    again = msgspec.json.decode(msgspec.json.encode(known), type=Calibration)
+    assert moved_by(again, SORTS, spread(99, 1)) == moved_by(known, SORTS, spread(99, 1))
+    assert again.pending[0].moved == known.pending[0].moved
+
+
+def admitted(status: str) -> Obj:
+    found = make.workload("w")
+    condition = {"type": "Admitted", "status": status, "lastTransitionTime": "1970-01-01T00:01:00Z", "reason": "r"}
+    return {**found, "metadata": {**found["metadata"], "uid": "u"}, "status": {"conditions": [condition]}}
+
+
+def test_what_became_of_a_workload_is_told_by_its_conditions() -> None:
+    assert fate_of(admitted("True"), "u") == Fate(started=MINUTE)
+    assert fate_of(admitted("False"), "u") == Fate()
+    assert fate_of(admitted("True"), "another").is_gone
+    assert fate_of(None, "u").is_gone
+    inactive = admitted("False")
+    assert fate_of({**inactive, "spec": {**inactive["spec"], "active": False}}, "u").is_gone
