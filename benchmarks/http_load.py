@@ -181,12 +181,13 @@ async def main() -> None:
     options = ("--insecure-loopback",) if arguments.insecure_loopback else ()
     async with platform(*options, connections=arguments.connections) as running:
         await prepare(running, before)
-        cpu = running.cpu()
+        cpu, main, own = running.cpu(), running.main_thread_cpu(), time.process_time()
         load = Load(running, planned)
         wall = await load.run()
         waits = sorted(load.latencies)
         told = ", ".join(f"p{share} {waits[len(waits) * share // 100] * 1000:.1f} ms" for share in (50, 99))
-        needed = f"{running.cpu() - cpu:.1f} CPU-s and {running.memory()} MB in the platform"
+        needed = f"{running.cpu() - cpu:.1f} CPU-s ({running.main_thread_cpu() - main:.1f} of them in the main thread)"
+        needed += f" and {running.memory()} MB in the platform, {time.process_time() - own:.1f} CPU-s in the client"
         print(f"{len(planned)} Workloads finished after {wall:.1f} s; {needed}; {len(waits)} requests, {told}")
 
 

@@ -1,7 +1,8 @@
 """Who holds the quota that is lacking, and why that Workload cannot be preempted for it."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from heapq import nsmallest
+from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.preemption.request import Request
@@ -33,26 +34,45 @@ class Holder(NamedTuple):
     borrows: bool
 
 
+#: By what they are sorted: the place of its queue, how much, and its key, which no other has; and what it is made of.
+_Found: TypeAlias = tuple[int, int, str, Admitted, bool, Sequence[int]]
+
+
 def holders_of(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[Holder]:
     """All that hold some of these below a node: those who borrow from a queue under its quota first, then its own.
 
     Within each the largest first, then by key.
     """
-    found = []
-    for each in snapshot.queues_below(scope):
-        borrows = each.node.parent is not None and not is_within_nominal(each.node, frs)
-        for workload in each.workloads.values():
-            amounts = tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs])
-            if amounts:
-                found.append(Holder(workload, amounts, borrows))
+    return [_holder(found) for found in sorted(_found(snapshot, scope, queue, frs))]
+
+
+def first_holders(
+    snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int], most: int
+) -> tuple[list[Holder], int]:
+    """The first of them, and how many there are: where many hold some, to sort all takes longest."""
+    found = _found(snapshot, scope, queue, frs)
+    return [_holder(each) for each in nsmallest(most, found)], len(found)
+
+
+def _found(snapshot: Snapshot, scope: QuotaNode, queue: ClusterQueue, frs: Sequence[int]) -> list[_Found]:
+    """Who holds some of these below a node, in no order."""
     is_under = not [fr for fr in frs if queue.node.usage[fr] >= queue.node.subtree[fr]]
+    found: list[_Found] = []
+    for each in snapshot.queues_below(scope):
+        if not each.workloads:
+            continue
+        borrows, own = each.node.parent is not None and not is_within_nominal(each.node, frs), each is queue
+        place = (0 if borrows and not own else 1 if own else 2) if is_under else (0 if own else 1)
+        for workload in each.workloads.values():
+            largest = max([amount for fr, amount in workload.usage if fr in frs], default=0)
+            if largest > 0:
+                found.append((place, -largest, workload.key, workload, borrows, frs))
+    return found
 
-    def relevance(holder: Holder) -> tuple[int, int, str]:
-        own = holder.workload.queue is queue
-        place = (0 if holder.borrows and not own else 1 if own else 2) if is_under else (0 if own else 1)
-        return place, -max(amount for _, amount in holder.amounts), holder.workload.key
 
-    return sorted(found, key=relevance)
+def _holder(found: _Found) -> Holder:
+    *_, workload, borrows, frs = found
+    return Holder(workload, tuple([(fr, amount) for fr, amount in workload.usage if amount > 0 and fr in frs]), borrows)
 
 
 def why_it_stays(request: Request, holder: Admitted, *, fair_sharing: bool) -> Reason | None:

@@ -1,10 +1,12 @@
 """Who was not preempted when others were, and by which rule: the alternatives that were weighed."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from batchyard.core.decisions import Preempt
-from batchyard.core.explain.holders import Holder, Reason, holders_of, why_it_stays
+from batchyard.core.explain.holders import Holder, Reason, first_holders, why_it_stays
 from batchyard.core.preemption.request import Request
+from batchyard.core.queue import Admitted
 from batchyard.core.snapshot import Snapshot
 
 NEEDLESS: Final = Reason("needless", "there is room enough without it")
@@ -36,10 +38,16 @@ def weighed(decision: Preempt, snapshot: Snapshot, *, fair_sharing: bool) -> Wei
     queue, contested = decision.queue, assignment.preempting
     request = Request(decision.head.workload, queue, snapshot, assignment.usage, contested)
     victims = {target.workload.key for target in decision.targets}
-    found = holders_of(snapshot, queue.node.path[0], queue, contested)
+    most = _TOLD_MAX + len(victims)
+    found, count = first_holders(snapshot, queue.node.path[0], queue, contested, most)
     others = [holder for holder in found if holder.workload.key not in victims]
     told = [
         Spared(holder, why_it_stays(request, holder.workload, fair_sharing=fair_sharing) or NEEDLESS)
         for holder in others[:_TOLD_MAX]
     ]
-    return Weighed(tuple(told), len(others))
+    return Weighed(tuple(told), count - sum(_holds(snapshot.holder(key), contested) for key in victims))
+
+
+def _holds(workload: Admitted | None, frs: Sequence[int]) -> bool:
+    """Whether it holds some of these."""
+    return workload is not None and any(amount > 0 and fr in frs for fr, amount in workload.usage)
