@@ -93,6 +93,10 @@ class VirtualKernel:
         with rare_collections():
             return self._work_alone(until, steps_max)
 
+    def run_some(self, until: Instant, steps_max: int) -> int:
+        """The same, for whoever asks again and again, and says himself how often garbage is looked for."""
+        return self._work_alone(until, steps_max)
+
     def validate(self) -> None:
         """Check what must hold between two pieces of work."""
         invariant(all(entry[0] > self._now for entry in self._heap), "what the heap holds is for later")

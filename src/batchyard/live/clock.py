@@ -13,3 +13,8 @@ def wall_clock() -> Instant:
 def ticks() -> float:
     """Seconds since whenever: for how long something took."""
     return time.perf_counter()
+
+
+def own_cpu() -> float:
+    """CPU seconds that the thread which asks has had, since whenever."""
+    return time.thread_time()

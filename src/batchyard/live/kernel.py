@@ -7,6 +7,7 @@ then is done before. So the order is that of virtual time, and a run follows fro
 import asyncio
 from typing import Final
 
+from batchyard.base.garbage import rare_collections
 from batchyard.base.instant import SECOND, Instant
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.kernel import Ticket, Work
@@ -90,8 +91,9 @@ class LiveKernel:
         """Do what is due, until it is time to look at the sockets."""
         inner, end = self._inner, self._loop.time() + BUSY_WITHIN
         until = max(self.clock(), inner.now())
-        while inner.run(until=until, steps_max=STEPS_AT_ONCE) == STEPS_AT_ONCE and self._loop.time() < end:
-            pass
+        with rare_collections():
+            while inner.run_some(until, STEPS_AT_ONCE) == STEPS_AT_ONCE and self._loop.time() < end:
+                pass
 
     def _come_back(self) -> None:
         """Come back for what is left when that is due."""

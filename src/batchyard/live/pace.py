@@ -1,10 +1,15 @@
-"""How much of real time decisions take: after each as long a rest as it took, and more, in which others are served."""
+"""How much of real time decisions take: after each as long a rest as it took, and more, in which others are served.
+
+While the thread has nothing to wait for, others wait for it: then the rests are longer, and what comes meanwhile is
+decided together. A decision about many costs less than many decisions, and requests have most of the time.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.live.clock import wall_clock
+from batchyard.live.own_cpu import wanted_cpu
 from batchyard.metrics.families import text_of
 from batchyard.metrics.names import metric
 from batchyard.ports.kernel import Work
@@ -12,6 +17,10 @@ from batchyard.ports.kernel import Work
 #: How much longer than a decision the rest after it is; never longer than so long, by the clock.
 _FACTOR: Final = 2
 REST_MAX: Final = 200 * MILLISECOND
+#: The same where the thread was busy for more than this share of the last rest.
+_BUSY: Final = 0.75
+_BUSY_FACTOR: Final = 6
+BUSY_REST_MAX: Final = 400 * MILLISECOND
 
 
 class Pace:
@@ -25,6 +34,9 @@ class Pace:
         self._turns = 0
         self._worked: Duration = 0
         self._rested: Duration = 0
+        #: When the last one ended, by the clock and by what the thread had wanted until then.
+        self._ended: Instant = wall_clock()
+        self._wanted = wanted_cpu()
 
     def next_turn(self) -> Instant:
         """When the next may begin."""
@@ -33,9 +45,11 @@ class Pace:
     def take(self, turn: Work) -> None:
         """Do what one decision is."""
         began = wall_clock()
+        is_busy = (wanted_cpu() - self._wanted) * SECOND > _BUSY * (began - self._ended)
         turn()
-        took: Duration = max(0, wall_clock() - began)
-        rest = min(_FACTOR * took, REST_MAX)
+        self._ended, self._wanted = wall_clock(), wanted_cpu()
+        took: Duration = max(0, self._ended - began)
+        rest = min(_BUSY_FACTOR * took, BUSY_REST_MAX) if is_busy else min(_FACTOR * took, REST_MAX)
         self._turns += 1
         self._worked += took
         self._rested += rest

@@ -17,6 +17,7 @@ from batchyard.api.meta import Obj
 from batchyard.apiserver.managed.field_set import (
     EMPTY,
     LEAF,
+    MARK,
     FieldSet,
     difference,
     intersection,
@@ -140,9 +141,7 @@ def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
     fields = {**_metadata_v1_of(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
     for name, value in new.items():
         if name not in ("apiVersion", "kind", "metadata"):
-            is_always_there = name in ("spec", "status")
-            encoded = marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES)
-            fields[f"f:{name}"] = _fields_v1_of(encoded, shape.below(name), is_marked=not is_always_there)
+            fields[f"f:{name}"] = _part_v1(value, shape.below(name), is_marked=name not in ("spec", "status"))
     claim = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
     return [{**claim.entry(), "fieldsV1": dict(sorted(fields.items()))}]
 
@@ -154,11 +153,30 @@ def _metadata_v1_of(encoded: bytes) -> dict[str, Any]:
     return to_fields_v1(about)
 
 
+def _part_v1(value: Any, shape: Shape, *, is_marked: bool) -> dict[str, Any]:
+    """The fields of a new part of an object, each remembered by itself: many objects are alike in most of them."""
+    if not isinstance(value, dict) or not value or shape.is_atomic:
+        return _fields_v1_of(marshal.dumps(value, _MARSHAL_WITHOUT_REFERENCES), shape)
+    fields: dict[str, Any] = {MARK: {}} if is_marked else {}
+    for name in sorted(value):
+        child = value[name]
+        is_plain = not isinstance(child, dict | list)
+        encoded = b"" if is_plain else marshal.dumps(child, _MARSHAL_WITHOUT_REFERENCES)
+        fields[f"f:{name}"] = {} if is_plain else _within_v1_of(encoded, shape.below(name))
+    return fields
+
+
 @lru_cache(maxsize=_REMEMBERED_MAX)
-def _fields_v1_of(encoded: bytes, shape: Shape, *, is_marked: bool) -> dict[str, Any]:
-    """The fields of a new part of an object; many objects are alike but for their metadata, and share them."""
+def _fields_v1_of(encoded: bytes, shape: Shape) -> dict[str, Any]:
+    """The fields of a new part of an object that is one thing."""
+    return to_fields_v1(all_fields_of(marshal.loads(encoded), shape))  # noqa: S302 - it was just written, by us
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def _within_v1_of(encoded: bytes, shape: Shape) -> dict[str, Any]:
+    """The fields within one of its fields."""
     fields = all_fields_of(marshal.loads(encoded), shape)  # noqa: S302 - it was just written, by us
-    return to_fields_v1(fields if is_marked or fields == LEAF else difference(fields, LEAF))
+    return {} if fields == LEAF else to_fields_v1(fields)
 
 
 def _as_written(fields: FieldSet) -> dict[str, Any]:
