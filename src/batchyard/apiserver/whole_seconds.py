@@ -88,10 +88,13 @@ def _cut(value: Any, places: Places) -> Any:
     if not places:
         return _whole(value) if isinstance(value, str) else value
     if isinstance(value, dict):
-        changed = None
-        for field in places:
+        changed: dict[str, Any] | None = None
+        for field, within in places.items():
             old = value.get(field)
-            if old and (new := _cut(old, places[field])) is not old:
+            if not old or (not within and type(old) is str and "." not in old):
+                continue
+            new = _cut(old, within)
+            if new is not old:
                 changed = dict(value) if changed is None else changed
                 changed[field] = new
         return value if changed is None else changed

@@ -23,7 +23,10 @@ class Remembered(Generic[_K, _V]):
 
     def remember(self, key: _K, value: _V) -> None:
         """Know this of a key."""
-        self._known[key] = value
-        self._known.move_to_end(key)
-        if len(self._known) > REMEMBERED_MAX:
-            self._known.popitem(last=False)
+        known = self._known
+        before = len(known)
+        known[key] = value
+        if len(known) == before:
+            known.move_to_end(key)
+        elif before == REMEMBERED_MAX:
+            known.popitem(last=False)

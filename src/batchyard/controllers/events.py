@@ -6,7 +6,8 @@ one object a component tells at most a burst of 25, and one more every five minu
 bounded, and lost in a crash: then an Event is told anew. Source: client-go, tools/record/events_cache.go.
 """
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
@@ -49,81 +50,103 @@ def component_of(controller: str) -> str:
     return _COMPONENTS.get(controller, controller)
 
 
+#: What is counted where it is told again: by whom, of what, its type, its reason, its message.
+_Told: TypeAlias = tuple[str, Key, str, str, str]
+
+
+@dataclass(slots=True)
+class _Similar:
+    """The messages that were told alike but for them, and when the last was."""
+
+    since: Instant
+    messages: dict[str, None]
+
+
+@dataclass(slots=True)
+class _Budget:
+    """How many more may be told of an object, and as of when."""
+
+    since: Instant
+    left: float
+
+
 class EventRecorder:
     """An EventSink that writes to a client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._told: Remembered[tuple[str, EventRecord], Key] = Remembered()
-        self._similar: Remembered[tuple[str, Key, str, str], tuple[Instant, dict[str, None]]] = Remembered()
-        self._budget: Remembered[tuple[str, Key], tuple[Instant, float]] = Remembered()
+        self._told: Remembered[_Told, Key] = Remembered()
+        self._similar: Remembered[tuple[str, Key, str, str], _Similar] = Remembered()
+        self._budget: Remembered[tuple[str, Key], _Budget] = Remembered()
         self._made = 0
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Record an event, unless too much was told of its object already."""
         component = component_of(controller)
-        if record.details is not None:
-            record = record._replace(details=None)
-        if self._is_one_of_many(now, component, record):
-            told = component, record._replace(message=_COMBINED)
-            record = record._replace(message=_COMBINED + record.message)
-        else:
-            told = component, record
-        if self._may_tell(now, component, record.regarding):
-            self._tell(now, told, record)
+        regarding, type_, reason, message, _ = record
+        told = message
+        if self._is_one_of_many(now, (component, regarding, type_, reason), message):
+            told, message = _COMBINED, _COMBINED + message
+        if self._may_tell(now, component, regarding):
+            self._tell(now, (component, regarding, type_, reason, told), message)
 
-    def _tell(self, now: Instant, told: tuple[str, EventRecord], record: EventRecord) -> None:
+    def _tell(self, now: Instant, told: _Told, message: str) -> None:
         """Count the Event of what was told before, or make one."""
         known = self._told.recall(told)
         stored = self._client.get(known) if known is not None else None
         if stored is not None:
             count = stored.get("count", 1) + 1
-            again = {**stored, "message": record.message, "count": count, "lastTimestamp": format_time(now)}
+            again = {**stored, "message": message, "count": count, "lastTimestamp": format_time(now)}
             self._client.submit([Update(again)], _let_it_be)
             return
-        event = self._event(now, told[0], record)
+        event = self._event(now, told, message)
         self._told.remember(told, key_of(event))
         self._client.submit([Create(event)], _let_it_be)
 
-    def _is_one_of_many(self, now: Instant, component: str, record: EventRecord) -> bool:
+    def _is_one_of_many(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
         """Whether so many were told that differ from it only in their messages that they are told as one."""
-        key = (component, record.regarding, record.type, record.reason)
-        since, messages = self._similar.recall(key) or (now, {})
-        if now - since > SIMILAR_WITHIN:
-            messages = {}
-        messages[record.message] = None
+        similar = self._similar.recall(key)
+        if similar is None:
+            self._similar.remember(key, _Similar(now, {message: None}))
+            return False
+        if now - similar.since > SIMILAR_WITHIN:
+            similar.messages = {}
+        messages, similar.since = similar.messages, now
+        messages[message] = None
         if len(messages) > SIMILAR_MAX + 1:
             del messages[next(iter(messages))]
-        self._similar.remember(key, (now, messages))
         return len(messages) > SIMILAR_MAX
 
     def _may_tell(self, now: Instant, component: str, regarding: Key) -> bool:
         """Take one from what may be told of an object; False if there is nothing left."""
-        since, left = self._budget.recall((component, regarding)) or (now, float(BURST))
-        left = min(float(BURST), left + (now - since) / REFILL)
+        budget = self._budget.recall((component, regarding))
+        if budget is None:
+            self._budget.remember((component, regarding), _Budget(now, BURST - 1.0))
+            return True
+        left = min(float(BURST), budget.left + (now - budget.since) / REFILL)
         may = left >= 1
-        self._budget.remember((component, regarding), (now, left - 1 if may else left))
+        budget.since, budget.left = now, left - 1 if may else left
         return may
 
-    def _event(self, now: Instant, component: str, record: EventRecord) -> Obj:
-        key = record.regarding
+    def _event(self, now: Instant, told: _Told, message: str) -> Obj:
+        component, key, type_, reason, _ = told
         self._made += 1
-        metadata = {
-            "name": f"{key.name}.{now * 1000 + self._made % 1000:x}",
-            "namespace": key.namespace or "default",
-        }
+        at = format_time(now)
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": metadata,
+            "metadata": {
+                "name": f"{key.name}.{now * 1000 + self._made % 1000:x}",
+                "namespace": key.namespace or "default",
+            },
             "involvedObject": self._reference(key),
-            "reason": record.reason,
-            "message": record.message,
+            "reason": reason,
+            "message": message,
             "source": {"component": component},
-            "firstTimestamp": format_time(now),
-            "lastTimestamp": format_time(now),
+            "firstTimestamp": at,
+            "lastTimestamp": at,
             "count": 1,
-            "type": record.type,
+            "type": type_,
             "reportingComponent": component,
             "reportingInstance": "",
         }
@@ -135,7 +158,7 @@ class EventRecorder:
         reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
         if found is not None:
             metadata = found["metadata"]
-            reference |= {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+            reference["uid"], reference["resourceVersion"] = metadata["uid"], metadata["resourceVersion"]
         return {field: value for field, value in reference.items() if value}
 
 

@@ -11,6 +11,7 @@ from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.streams import Begun, Conversation, Later, Ongoing, Reply
 from batchyard.live.durability import GroupCommit
+from batchyard.live.encoding import shared
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.overload import Load
 from batchyard.metrics.families import Labels
@@ -108,13 +109,20 @@ class Answers:
         """The answer; a defect of ours stops nobody else, and what it was is for the log alone."""
         try:
             answer = self._server.handle(request)
-            return encoded(answer) if isinstance(answer, Response) else answer
+            return _sent(answer, request) if isinstance(answer, Response) else answer
         except Exception:  # noqa: BLE001 - whatever it is
             self._defects += 1
             name = f"{self._kernel.clock():x}-{self._defects}"
             _LOG.exception("defect %s in the answer to %s %r", name, request.method, request.path)
             told = f"Internal error occurred: defect {name}; the log of the server says what it is"
             return encoded(Refused(500, "InternalError", told).response())
+
+
+def _sent(response: Response, request: Request) -> Response:
+    """A response with its body as bytes: of what was written those that watches are sent, too."""
+    if request.method == "GET" or not isinstance(response.body, dict):
+        return encoded(response)
+    return response._replace(body=shared(response.body))
 
 
 def encoded(response: Response) -> Response:

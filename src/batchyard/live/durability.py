@@ -112,6 +112,7 @@ class GroupCommit:
         try:
             while self._gathered:
                 await self._write_gathered()
+                await self._one_turn()
         except JournalError as error:
             self._fail(error)
         finally:
@@ -133,6 +134,12 @@ class GroupCommit:
             await self._writer.do(partial(self._journal.compact, self.durable - HISTORY))
         if self._bytes > 2 * HISTORY_BYTES:
             await self._forget()
+
+    async def _one_turn(self) -> None:
+        """Let those go on who were just told: what they do next is written together."""
+        turned = self._loop.create_future()
+        self._loop.call_soon(self._loop.call_soon, turned.set_result, None)
+        await turned
 
     def _tell(self, changes: Sequence[WatchEvent]) -> None:
         """Feed all watches; a defect in one keeps nothing from the others."""

@@ -7,12 +7,15 @@ import msgspec
 
 from batchyard.apiserver.request import Request
 from batchyard.apiserver.streams import Ongoing
+from batchyard.live.encoding import shared
 
 BOOKMARKS_EVERY: Final = 60.0  # seconds
 #: How long before a watch ends its client is told how far it has come. Source: k8s.io/apiserver,
 #: pkg/storage/cacher/cache_watcher.go.
 BOOKMARK_BEFORE_END: Final = 2.0  # seconds
 _LASTS: Final = 1800.0  # seconds, where a request says nothing
+#: What an event of a watch tells, in this order.
+_OF_EVENTS: Final = {"type", "object"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -66,7 +69,11 @@ class Stream:
 
 
 def _line(part: Any) -> bytes:
-    return part if isinstance(part, bytes) else _encode(part) + b"\n"
+    if isinstance(part, bytes):
+        return part
+    if type(part) is dict and part.keys() == _OF_EVENTS:
+        return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), shared(part["object"]))
+    return _encode(part) + b"\n"
 
 
 def _timeout(request: Request) -> float:

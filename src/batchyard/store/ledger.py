@@ -28,7 +28,11 @@ CREATE TABLE IF NOT EXISTS decisions (
 CREATE INDEX IF NOT EXISTS about ON decisions (kind, namespace, name);
 """
 _COLUMNS: Final = "number, at, component, kind, namespace, name, type, reason, message, details"
-_INSERT: Final = f"INSERT INTO decisions ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - of nothing from outside
+_ROWS_AT_ONCE: Final = (64, 8, 1)
+_INSERT: Final = {
+    count: f"INSERT INTO decisions ({_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
+    for count in _ROWS_AT_ONCE
+}
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -59,7 +63,7 @@ class LedgerFile:
         """Add entries, in one transaction; sqlite3.Error where that cannot be done: then none is added."""
         self._file.execute("BEGIN IMMEDIATE")
         try:
-            self._file.executemany(_INSERT, map(_row, records))
+            self._insert(records)
             count = self._count + len(records)
             if count > self._kept + self._kept // 10:
                 self._file.execute("DELETE FROM decisions WHERE number <= ?", (records[-1].number - self._kept,))
@@ -69,6 +73,15 @@ class LedgerFile:
             if self._file.in_transaction:
                 self._file.execute("ROLLBACK")
         self._count = count
+
+    def _insert(self, records: Sequence[DecisionRecord]) -> None:
+        """Add rows, many with one statement: around each of them the interpreter's lock is let go, and waited for."""
+        begin = 0
+        for count in _ROWS_AT_ONCE:
+            while len(records) - begin >= count:
+                rows = map(_row, records[begin : begin + count])
+                self._file.execute(_INSERT[count], [value for row in rows for value in row])
+                begin += count
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """The entries asked for, in order; TooBroad where that would take too long."""
