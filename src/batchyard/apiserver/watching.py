@@ -46,6 +46,7 @@ class WatchStream:
         with_bookmarks: bool = False,
     ) -> None:
         self._path = path
+        self._kind = path.info.constant
         self._selection = selection
         self._show = show
         #: How its client wants to see an object that has nothing but metadata.
@@ -68,11 +69,13 @@ class WatchStream:
         """Take in what happened."""
         if self.is_over:
             return
+        kind, known = self._kind, self._revision
         for change in changes:
-            if change.revision > self._revision:
-                self._revision = change.revision
-                if change.key.kind == self._path.info.constant and self._is_here(change):
+            if change.revision > known:
+                known = change.revision
+                if change.key.kind == kind and self._is_here(change):
                     self._add(change)
+        self._revision = known
         if len(self._waiting) > self._begun_with + BACKLOG_MAX:
             self._waiting, self.is_over = [_EXPIRED], True
         if self._waiting:
