@@ -79,7 +79,7 @@ class _Count:
     __slots__ = ("text", "value")
 
     def __init__(self) -> None:
-        self.value: float = 0
+        self.value = 0.0
         self.text = ""
 
 

@@ -5,7 +5,7 @@ Entries survive the end of the process; the loss of power may take the last ones
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,8 +79,7 @@ class LedgerFile:
         begin = 0
         for count in _ROWS_AT_ONCE:
             while len(records) - begin >= count:
-                rows = map(_row, records[begin : begin + count])
-                self._file.execute(_INSERT[count], [value for row in rows for value in row])
+                self._file.execute(_INSERT[count], _values(records[begin : begin + count]))
                 begin += count
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
@@ -167,12 +166,16 @@ def _of_fields(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:
         yield "reason = ?", [query.reason]
 
 
-def _row(record: DecisionRecord) -> tuple[Any, ...]:
-    details = _encode(record.details) if record.details else None
-    return (
-        *(record.number, record.at, record.component, *record.regarding),
-        *(record.type, record.reason, record.message, details),
-    )
+def _values(records: Sequence[DecisionRecord]) -> list[Any]:
+    """The values of rows; records of one decision have the very same details, which are encoded once."""
+    values: list[Any] = []
+    told: Mapping[str, Any] = {}
+    encoded: bytes | None = None
+    for number, at, component, regarding, type_, reason, message, details in records:
+        if details is not told:
+            told, encoded = details, _encode(details) if details else None
+        values += (number, at, component, *regarding, type_, reason, message, encoded if details else None)
+    return values
 
 
 def _record(row: Sequence[Any]) -> DecisionRecord:

@@ -7,7 +7,7 @@ admission waits for pods to be ready, a cycle ends at whoever would be admitted,
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 from batchyard.api import scheme
@@ -172,7 +172,7 @@ class Scheduler:
         others = NOT_WEIGHED
         if self._weighs and is_new(decision):
             others = weighed(decision, self._index.snapshot, fair_sharing=self._policy.fair_sharing)
-        details = partial(of_preemption, decision, self._number, others)
+        details = cache(partial(of_preemption, decision, self._number, others))  # the same of every target
         for target in decision.targets:
             events = self._evict(decision, target, reader, now, outcome)
             outcome.events += [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]

@@ -27,7 +27,10 @@ class Tally:
 
     def add(self, queue: str, held: Admitted) -> None:
         """Count a Workload."""
-        self._change(self._counts.setdefault(queue, Count()), held, 1)
+        count = self._counts.get(queue)
+        if count is None:
+            count = self._counts[queue] = Count()
+        self._change(count, held, 1)
 
     def remove(self, queue: str, held: Admitted) -> None:
         """Count a Workload no more."""
