@@ -158,6 +158,18 @@ def _of_reading(manifests: Manifests, written: Mapping[tuple[str, int, str], Map
     for source, document in sorted(strangers):
         error = FieldError("", "this is no manifest: it is left out", "keep it elsewhere, if it is meant to be none")
         yield _finding("not-a-manifest", source, document, ("", ""), error)
+    for manifest in manifests.objects:
+        if group_kind(manifest.obj) == scheme.PLATFORM:
+            error = FieldError(
+                "", "a Platform is what objects are made of: it is left out", "ask `batchyard platform plan`"
+            )
+            yield _finding(
+                "not-a-manifest",
+                manifest.source,
+                manifest.document,
+                ("Platform", manifest.obj["metadata"]["name"]),
+                error,
+            )
     for fault in manifests.faults:
         if (fault.source, fault.document) in strangers:
             continue
