@@ -2,9 +2,11 @@
 
 import pytest
 
+from batchyard.plan.google import made_on_google
 from batchyard.plan.model import Platform
 from batchyard.plan.quotas import quotas
 from batchyard.plan.reading import Source, read_platform
+from batchyard.plan.render import render
 from batchyard.plan.supply import Supply, supplies
 from batchyard.shipped import read_folder
 
@@ -102,3 +104,12 @@ def test_pools_that_are_never_there_need_nothing() -> None:
 def test_without_google_cloud_there_are_no_quotas() -> None:
     text = EXAMPLES["multislice.yaml"].replace("  google:\n    project: my-project\n", "")
     assert quotas(read_platform(Source("p", text))) == []
+
+
+def test_what_is_told_to_be_made_on_google_cloud_is_what_terraform_is_told_to_make() -> None:
+    platform = example("refarch")
+    told = made_on_google(platform)
+    variables = render(platform)["terraform/terraform.tfvars"]
+    names = [*told["node pool"], *told["reservation"], *told["service account"][1:], *told["repository"]]
+    assert [name for name in names if f'"{name}"' not in variables and f"{name} " not in variables] == []
+    assert len(told["node pool"]) == variables.count("machine_type") - len(told["reservation"])

@@ -70,7 +70,7 @@ def render(
         bool, typer.Option("--overwrite", help="Replace files that somebody else wrote or changed.")
     ] = False,
 ) -> None:
-    """Write everything: manifests, and the cluster file of the embedded platform."""
+    """Write everything: Terraform, manifests, and the cluster file of the embedded platform."""
     from batchyard.cli.platform.render import run  # noqa: PLC0415 - loads the platform
 
     run(file, out, project, overwrite=overwrite)

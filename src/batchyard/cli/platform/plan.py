@@ -13,6 +13,7 @@ from batchyard.cli.tables import render_json, render_yaml
 from batchyard.core.costs.report import dollars
 from batchyard.core.lint.findings import Severity
 from batchyard.core.machines.catalog import MicroDollars
+from batchyard.plan.google import made_on_google
 from batchyard.plan.manifests import made
 from batchyard.plan.model import Platform
 from batchyard.plan.quotas import Quota, quotas
@@ -29,6 +30,8 @@ class _Plan(NamedTuple):
     """All that is told."""
 
     platform: Platform
+    #: By what it is, the names of what is made on Google Cloud, and of what is applied.
+    google: Mapping[str, Sequence[str]]
     objects: Mapping[str, Sequence[str]]
     supplies: Sequence[Supply]
     quotas: Sequence[Quota]
@@ -62,7 +65,8 @@ def _planned(source: Source, platform: Platform) -> _Plan:
             metadata = each.obj["metadata"]
             name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
             objects.setdefault(each.obj["kind"], []).append(name)
-    return _Plan(platform, objects, supplies(platform), quotas(platform), findings(source, platform), source.name)
+    found = findings(source, platform)
+    return _Plan(platform, made_on_google(platform), objects, supplies(platform), quotas(platform), found, source.name)
 
 
 # --- for people ---
@@ -74,7 +78,10 @@ def _sections(plan: _Plan) -> Iterator[str]:
     where += [f"region {platform.region}"] if platform.region else []
     where += [f"project {platform.google.project or 'not said'}"] if platform.google else []
     yield f"# Platform {platform.name}: {', '.join(where)}\n"
-    yield format_table(_objects_table(plan))
+    if plan.google:
+        yield format_table(_names_table("ON GOOGLE CLOUD", plan.google))
+        yield "\n"
+    yield format_table(_names_table("KIND", plan.objects))
     if plan.supplies:
         yield "\n# Machines and dollars an hour: idle, when nobody works, and full, when all there can be is there\n"
         yield format_table(_supplies_table(plan.supplies))
@@ -88,9 +95,9 @@ def _sections(plan: _Plan) -> Iterator[str]:
         yield from (f"{text}\n" for told in plan.findings for text in _finding_lines(told, plan.source))
 
 
-def _objects_table(plan: _Plan) -> Table:
-    rows = [[kind, str(len(names)), _cut(names)] for kind, names in plan.objects.items()]
-    return [["KIND", "COUNT", "NAMES"], *rows]
+def _names_table(what: str, named: Mapping[str, Sequence[str]]) -> Table:
+    rows = [[kind, str(len(names)), _cut(names)] for kind, names in named.items()]
+    return [[what, "COUNT", "NAMES"], *rows]
 
 
 def _supplies_table(rows: Sequence[Supply]) -> Table:
@@ -167,6 +174,7 @@ def _document(plan: _Plan) -> dict[str, Any]:
         "engine": platform.engine.value,
         "region": platform.region,
         "project": platform.google.project if platform.google else "",
+        "google": {what: list(names) for what, names in plan.google.items()},
         "objects": {kind: list(names) for kind, names in plan.objects.items()},
         "machines": [_supply_row(row) for row in plan.supplies],
         "dollarsAnHour": {"idle": _exact(idle), "full": _exact(full)},

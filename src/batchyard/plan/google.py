@@ -1,0 +1,24 @@
+"""What Terraform makes of a platform on Google Cloud, by name, for people to look through before it costs."""
+
+from collections.abc import Mapping, Sequence
+
+from batchyard.plan.model import Platform
+
+
+def made_on_google(platform: Platform) -> Mapping[str, Sequence[str]]:
+    """The names of what is made, by what it is; nothing where the cluster is not made there."""
+    google, cluster, name = platform.google, platform.cluster, platform.name
+    if google is None or cluster is None:
+        return {}
+    accounts = [team.identity.google_name for team in platform.teams]
+    reservations = [row["name"] for row in cluster["spec"].get("reservations") or ()]
+    found = {
+        "network": [f"{name} with a subnet, a router and Cloud NAT"],
+        "cluster": [f"{name} in {platform.region}, private, channel {google.release_channel}"],
+        "node pool": [row["name"] for row in platform.node_pools],
+        "reservation": reservations,
+        "service account": ["the nodes' own", *accounts],
+        "repository": [google.repository],
+        "dashboard": ["GPUs"] if google.dashboards else [],
+    }
+    return {what: names for what, names in found.items() if names}
