@@ -14,7 +14,8 @@ locals {
     "storage.googleapis.com",
   ]
 
-  # What the platform is made of, and nothing beyond.
+  # What the platform is made of, and nothing beyond. Who makes service accounts and says who may be them can be each of
+  # the project's: give the platform a project of its own.
   roles = [
     "roles/artifactregistry.admin",
     "roles/compute.networkAdmin",

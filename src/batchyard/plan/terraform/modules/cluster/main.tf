@@ -68,6 +68,13 @@ resource "google_container_cluster" "this" {
     }
   }
 
+  # People come by their Google accounts, and by nothing that is handed on.
+  master_auth {
+    client_certificate_config {
+      issue_client_certificate = false
+    }
+  }
+
   enable_legacy_abac    = false
   enable_shielded_nodes = true
 
@@ -92,6 +99,10 @@ resource "google_container_cluster" "this" {
     machine_type    = "e2-medium"
     service_account = var.nodes_service_account
     oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
+
+    workload_metadata_config {
+      mode = "GKE_METADATA"
+    }
 
     shielded_instance_config {
       enable_secure_boot          = true
