@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
+from batchyard.plan.terraform.files import files
 from terraform.workplace import Workplace, example, needs_terraform, rendered, workplace
 
 pytestmark = needs_terraform
@@ -70,10 +72,17 @@ def test_the_configuration_is_valid_and_a_wrong_argument_is_not(refarch: Workpla
     assert 'An argument named "nmae" is not expected here' in refused.stderr
 
 
-def test_what_is_made_is_left_alone_by_the_next_plan_and_goes_again(refarch: Workplace) -> None:
-    refarch.must("apply", "-input=false", "-no-color", "-auto-approve")
+def script(name: str) -> str:
+    """What a build hands to its Terraform."""
+    steps = {step["id"]: step for step in yaml.safe_load(files(example("refarch"))[f"build/{name}.yaml"])["steps"]}
+    text: str = steps["terraform"]["args"][-1]
+    return text.replace("$$", "$")
+
+
+def test_what_a_build_makes_is_left_alone_by_the_next_plan_and_goes_by_another_build(refarch: Workplace) -> None:
+    refarch.run_script(script("create"))
     assert "No changes." in refarch.must("plan", "-input=false", "-no-color", "-detailed-exitcode")
-    told = refarch.must("destroy", "-input=false", "-no-color", "-auto-approve", "-var=deletion_protection=false")
+    told = refarch.run_script(script("destroy"))
     pools = told.rindex("google_container_node_pool.this")
     assert pools < told.index("google_container_cluster.this: Destroying")
     assert refarch.must("state", "list") == ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,14 +59,27 @@ class Workplace:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """One command, whatever its end."""
+        return self._ran([*found_command(), *words])
+
+    def run_script(self, script: str) -> str:
+        """What a script of a build says, which has to end well; the builder's `terraform` is the one that is here."""
+        tools = self.folder.parent / "tools"
+        tools.mkdir(exist_ok=True)
+        (tools / "terraform").write_text(f'#!/bin/sh\nexec {shlex.join(found_command())} "$@"\n', "utf-8")
+        (tools / "terraform").chmod(0o755)
+        done = self._ran(["sh", "-ceu", script], PATH=f"{tools}:{os.environ['PATH']}")
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def _ran(self, command: Sequence[str], **more: str) -> subprocess.CompletedProcess[str]:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TF_")},
             "CHECKPOINT_DISABLE": "1",
             "TF_CLI_CONFIG_FILE": os.devnull,
             "TF_IN_AUTOMATION": "1",
             "TF_REATTACH_PROVIDERS": self.provider,
+            **more,
         }
-        command = [*found_command(), *words]
         return subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=300
         )

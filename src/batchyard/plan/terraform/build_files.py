@@ -73,9 +73,9 @@ _DESTROY: Final = """\
       - -ceu
       - |
         terraform init -input=false
-        export TF_CLI_ARGS="-input=false -auto-approve -lock-timeout=10m -var=deletion_protection=false"
-        terraform apply -target=module.cluster
-        terraform destroy
+        words="-input=false -auto-approve -lock-timeout=10m -var=deletion_protection=false"
+        terraform apply $$words -target=module.cluster
+        terraform destroy $$words
 substitutions:
   _NAME: ""
 """
