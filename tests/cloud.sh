@@ -136,7 +136,7 @@ kubectl_() {
   for each in "$@"; do
     case $each in
     --namespace=*) where=${each#*=}/ ;;
-    --filename=*) file=${each#*=} ;;
+    --filename=* | --kustomize=*) file=${each#*=} ;;
     --*) ;;
     *) names="$names $each" ;;
     esac
@@ -156,7 +156,7 @@ kubectl_() {
   "diff |"*) [ -f "$key" ] && cat_all "$file" | cmp -s - "$key" || { echo "diff -u a b"; exit 1; } ;;
   "apply |"*) fails_here; cat_all "$file" >"$key"; effect "applied $file" ;;
   "delete | "*) fails_here; rm -f "$key"; effect "deleted $file" ;;
-  "get | "*--filename*) if [ -f "$key" ]; then echo something; fi ;;
+  "get | "*--filename* | "get | "*--kustomize*) if [ -f "$key" ]; then echo something; fi ;;
   "patch "*HoldAndDrain*) fails_here; : >"$S/stopped"; effect "stopped" ;;
   "patch "*) fails_here; rm -f "$S/stopped"; effect "resumed" ;;
   "delete "*) fails_here; rm -f "$S/jobs.$where"; effect "emptied $where $kind" ;;

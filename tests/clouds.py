@@ -18,6 +18,7 @@ apiVersion: platform.batchyard.dev/v1alpha1
 kind: Platform
 metadata: {name: small}
 spec:
+  engine: kueue
   google: {project: project-1}
   cluster:
     region: us-central1

@@ -35,7 +35,7 @@ class Place:
     """A platform's file, its rendered folder, and the cluster that it is for."""
 
     def __init__(self, folder: Path, running: Running) -> None:
-        head, rest = PLATFORM.split("  google: {project: project-1}\n")
+        head, rest = PLATFORM.replace("engine: kueue", "engine: batchyard").split("  google: {project: project-1}\n")
         self.file = folder / "platform.yaml"
         self.file.write_text(head + rest, "utf-8")
         wanted = Wanted(str(running.kubeconfig), "")
@@ -44,12 +44,15 @@ class Place:
 
     def create(self) -> str:
         """What it tells."""
-        return self._told(in_a_process(lambda: drive.run_create(self.request), self.told))
+        return self._told(in_a_process(lambda: drive.run_create(drive.work_of(self.request), self.request), self.told))
 
     def destroy(self) -> str:
         """What it tells."""
-        work = in_a_process(lambda: drive.run_destroy(self.request, is_unprotecting=False), self.told)
-        return self._told(work)
+
+        def work() -> None:
+            drive.run_destroy(drive.work_of(self.request), self.request, is_unprotecting=False)
+
+        return self._told(in_a_process(work, self.told))
 
     def _told(self, code: int) -> str:
         told = self.told.read_text("utf-8")

@@ -52,7 +52,8 @@ def create(
 
     settings = Settings(skipped=frozenset(skip or ()))
     cluster = Wanted(kubeconfig, context)
-    drive.run_create(drive.Request(file, out, project, cluster, yes, dry_run, output, settings))
+    request = drive.Request(file, out, project, cluster, yes, dry_run, output, settings)
+    drive.run_create(drive.work_of(request), request)
 
 
 @app.command()
@@ -68,7 +69,8 @@ def status(
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import Wanted  # noqa: PLC0415 - as above
 
-    drive.run_status(drive.Request(file, out, project, Wanted(kubeconfig, context), telling=output))
+    request = drive.Request(file, out, project, Wanted(kubeconfig, context), telling=output)
+    drive.run_status(drive.work_of(request), request)
 
 
 @app.command()
@@ -93,6 +95,5 @@ def destroy(
 
     settings = Settings(skipped=frozenset(skip or ()))
     cluster = Wanted(kubeconfig, context)
-    drive.run_destroy(
-        drive.Request(file, out, project, cluster, yes, dry_run, output, settings), is_unprotecting=unprotect
-    )
+    request = drive.Request(file, out, project, cluster, yes, dry_run, output, settings)
+    drive.run_destroy(drive.work_of(request), request, is_unprotecting=unprotect)

@@ -48,7 +48,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """A platform, what is rendered of it, and where."""
 
     platform: Platform
@@ -56,15 +56,25 @@ class _Work:
     folder: Path
 
     def create(self, reached: Reached) -> list[Step]:
+        """The steps that make it."""
         return create(self.platform, self.files, reached)
 
     def destroy(self, reached: Reached, is_unprotecting: bool) -> list[Step]:
+        """The steps that remove it."""
         return destroy(self.platform, self.files, reached, is_unprotecting=is_unprotecting)
 
 
-def run_create(request: Request) -> None:
+def work_of(request: Request) -> Work:
+    """What is to be driven; exits with 1 where the file is no sound platform, or of no project."""
+    platform = sound_platform(read_source(request.file), request.project)
+    if platform.google is not None and not platform.google.project:
+        output.fail("batchyard: in which Google Cloud project? Say it in spec.google.project, or with --project ID")
+    folder = (request.out or Path(platform.name)).resolve()
+    return Work(platform, render(platform), folder)
+
+
+def run_create(work: Work, request: Request) -> None:
     """Make the platform, or what of it is not there; exits with 1 where a step fails, 130 after Ctrl-C."""
-    work = _work(request)
     if request.is_dry:
         _print_dry(work, request, work.create(reached_by(work.platform, request.cluster)))
         return
@@ -79,9 +89,8 @@ def run_create(request: Request) -> None:
         display.tell(f"  {line}")
 
 
-def run_destroy(request: Request, *, is_unprotecting: bool) -> None:
+def run_destroy(work: Work, request: Request, *, is_unprotecting: bool) -> None:
     """Remove the platform and say what stays; exits with 1 where a step fails, 130 after Ctrl-C."""
-    work = _work(request)
     if request.is_dry:
         reached = reached_by(work.platform, request.cluster)
         _print_dry(work, request, work.destroy(reached, is_unprotecting))
@@ -103,9 +112,8 @@ def run_destroy(request: Request, *, is_unprotecting: bool) -> None:
         output.write(f"  to remove: {shlex.join(row.removal)}\n")
 
 
-def run_status(request: Request) -> None:
+def run_status(work: Work, request: Request) -> None:
     """Say step by step what is there; exits with 1 where something is not."""
-    work = _work(request)
     display = Lines()
     with _locked(work, display) as (lock, journal):
         _write(work)
@@ -127,15 +135,7 @@ def run_status(request: Request) -> None:
         raise SystemExit(1)
 
 
-def _work(request: Request) -> _Work:
-    platform = sound_platform(read_source(request.file), request.project)
-    if platform.google is not None and not platform.google.project:
-        output.fail("batchyard: in which Google Cloud project? Say it in spec.google.project, or with --project ID")
-    folder = (request.out or Path(platform.name)).resolve()
-    return _Work(platform, render(platform), folder)
-
-
-def _write(work: _Work) -> None:
+def _write(work: Work) -> None:
     """Write what is rendered; ends the command where files of others are in the way."""
     in_the_way, _ = write(work.files, work.folder, overwrite=False)
     if in_the_way:
@@ -147,7 +147,7 @@ def _write(work: _Work) -> None:
 
 
 @contextmanager
-def _locked(work: _Work, display: Display) -> Iterator[tuple[Lock, Journal]]:
+def _locked(work: Work, display: Display) -> Iterator[tuple[Lock, Journal]]:
     """The folder, locked; SIGTERM is as Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -159,7 +159,7 @@ def _locked(work: _Work, display: Display) -> Iterator[tuple[Lock, Journal]]:
         output.fail(f"batchyard: {wrong.filename}: {wrong.strerror}; name another folder with --out DIR")
 
 
-def _settled(work: _Work, request: Request, journal: Journal) -> Reached:
+def _settled(work: Work, request: Request, journal: Journal) -> Reached:
     try:
         return settled(work.platform, request.cluster, journal)
     except TargetError as wrong:
@@ -167,7 +167,7 @@ def _settled(work: _Work, request: Request, journal: Journal) -> Reached:
 
 
 def _driven(
-    work: _Work, request: Request, means: tuple[Lock, Journal, Display], steps: Sequence[Step], verb: str
+    work: Work, request: Request, means: tuple[Lock, Journal, Display], steps: Sequence[Step], verb: str
 ) -> dict[Kind, int]:
     """Go through the steps; ends the command where one is not done."""
     lock, journal, display = means
@@ -210,7 +210,7 @@ def _unfinished(journal: Journal) -> str:
     return verb
 
 
-def _how_to_look(work: _Work, reached: Reached) -> Iterator[str]:
+def _how_to_look(work: Work, reached: Reached) -> Iterator[str]:
     """How to talk to the cluster now."""
     if work.platform.google is not None:
         place = Path(reached.kubeconfig)
@@ -221,7 +221,7 @@ def _how_to_look(work: _Work, reached: Reached) -> Iterator[str]:
 
 
 def _staying(
-    work: _Work, reached: Reached, processes: Processes, display: Display
+    work: Work, reached: Reached, processes: Processes, display: Display
 ) -> Iterator[tuple[Leftover, list[str]]]:
     """What destroy leaves behind, with what is really there of it; what is looked for and not there is left out."""
     for row in leftovers(work.platform, reached, str(work.folder)):
@@ -234,7 +234,7 @@ def _staying(
             yield row, found
 
 
-def _print_dry(work: _Work, request: Request, steps: Sequence[Step]) -> None:
+def _print_dry(work: Work, request: Request, steps: Sequence[Step]) -> None:
     """Every command that would be run, in order; nothing is."""
     if request.telling is Telling.JSON:
         rows = [_dry_row(step) for step in steps]

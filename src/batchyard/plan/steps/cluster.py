@@ -152,7 +152,7 @@ def installed(reached: Reached, engine: Part, platform: Platform, flavor: Mappin
             f"kubectl --namespace={namespace} describe pods; kubectl --namespace={namespace} logs deployment/{name}",
         )
     if flavor is not None:
-        yield webhooks(reached, flavor)
+        yield webhooks(reached, flavor, _opened(platform))
 
 
 def runs_batchyard(reached: Reached) -> Probe:
@@ -162,7 +162,16 @@ def runs_batchyard(reached: Reached) -> Probe:
     )
 
 
-def webhooks(reached: Reached, flavor: Mapping[str, Any]) -> Step:
+def _opened(platform: Platform) -> str:
+    """What lets the control plane of a private cluster on GKE reach webhooks; it may reach 443 and 10250 by itself."""
+    if platform.google is None:
+        return "do the pods of the engine run, and may the API server reach port 9443 of theirs?"
+    words = ("gcloud", "compute", "firewall-rules", "create", f"{platform.name}-webhooks")
+    place = (f"--project={platform.google.project}", f"--network={platform.name}", "--direction=INGRESS")
+    return " ".join([*words, *place, f"--source-ranges={platform.google.network.control_plane}", "--allow=tcp:9443"])
+
+
+def webhooks(reached: Reached, flavor: Mapping[str, Any], remedy: str) -> Step:
     """Wait until a flavor of the platform would be taken: conversion, defaults and checks all answer then."""
     dry = reached.kubectl("apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", sent=json.dumps(flavor))
     return waiting(
@@ -170,7 +179,7 @@ def webhooks(reached: Reached, flavor: Mapping[str, Any]) -> Step:
         "wait until the engine's webhooks answer",
         [Probe(dry, succeeds())],
         ENGINE_PATIENCE,
-        "on a private cluster a firewall rule must let the control plane reach the webhooks' port on the nodes",
+        remedy,
     )
 
 

@@ -229,7 +229,8 @@ def images(google: Google, all_parts: Sequence[Part]) -> Iterator[Step]:
                 ),
                 prints_anything("no image"),
             ),
-            f"build and push it: podman build --tag {image} . && podman push {image} (docs/gke.md)",
+            f"build and push it (docs/gke.md): "
+            f"podman build --file deploy/image/Containerfile --tag {image} . && podman push {image}",
         )
 
 

@@ -1,6 +1,7 @@
 """The rendered manifests as parts: what is applied together, in which order, and what is in each."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -51,14 +52,16 @@ def parts(platform: Platform, files: Mapping[str, str]) -> list[Part]:
     found = []
     for top, grouped in groupby(paths, key=lambda path: "/".join(path.split("/")[:2])):
         of_top = list(grouped)
-        objects = [obj for path in of_top for obj in _objects(path, files[path])]
+        objects = [obj for path in of_top if _is_manifest(path) for obj in _objects(files[path])]
         found.append(Part(top, objects, f"{top}/{KUSTOMIZATION}" in of_top))
     return [*found, *(Part(url, ()) for url in driver_resources(platform))]
 
 
-def _objects(path: str, text: str) -> Iterator[Mapping[str, Any]]:
-    if not path.endswith(".yaml") or path.endswith(KUSTOMIZATION):
-        return
-    for document in read_documents(text):
-        if isinstance(document.value, dict) and "kind" in document.value:
-            yield document.value
+def _is_manifest(path: str) -> bool:
+    return path.endswith(".yaml") and not path.endswith(KUSTOMIZATION)
+
+
+@lru_cache(maxsize=64)
+def _objects(text: str) -> Sequence[Mapping[str, Any]]:
+    found = [document.value for document in read_documents(text)]
+    return [obj for obj in found if isinstance(obj, dict) and "kind" in obj]

@@ -34,7 +34,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
 def creating(cloud: Cloud) -> Callable[[], None]:
     request = drive.Request(str(cloud.file), cloud.out, "", Wanted("", ""), is_yes=True, settings=Settings(pace=0))
-    return lambda: drive.run_create(request)
+    return lambda: drive.run_create(drive.work_of(request), request)
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
