@@ -1,5 +1,6 @@
 """An operator that really runs, in a process of its own, beside a platform."""
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -26,8 +27,8 @@ def plain_kubeconfig(folder: Path, url: str) -> Path:
 class Operating(Child):
     """A process of `batchyard operator`."""
 
-    def __init__(self, kubeconfig: Path, *options: str) -> None:
-        super().__init__("operator", "--kubeconfig", str(kubeconfig), *options)
+    def __init__(self, kubeconfig: Path, *options: str, printed: Path = Path(os.devnull)) -> None:
+        super().__init__("operator", "--kubeconfig", str(kubeconfig), *options, printed=printed)
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -15,9 +15,11 @@ _ANSWERS_WITHIN = 60
 class Child:
     """A process of the command `batchyard`, which does not outlive its test."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, printed: Path = Path(os.devnull)) -> None:
+        """What it prints goes to a file."""
         command = [sys.executable, "-m", "batchyard", *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        with printed.open("wb") as stream:
+            self.process = subprocess.Popen(command, stdout=stream, stderr=subprocess.PIPE, text=True)
 
     @property
     def told(self) -> IO[str]:

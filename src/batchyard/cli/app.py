@@ -9,6 +9,8 @@ import typer
 
 from batchyard.base.instant import HOUR, SECOND, Duration
 from batchyard.cli.chosen import chosen_of_operator, chosen_of_platform
+from batchyard.base.instant import SECOND, Duration
+from batchyard.cli.commands import shadow as of_shadow
 from batchyard.cli.commands.compare import compare
 from batchyard.cli.commands.cost import cost
 from batchyard.cli.commands.decisions import decisions
@@ -296,8 +298,14 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     webhook_service: _WebhookService = "batchyard-operator-webhooks",
     webhook_certificates: _WebhookSecret = "batchyard-operator-webhook-certificates",
     webhook_lifetime: _WebhookLifetime = 365 * 24 * HOUR,
+    shadow: of_shadow.Shadow = False,
+    lasts: of_shadow.Lasts = None,
+    patience: of_shadow.Patience = None,
 ) -> None:
     """Run controllers against a Kubernetes API server elsewhere, until told to end."""
+    if of_shadow.looks_on(shadow, lasts, patience):
+        of_shadow.look_on((kubeconfig, context), (listen, port), lasts, patience, fair_sharing=fair_sharing)
+        return
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
         raise typer.BadParameter("a lease is longer than its renew deadline, and that than 1.2 retry periods")
     chosen = chosen_of_operator(controllers)

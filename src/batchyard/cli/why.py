@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or clusterqueue/NAME"
 _KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
 _SHORT: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
-_NOT_FOUND: Final = 404
+#: What is answered where there is no such part, to whoever has no right to it either.
+_NO_SUCH_PART: Final = (404, 403)
 _NEAR_MAX: Final = 5
 
 
@@ -68,8 +69,11 @@ def of_cluster(subject: Subject, target: Target, form: Output) -> None:
     try:
         found = answered(target, path_in)
     except UnreachableError as error:
-        more = _near_in_cluster(subject, target) if error.code == _NOT_FOUND else ""
-        output.fail(f"batchyard: {error}{more}")
+        names = _names_in_cluster(subject, target) if error.code in _NO_SUCH_PART else []
+        if subject.name in names:
+            _worked_out_here(subject, target, form)
+            return
+        output.fail(f"batchyard: {error}{_near(subject.name, names)}")
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
     output.write(_written(found, form))
@@ -130,23 +134,27 @@ def _found_in(world: "World", subject: Subject) -> Key:
     return output.fail(f"batchyard: there is no {subject.info.singular} {subject.name}{where}{near}")
 
 
-def _near_in_cluster(subject: Subject, target: Target) -> str:
-    """What there is instead, as far as we may look."""
+def _worked_out_here(subject: Subject, target: Target, form: Output) -> None:
+    """Answer for a server that has no such part, as any but a platform of ours: from its objects as they are now."""
+    from batchyard.cli.states import Where, state_from  # noqa: PLC0415 - only here
+
+    of_state(subject, state_from(None, Where(*target)), form)
+
+
+def _names_in_cluster(subject: Subject, target: Target) -> list[str]:
+    """What there is of its kind, as far as we may look."""
     info = subject.info
-    version = info.versions[-1] if info.group == "kueue.x-k8s.io" else info.storage_version
+    for version in reversed(info.versions):
 
-    def path_in(namespace: str) -> str:
-        return (
-            path_of(info, version, subject.namespace or namespace) if info.namespaced else path_of_kind(info, version)
-        )
+        def path_in(namespace: str, version: str = version) -> str:
+            within = subject.namespace or namespace
+            return path_of(info, version, within) if info.namespaced else path_of_kind(info, version)
 
-    try:
-        names = [each["metadata"]["name"] for each in answered(target, path_in).get("items") or ()]
-    except REFUSALS:
-        return ""
-    if subject.name in names:
-        return "; the object is there, but this server does not say why: ask a platform of `batchyard up`"
-    return _near(subject.name, names)
+        try:
+            return [each["metadata"]["name"] for each in answered(target, path_in).get("items") or ()]
+        except REFUSALS:
+            continue
+    return []
 
 
 def _near(name: str, names: Sequence[str]) -> str:

@@ -373,6 +373,13 @@ _OWN: Final = (
     Metric("batchyard_spans_lost_total", COUNTER, "Spans that could not be sent"),
     Metric("batchyard_lists_total", COUNTER, "Lists that an operator asked for", ("kind",)),
     Metric("batchyard_watches_total", COUNTER, "Watches that an operator began", ("kind",)),
+    Metric("batchyard_shadow_decisions_total", COUNTER, "Decisions of upstream that were foreseen", ("decision",)),
+    Metric("batchyard_shadow_divergences_total", COUNTER, "Where upstream and a shadow part", ("type",)),
+    Metric("batchyard_shadow_late_total", COUNTER, "Decisions of upstream that came after they were told as missing"),
+    Metric("batchyard_shadow_alike_total", COUNTER, "Victims in the place of others that are alike"),
+    Metric("batchyard_shadow_reordered_total", COUNTER, "Times that both agreed in another order alone"),
+    Metric("batchyard_shadow_unseen_total", COUNTER, "Decisions of upstream that were not seen"),
+    Metric("batchyard_shadow_waiting", GAUGE, "Changes that a shadow has not compared yet"),
 )
 
 #: By the groups that a scrape can ask for.

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.views.workload import WorkloadView
-from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.controllers.shadow.findings import Counts, Finding
 from batchyard.controllers.shadow.pursuit import Pursuit, Terms
 from batchyard.core.cycle import Policy
@@ -24,8 +24,6 @@ from batchyard.ports.client import WatchEvent
 KEPT_MIN: Final = 200
 #: After so many in any case.
 KEPT_MAX: Final = 20_000
-#: Longer than anything is tried again.
-_ALL: Final = 3600 * SECOND
 #: How many copies are kept.
 BASES: Final = 3
 
@@ -48,12 +46,15 @@ class Order(NamedTuple):
     queues_first: bool
 
 
-ORDERS: Final = (
-    *(Order(within, True, False) for within in (200 * MILLISECOND, 20 * MILLISECOND, 0, 2 * SECOND, _ALL)),
-    *(Order(within, False, True) for within in (2 * SECOND, 200 * MILLISECOND, _ALL)),
-    *(Order(within, True, True) for within in (2 * SECOND, _ALL)),
-    *(Order(within, False, False) for within in (200 * MILLISECOND, _ALL)),
-)
+def orders_of(settle: Duration) -> Sequence[Order]:
+    """The orders that are tried: what came further apart than the time `settle` is not taken together."""
+    shorter = (settle // 10, settle // 100, 0)
+    return (
+        *(Order(within, True, False) for within in (*shorter, settle)),
+        *(Order(within, False, True) for within in (settle, settle // 10)),
+        Order(settle, True, True),
+        Order(settle // 10, False, False),
+    )
 
 
 class Base(NamedTuple):
@@ -69,6 +70,7 @@ class Follower:
     def __init__(self, policy: Policy, terms: Terms, tell: Callable[[Finding], None]) -> None:
         self._pursuit = Pursuit(policy, terms)
         self._tell = tell
+        self._orders = orders_of(terms.settle)
         self._calls: list[Call] = []
         #: How many calls went before those that are kept.
         self._gone = 0
@@ -141,8 +143,9 @@ class Follower:
 
     def _is_agreed_in_another_order(self, now: Instant) -> bool:
         """Whether both agree if what came since they were level is taken in another order; then it is."""
+        ours = self._pursuit.overdue()
         for base, start in self._starts():
-            for order in ORDERS:
+            for order in self._orders:
                 trial = base.copy.again()
                 for call in self._calls[base.number - self._gone : start - self._gone]:
                     trial.take_in(call.events, call.now)
@@ -154,7 +157,7 @@ class Follower:
                         trial.take_in(events, at)
                     trial.go_on(calls[-1].now)
                 trial.go_on(now)
-                if not trial.is_overdue:
+                if not trial.is_overdue and (ours is None or not trial.awaits(ours)):
                     trial.shows_first = False
                     self._pursuit = trial
                     self.reordered += 1

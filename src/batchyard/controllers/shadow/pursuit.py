@@ -302,6 +302,15 @@ class Pursuit:
         """Whether one of both has done for too long what the other has not."""
         return self._overdue_theirs() is not None or self._overdue_ours() is not None
 
+    def overdue(self) -> Signature | None:
+        """What the model has decided, and the other has not done for too long; None if that is nothing."""
+        found = self._overdue_ours()
+        return None if found is None else signature_of(found[1])
+
+    def awaits(self, signature: Signature) -> bool:
+        """Whether the model has decided that, and the other has yet to do it."""
+        return any(signature in stuck.first for stuck in self._stuck.values())
+
     def part(self) -> None:
         """Tell of the first parting, and go on from what the other did."""
         theirs, ours = self._overdue_theirs(), self._overdue_ours()

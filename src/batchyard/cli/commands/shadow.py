@@ -1,0 +1,52 @@
+"""The options of `batchyard operator --shadow`."""
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from batchyard.base.instant import Duration
+from batchyard.cli.commands import forks as of
+
+Shadow: TypeAlias = Annotated[
+    bool,
+    typer.Option("--shadow", help="Write nothing: tell where the cluster's Kueue decides otherwise than we would."),
+]
+Lasts: TypeAlias = Annotated[
+    Duration | None,
+    typer.Option("--for", parser=of.duration, metavar="DURATION", help="With --shadow: end after so long."),
+]
+Patience: TypeAlias = Annotated[
+    Duration | None,
+    typer.Option(
+        parser=of.duration,
+        metavar="DURATION",
+        help="With --shadow: how long one may take to do what the other has done; 15s by default.",
+    ),
+]
+
+
+def looks_on(shadow: bool, lasts: Duration | None, patience: Duration | None) -> bool:
+    """Whether it is a shadow; what is for one alone is refused without."""
+    if not shadow and (lasts is not None or patience is not None):
+        raise typer.BadParameter("--for and --patience go with --shadow")
+    return shadow
+
+
+def look_on(
+    where: tuple[str, str],
+    listens: tuple[str, int],
+    lasts: Duration | None,
+    patience: Duration | None,
+    *,
+    fair_sharing: bool,
+) -> None:
+    """Look on beside the Kueue of a kubeconfig and a context."""
+    from batchyard.cli import shadow as command  # noqa: PLC0415 - loads the platform
+    from batchyard.controllers.shadow.pursuit import Terms  # noqa: PLC0415 - as above
+    from batchyard.core.cycle import Policy  # noqa: PLC0415 - as above
+    from batchyard.live.access import Source  # noqa: PLC0415 - as above
+    from batchyard.live.shadow import Wanted  # noqa: PLC0415 - as above
+
+    terms = Terms() if patience is None else Terms(min(Terms().settle, patience // 2), patience)
+    wanted = Wanted(Source(*where), Policy(fair_sharing=fair_sharing), terms, lasts, *listens)
+    command.shadow(wanted)
