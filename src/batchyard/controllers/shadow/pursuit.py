@@ -10,8 +10,9 @@ which our scheduler makes each decision of the other, and none besides. In each 
 2. Where the other has not done it yet, or the model decides nothing, the next change is shown to it: at once if the
    other has done something that is not predicted, for then it knew more; else after the time `settle`, for then it may
    only be slow to write.
-3. When no change is left, and for the time `patience` one of both has done what the other has not, they have parted.
-   That is told, and the model goes on from what the other did.
+3. What the other has done rests on nothing that came more than `settle` after it. If by then the model has not decided
+   it, or the other has not done for the time `patience` what the model decided, they have parted. That is told, and the
+   model goes on from what the other did.
 """
 
 from collections import deque
@@ -40,9 +41,9 @@ Signature: TypeAlias = tuple[object, ...]
 class Terms(NamedTuple):
     """How long the other may take."""
 
-    #: Until a change is taken to be seen before a decision that is predicted, and not yet done.
+    #: By how much what is told of one object may be later than what is told of another.
     settle: Duration = 2 * SECOND
-    #: Until what only one of both has done counts as parted.
+    #: How long the other may take to do what the model has decided.
     patience: Duration = 15 * SECOND
 
 
@@ -128,7 +129,7 @@ class Pursuit:
 
     def next_look(self) -> Instant | None:
         """When to look again, if nothing comes before."""
-        times = [self._items[number].came + self._terms.patience for number in self._decided]
+        times = [self._due(number) for number in self._decided]
         for stuck in self._stuck.values():
             times += [first + self._terms.patience for first in stuck.first.values()]
             if self._items and stuck.since + self._terms.settle > self._now:
@@ -279,12 +280,16 @@ class Pursuit:
 
     def _is_unforeseen(self, tree: str) -> bool:
         """Whether the other has done something in a tree that the model has not decided."""
-        decisions = self._stuck[tree].decisions
-        foreseen = {number for each in decisions if _is_effective(each) for number in self._done(each) or ()}
+        foreseen = self._foreseen(self._stuck[tree])
         return any(
             number not in foreseen and self._is_front(number) and self._tree_of(self._items[number]) == tree
             for number in self._decided
         )
+
+    def _foreseen(self, stuck: Stuck) -> set[int]:
+        """Of what the model has decided in a tree, the decisions of the other that are the same."""
+        effective = [each for each in stuck.decisions if _is_effective(each)]
+        return {number for each in effective for number in self._done(each) or ()}
 
     def _show(self, number: int) -> None:
         item = self._items.pop(number)
@@ -314,17 +319,43 @@ class Pursuit:
     def part(self) -> None:
         """Tell of the first parting, and go on from what the other did."""
         theirs, ours = self._overdue_theirs(), self._overdue_ours()
-        if theirs is not None:
+        cause = None if theirs is None else self._cause_of(theirs)
+        if cause is not None:
+            self._part_by_ours(*cause)
+        elif theirs is not None:
             self._part_by_theirs(theirs)
         elif ours is not None:
             self._part_by_ours(*ours)
 
+    def _cause_of(self, number: int) -> tuple[str, Decision] | None:
+        """What the other left undone before it did what was not foreseen: the second may come of the first."""
+        item = self._items[number]
+        tree, observed = self._tree_of(item), item.change.decision
+        stuck = self._stuck.get(tree)
+        for decision in stuck.decisions if stuck is not None else ():
+            first = stuck.first.get(signature_of(decision)) if stuck is not None else None
+            about = decision.head.workload
+            is_same = observed is not None and (observed.workload == about.key or observed[-1] == about.uid)
+            if first is not None and first < item.came - self._terms.settle and not is_same:
+                return None if self._done(decision) is not None else (tree, decision)
+        return None
+
     def _overdue_theirs(self) -> int | None:
         """A decision of the other, by number, that the model has not made for too long."""
         for number in self._decided:
-            if self._is_front(number) and self._now - self._items[number].came >= self._terms.patience:
+            if self._is_front(number) and self._now >= self._due(number):
                 return number
         return None
+
+    def _due(self, number: int) -> Instant:
+        """Until when the model may be shown more that explains a decision of the other.
+
+        What came later than `settle` after it cannot: the other did not know it. One that is part of what the model has
+        decided together waits for the rest of that.
+        """
+        stuck = self._stuck.get(self._tree_of(self._items[number]))
+        is_foreseen = stuck is not None and number in self._foreseen(stuck)
+        return self._items[number].came + (self._terms.patience if is_foreseen else self._terms.settle)
 
     def _overdue_ours(self) -> tuple[str, Decision] | None:
         """A decision of the model, with its tree, that the other has not made for too long."""
