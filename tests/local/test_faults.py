@@ -66,3 +66,15 @@ def test_a_command_that_is_not_there_is_said(platform: Running) -> None:
     wait_for(platform, "none", "Failed")
     assert (ended(platform, "none")["exitCode"], ended(platform, "none")["reason"]) == (128, "StartError")
     assert "no-such-command" in ended(platform, "none")["message"]
+
+
+def test_who_fills_a_volume_beyond_its_limit_is_evicted(platform: Running) -> None:
+    volumes = [{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}]
+    mounts = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
+    fills = script("fills", "head -c 2000000 /dev/zero > /scratch/x; sleep 600", container=mounts, volumes=volumes)
+    if features(platform)["bubblewrap"] is None:
+        pytest.skip("volumes cannot be mounted here")
+    platform.kubectl("create", "-f", "-", sent=fills)
+    wait_for(platform, "fills", "Failed")
+    told = platform.kubectl("get", "pod", "fills", "-o", "jsonpath={.status.reason}: {.status.message}")
+    assert told == 'Evicted: Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '

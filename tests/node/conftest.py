@@ -11,7 +11,9 @@ from node.engine_image import SAYS, busybox_image, image_id
 from node.machine import ORDINARY_USER, Machine, machine
 from node.registry import Registry, registry
 
-PLAIN = "bubblewrap,network,cgroups,userns"
+#: Engines are tried where a test is about them: podman of an ordinary user leaves a process of its own.
+NO_ENGINES = "podman,docker"
+PLAIN = f"bubblewrap,network,cgroups,userns,{NO_ENGINES}"
 
 _NONE: Mapping[str, str] = {}
 #: What a node does without, whose it is, and the variables of its programs.
@@ -69,7 +71,7 @@ def node(request: pytest.FixtureRequest, pool: Pool) -> Iterator[Machine]:
     as_user = request.param == "user"
     if os.geteuid() != 0 and not as_user:
         pytest.skip("only root can be root")
-    with pool.lend(user=ORDINARY_USER if as_user and os.geteuid() == 0 else None) as made:
+    with pool.lend(NO_ENGINES, ORDINARY_USER if as_user and os.geteuid() == 0 else None) as made:
         if not made.features["bubblewrap"]:
             pytest.skip("bubblewrap is not there, or does not work here")
         yield made
@@ -78,7 +80,7 @@ def node(request: pytest.FixtureRequest, pool: Pool) -> Iterator[Machine]:
 @pytest.fixture
 def grouped(pool: Pool) -> Iterator[Machine]:
     """A node that bounds what containers use by control groups; at the end nothing of its pods may be left."""
-    with pool.lend() as made:
+    with pool.lend(NO_ENGINES) as made:
         if not made.features["bubblewrap"] or not made.features["cgroups"]:
             pytest.skip("whoever runs the tests can make no control groups here, or has no bubblewrap")
         yield made
@@ -94,7 +96,7 @@ def busybox() -> Iterator[str]:
 @pytest.fixture
 def engine(pool: Pool, busybox: str) -> Iterator[tuple[Machine, dict[str, str]]]:
     """A node that runs containers with podman, and the image for them; nothing of them may be left."""
-    with pool.lend() as made:
+    with pool.lend("docker") as made:
         if not any(engine["runs"] for engine in made.features["engines"]):
             pytest.skip(f"podman does not work here: {made.features['missing']}")
         yield made, {"name": busybox, "engine": "podman", "id": image_id(busybox)}

@@ -90,7 +90,9 @@ def test_a_spawner_ends_when_its_folder_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "node"
     folder.mkdir()
     argv = [sys.executable, "-I", "-m", "batchyard.node.spawner", str(folder)]
-    with subprocess.Popen(argv, env={"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": "network"}) as spawner:
+    with subprocess.Popen(
+        argv, env={"PATH": os.environ["PATH"], "BATCHYARD_NODE_WITHOUT": "network,podman,docker"}
+    ) as spawner:
         until((folder / "features.json").exists, "the spawner's start")
         rmtree(folder)
         assert spawner.wait(20) == 0
@@ -135,7 +137,7 @@ def test_a_full_disk_delays_the_end_but_loses_nothing_of_it(tmp_path: Path) -> N
     ):
         pytest.skip("only who may mount can fill a disk of its own")
     try:
-        with machine(without="bubblewrap,network,cgroups,userns", root=tmp_path / "node") as node:
+        with machine(without="bubblewrap,network,cgroups,userns,podman,docker", root=tmp_path / "node") as node:
             run = node.start(shell("yes | head -c 50000000; exit 6"))
             reached(run, "Running")
             filler = tmp_path / "filler"

@@ -1,16 +1,17 @@
 """What the spawner says that a machine can do."""
 
+import os
 import shutil
 from typing import Any
 
 import pytest
 
 from batchyard.node.features import Features, missing
-from node.bringers import Bringer
+from node.bringers import Bringer, ordinary_user
 from node.conftest import Pool
-from node.machine import ORDINARY_USER, Machine, machine, shell
+from node.machine import Machine, machine, shell
 
-NOTHING = "bubblewrap,network,cgroups,userns"
+NOTHING = "bubblewrap,network,cgroups,userns,podman,docker"
 
 
 def test_who_does_without_everything_is_told_what_that_means(plain: Machine) -> None:
@@ -48,9 +49,10 @@ def test_mounts_are_refused_where_nothing_can_be_mounted(plain: Machine) -> None
 
 
 def test_plain_processes_are_an_ordinary_users_too() -> None:
-    with machine(without=NOTHING, user=ORDINARY_USER) as node:
+    user = ordinary_user()
+    with machine(without=NOTHING, user=user) as node:
         node.ended(shell("id -u"))
-        assert node.texts() == [str(ORDINARY_USER)]
+        assert node.texts() == [str(os.geteuid() if user is None else user)]
 
 
 def test_an_engine_that_does_not_answer_is_told_and_not_used(pool: Pool) -> None:

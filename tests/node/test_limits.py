@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.node import cgroups
+from batchyard.node import cgroups, usage
 from node.machine import Machine, container, reached, shell, state, until
 
 EATER = "x = bytearray(300 << 20); print('ate')"
@@ -93,3 +93,20 @@ def test_groups_of_version_two_are_entered_and_removed_with_what_is_in_them() ->
     cgroups.remove(group)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert not Path(group["memory"]).exists()
+
+
+def test_a_volume_that_holds_more_than_it_may_is_told(node: Machine) -> None:
+    node.make("pods/u/volumes/scratch", 0o777)
+    pause = node.sandbox(limited=[{"volume": "scratch", "bytes": 1 << 20}])
+    mount = {"source": "volumes/scratch", "target": "/scratch", "readOnly": False}
+    node.ended(shell("head -c 1200000 /dev/zero > /scratch/a", mounts=[mount]))
+    assert until(lambda: state(pause).get("exceeded"), "the volume is measured")["volume"] == "scratch"
+
+
+def test_a_file_with_two_names_is_measured_once(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below/a").write_bytes(b"x" * 600_000)
+    (tmp_path / "below/b").hardlink_to(tmp_path / "below/a")
+    (tmp_path / "out").symlink_to("/usr")
+    assert 600_000 <= usage.disk(str(tmp_path)) < 700_000
+    assert usage.disk(str(tmp_path / "none")) == 0

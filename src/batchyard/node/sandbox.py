@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from batchyard.node import cgroups, clock, folder, linux, network, sweep
+from batchyard.node import cgroups, clock, folder, linux, network, sweep, usage
 from batchyard.node.cgroups import Group
 from batchyard.node.features import Features
 from batchyard.node.loop import Loop
@@ -14,6 +14,8 @@ from batchyard.node.run import Run
 
 _GONE_SECONDS = 2.0
 _ANNOUNCE_SECONDS = 1.0
+#: Volumes are measured soon, then every ten seconds as a kubelet looks; less often where that takes long.
+_MEASURES_FIRST_SECONDS, _MEASURES_SECONDS, _MEASURES_SHARE = 1.0, 10.0, 20.0
 #: How long the keepers of a pod may take to tell that what they kept was killed.
 _END_SECONDS = 10.0
 
@@ -48,7 +50,22 @@ def _wait(run: Run) -> None:
 
     loop.when_signalled(signal.SIGTERM, look)
     watch()
+    if run.spec.get("limited"):
+        _measure(run, loop, _MEASURES_FIRST_SECONDS)
     loop.run()
+
+
+def _measure(run: Run, loop: Loop, patience: float) -> None:
+    """Look now and then whether a volume holds more than it may; the first that does is told, and ends the pod."""
+    began = clock.monotonic()
+    pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
+    for limit in run.spec["limited"]:
+        if usage.disk(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
+            _tell(run, exceeded={"volume": limit["volume"], "at": clock.now()})
+            return
+    took = clock.monotonic() - began
+    again = max(min(2 * patience, _MEASURES_SECONDS), _MEASURES_SHARE * took)
+    loop.after(patience, lambda: _measure(run, loop, again))
 
 
 def _end_runs(run: Run) -> None:

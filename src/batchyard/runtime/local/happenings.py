@@ -22,7 +22,6 @@ from batchyard.runtime.local.images import (
 from batchyard.runtime.local.next_steps import Steps
 from batchyard.runtime.local.quoting import quoted
 from batchyard.runtime.local.situation import Container, Situation, statuses_by_name
-from batchyard.runtime.local.status import TOO_LATE
 from batchyard.runtime.local.termination import EXPIRED, ending_of
 
 
@@ -35,13 +34,13 @@ def happenings(
     for name, status in statuses_by_name(after).items():
         yield from _of_container(key, old.get(name) or {}, status, after)
     yield from _of_sandbox(key, situation, steps)
-    ending = ending_of(situation.pod, now)
+    ending = ending_of(situation, now)
     if (
         ending is not None
-        and ending.why == EXPIRED
+        and ending.why
         and not any(each.last and each.last.stop and each.last.stop.at >= ending.since for each in situation.containers)
     ):
-        yield EventRecord(key, "Normal", EXPIRED, TOO_LATE)
+        yield EventRecord(key, "Normal" if ending.why == EXPIRED else "Warning", ending.why, ending.message)
     for halt in steps.halts:
         yield EventRecord(key, "Normal", "Killing", halt.message)
     for each in situation.containers:

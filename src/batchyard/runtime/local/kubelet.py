@@ -109,7 +109,7 @@ class LocalKubelet:
         """
         situation = situation_of(pod, runs)
         if situation.alive():
-            steps = stopping(situation, ending_of(pod, now) or ending_by_itself(pod, 0), now)
+            steps = stopping(situation, ending_of(situation, now) or ending_by_itself(pod, 0), now)
             return self._outcome(situation, steps, reader, now)
         alive = [run for run in map(run_of, runs) if run.is_alive]
         halts: list[Write] = [Update(stopped(run, Stop(now, 0))) for run in alive if run.stop is None]

@@ -58,7 +58,7 @@ class Steps(NamedTuple):
 
 def next_steps(situation: Situation, now: Instant) -> Steps:
     """What is to be done for a pod that was admitted and has not ended."""
-    ending = ending_of(situation.pod, now)
+    ending = ending_of(situation, now)
     if ending is not None:
         return stopping(situation, ending, now)
     sandbox = situation.sandbox

@@ -5,7 +5,7 @@ mergePodStatus, TerminatePod).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
@@ -16,10 +16,8 @@ from batchyard.runtime.local.container_status import Trouble, container_status, 
 from batchyard.runtime.local.next_steps import Steps
 from batchyard.runtime.local.runs import READY
 from batchyard.runtime.local.situation import Part, Situation
-from batchyard.runtime.local.termination import EXPIRED, ending_of
+from batchyard.runtime.local.termination import ending_of
 from batchyard.runtime.pod_status import qos_class
-
-TOO_LATE: Final = "Pod was active on the node longer than the specified deadline"
 
 Statuses = Sequence[Mapping[str, Any]]
 
@@ -101,9 +99,9 @@ def _judged(seen: Seen, firsts: Statuses, mains: Statuses, now: Instant) -> tupl
     pod = seen.situation.pod
     if is_terminal(pod):
         return pod["status"]["phase"], {}
-    ending = ending_of(pod, now)
-    if ending is not None and ending.why == EXPIRED:
-        return FAILED, {"reason": EXPIRED, "message": TOO_LATE}
+    ending = ending_of(seen.situation, now)
+    if ending is not None and ending.why:
+        return FAILED, {"reason": ending.why, "message": ending.message}
     phase = _phase(seen, firsts, mains)
     return (FAILED if seen.steps.has_ended and phase not in {SUCCEEDED, FAILED} else phase), {}
 

@@ -1,7 +1,8 @@
 """How a pod ends on this machine: its main containers first, then its sidecars, the last one first.
 
 Whoever's turn has not come when the time is over is stopped with all others. Sources: pkg/kubelet/kuberuntime
-(killContainer, kuberuntime_termination_order.go), pkg/kubelet (active_deadline.go, pod_workers.go).
+(killContainer, kuberuntime_termination_order.go), pkg/kubelet (active_deadline.go, pod_workers.go),
+pkg/kubelet/eviction (emptyDirLimitEviction).
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +12,17 @@ from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.core.lifecycle import pod as lifecycle
+from batchyard.runtime.local.quoting import quoted
 from batchyard.runtime.local.runs import Run, Stop
 from batchyard.runtime.local.situation import Container, Part, Situation
 
 #: What every container gets to end, whatever is said. Source: minimumGracePeriodInSeconds in pkg/kubelet/kuberuntime.
 GRACE_MIN: Final = 2
+#: Source: immediateEvictionGracePeriodSeconds in pkg/kubelet/eviction.
+_EVICTION_GRACE: Final = 1
 EXPIRED: Final = "DeadlineExceeded"
+TOO_LATE: Final = "Pod was active on the node longer than the specified deadline"
+EVICTED: Final = "Evicted"
 
 
 class Ending(NamedTuple):
@@ -26,7 +32,9 @@ class Ending(NamedTuple):
     since: Instant
     #: Seconds, from when its first container is stopped for it.
     grace: int
+    #: The reason and the message of a pod that fails, whatever its containers do; empty where they say how it ends.
     why: str = ""
+    message: str = ""
 
 
 class Halt(NamedTuple):
@@ -45,20 +53,32 @@ class Halts(NamedTuple):
     is_over: bool
 
 
-def ending_of(pod: Obj, now: Instant) -> Ending | None:
-    """Why others want a pod to end; None if nobody does."""
+def ending_of(situation: Situation, now: Instant) -> Ending | None:
+    """Why others want a pod to end, or its node does; None if nobody does."""
+    pod = situation.pod
     deleted_at = lifecycle.deleted_at(pod)
     if deleted_at is not None:
         return Ending(deleted_at, pod["metadata"].get("deletionGracePeriodSeconds") or 0)
     expires_at = deadline_of(pod)
     if expires_at is not None and expires_at <= now:
-        return ending_by_itself(pod, expires_at, EXPIRED)
+        return ending_by_itself(pod, expires_at)._replace(why=EXPIRED, message=TOO_LATE)
+    exceeded = {} if situation.sandbox is None else situation.sandbox.status.get("exceeded") or {}
+    if exceeded:
+        return Ending(exceeded["at"], _EVICTION_GRACE, EVICTED, _too_full(pod, exceeded["volume"]))
     return None
 
 
-def ending_by_itself(pod: Obj, since: Instant, why: str = "") -> Ending:
+def _too_full(pod: Obj, name: str) -> str:
+    """What is said of a volume that holds more than it may; the blank at the end is Kubernetes's own."""
+    limits = {
+        volume["name"]: volume["emptyDir"].get("sizeLimit") for volume in pod["spec"]["volumes"] if "emptyDir" in volume
+    }
+    return f"Usage of EmptyDir volume {quoted(name)} exceeds the limit {quoted(str(limits.get(name)))}. "
+
+
+def ending_by_itself(pod: Obj, since: Instant) -> Ending:
     """The end of a pod that gets all the time that it asks for."""
-    return Ending(since, lifecycle.grace_period(pod), why)
+    return Ending(since, lifecycle.grace_period(pod))
 
 
 def deadline_of(pod: Obj) -> Instant | None:

@@ -98,6 +98,12 @@ def memory_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
     return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items()]
 
 
+def limited_volumes(plans: Mapping[str, Plan]) -> list[dict[str, Any]]:
+    """The volumes on the disk that may hold so many bytes, as the spec of a pod's sandbox has them."""
+    empty = {name: plan for name, plan in plans.items() if isinstance(plan, Empty) and not plan.is_memory}
+    return [{"volume": name, "bytes": plan.size_bytes} for name, plan in empty.items() if plan.size_bytes]
+
+
 # --- files ---
 
 

@@ -23,7 +23,7 @@ from batchyard.runtime.local.plans import Files
 from batchyard.runtime.local.runs import Run, refreshed, run_of, run_wish, sandbox_wish
 from batchyard.runtime.local.security import containers_of
 from batchyard.runtime.local.situation import Situation
-from batchyard.runtime.local.volumes import Sources, Token, memory_volumes, outlines, volume_plans
+from batchyard.runtime.local.volumes import Sources, Token, limited_volumes, memory_volumes, outlines, volume_plans
 
 
 class Wishes:
@@ -73,6 +73,7 @@ class Wishes:
             "searches": searches if pod["spec"].get("dnsPolicy", "ClusterFirst") == "ClusterFirst" else [],
             "hostAliases": pod["spec"].get("hostAliases") or [],
             "tmpfs": memory_volumes(plans),
+            "limited": limited_volumes(plans),
             **({"gpus": gpus} if gpus else {}),
         }
         return sandbox_wish(pod, spec, plans)

@@ -5,6 +5,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import with_metadata, with_status
+from batchyard.ports.machine import SANDBOX
 from unit.runtime.local.local_make import container
 from unit.runtime.local.pretended import UID, LocalStage, Script, pod, sidecar
 
@@ -121,6 +122,18 @@ def test_a_deadline_comes_while_a_pod_waits(first: tuple[dict[str, object], ...]
     )
     stage.run(6)
     assert (stage.status["phase"], stage.status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+def test_a_pod_whose_volume_holds_too_much_is_evicted() -> None:
+    scratch = {"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}
+    stage = LocalStage(pod(volumes=[scratch]), main=Script(stopping=1, stopped_code=0))
+    stage.run(2)
+    assert stage.status["phase"] == "Running"
+    stage.machine.says(SANDBOX, exceeded={"volume": "scratch", "at": stage.kernel.now()})
+    stage.run(6)
+    told = 'Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". '
+    assert [stage.status[field] for field in ("phase", "reason", "message")] == ["Failed", "Evicted", told]
+    assert (stage.told("Evicted"), stage.machine.stops[0]) == ([told], ("main/0", 2))
 
 
 def test_what_runs_of_a_pod_ends_that_others_declared_failed() -> None:
