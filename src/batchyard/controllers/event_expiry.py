@@ -1,16 +1,26 @@
-"""Events go when nothing has been added to them for an hour, as where kube-apiserver keeps them for `--event-ttl`."""
+"""Events go when nothing has been added to them for an hour, as where kube-apiserver keeps them for `--event-ttl`.
+
+There are many, and they come and go in order of time: so all of them wait for one wake-up, that of the first to go.
+"""
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
-from batchyard.base.instant import HOUR, Instant
-from batchyard.ports.client import Delete, EventType, Reader, WatchEvent
+from batchyard.base.instant import HOUR, MINUTE, Instant
+from batchyard.ports.client import Delete, EventType, Reader, WatchEvent, Write
 from batchyard.ports.controller import Outcome
 
 KEPT_FOR: Final = HOUR
+#: The one key that is looked at.
+FIRST: Final = Key("Batch", "", "event-expiry")
+#: No more go at once.
+AT_ONCE_MAX: Final = 500
+#: When it is seen whether one that was to go has gone.
+_LOOK_AGAIN: Final = MINUTE
 
 
 class EventExpiry:
@@ -20,19 +30,33 @@ class EventExpiry:
     rank = 0
     kinds = (scheme.EVENT,)
 
+    def __init__(self) -> None:
+        #: When each is to go, as far as is known, the first first.
+        self._ends: list[tuple[Instant, Key]] = []
+
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Each Event when it is made; what was added to it since is seen when its time is over."""
-        return (event.key,) if event.type is EventType.ADDED else ()
+        """To be looked at when a new Event goes first; what was added to it since is seen when its time is over."""
+        if event.type is not EventType.ADDED:
+            return ()
+        heappush(self._ends, (_end_of(event.obj), event.key))
+        return (FIRST,) if self._ends[0][1] is event.key else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Delete it if its time is over."""
-        event = reader.get(key)
-        if event is None:
-            return Outcome()
-        expires_at = _last_told(event) + KEPT_FOR
-        return Outcome([Delete(key)]) if expires_at <= now else Outcome(requeue_at=expires_at)
+        """Delete those whose time is over."""
+        ends, gone = self._ends, list[Write]()
+        while ends and ends[0][0] <= now and len(gone) < AT_ONCE_MAX:
+            _, first = heappop(ends)
+            event = reader.get(first)
+            if event is None:
+                continue
+            end = _end_of(event)
+            if end <= now:
+                gone.append(Delete(first))
+                end = now + _LOOK_AGAIN
+            heappush(ends, (end, first))
+        return Outcome(gone, requeue_at=ends[0][0] if ends else None, independent=True)
 
 
-def _last_told(event: Obj) -> Instant:
+def _end_of(event: Obj) -> Instant:
     last = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-    return parse_time(last)
+    return parse_time(last) + KEPT_FOR

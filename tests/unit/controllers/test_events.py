@@ -5,11 +5,11 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
-from batchyard.controllers.event_expiry import EventExpiry
+from batchyard.controllers.event_expiry import AT_ONCE_MAX, FIRST, EventExpiry
 from batchyard.controllers.events import BURST, EventRecorder
 from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, WriteResult
-from batchyard.ports.controller import EventRecord
+from batchyard.ports.client import Create, Delete, EventType, WatchEvent, WriteResult
+from batchyard.ports.controller import EventRecord, Outcome
 from batchyard.store.memory import Store
 
 JOB = Key(scheme.JOB, "team", "train")
@@ -30,6 +30,10 @@ class Recorder:
     @property
     def told(self) -> list[Obj]:
         return list(self.store.list(scheme.EVENT))
+
+
+def added(event: Obj) -> WatchEvent:
+    return WatchEvent(EventType.ADDED, key_of(event), event, None, int(event["metadata"]["resourceVersion"]))
 
 
 def ignore(_result: WriteResult) -> None:
@@ -78,10 +82,30 @@ def test_of_one_object_no_more_than_a_burst_is_told() -> None:
 
 
 def test_an_event_goes_an_hour_after_it_was_last_told() -> None:
-    recorder = Recorder()
+    recorder, expiry = Recorder(), EventExpiry()
     recorder.record("told")
-    recorder.record("told", at=60)
     (event,) = recorder.told
     key = key_of(event)
-    assert EventExpiry().reconcile(key, recorder.client, make.at(3600)).requeue_at == make.at(3660)
-    assert EventExpiry().reconcile(key, recorder.client, make.at(3660)).writes == [Delete(key)]
+    assert expiry.keys_for(added(event), make.at(0)) == (FIRST,)
+    recorder.record("told", at=60)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(1)).requeue_at == make.at(3600)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3600)).requeue_at == make.at(3660)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3660)).writes == [Delete(key)]
+    assert not expiry.reconcile(FIRST, recorder.client, make.at(3661)).writes
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3720)).writes == [Delete(key)]  # it could not go before
+    recorder.client.submit([Delete(key)], ignore)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3780)) == Outcome(independent=True)
+
+
+def test_many_events_wait_for_the_first_to_go_and_no_more_than_a_bound_go_at_once() -> None:
+    recorder, expiry = Recorder(), EventExpiry()
+    for number in range(AT_ONCE_MAX + 1):
+        recorder.record("told", key=Key(scheme.JOB, "team", f"job-{number}"), at=number / 1000)
+    wanted = [key for event in recorder.told for key in expiry.keys_for(added(event), make.at(1))]
+    assert wanted[0] == FIRST
+    assert len(wanted) < AT_ONCE_MAX
+    outcome = expiry.reconcile(FIRST, recorder.client, make.at(3610))
+    assert len(outcome.writes) == AT_ONCE_MAX
+    assert outcome.requeue_at is not None
+    assert outcome.requeue_at <= make.at(3610)
+    assert len(expiry.reconcile(FIRST, recorder.client, make.at(3610)).writes) == 1
