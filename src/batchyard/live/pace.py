@@ -17,8 +17,9 @@ from batchyard.ports.kernel import Work
 #: How much longer than a decision the rest after it is; never longer than so long, by the clock.
 _FACTOR: Final = 2
 REST_MAX: Final = 200 * MILLISECOND
-#: The same where the thread was busy for more than this share of the last rest.
+#: The same while the thread is busy for more than this share of such a time.
 _BUSY: Final = 0.75
+_LOOKED_AT: Final = 100 * MILLISECOND
 _BUSY_FACTOR: Final = 6
 BUSY_REST_MAX: Final = 400 * MILLISECOND
 
@@ -34,9 +35,10 @@ class Pace:
         self._turns = 0
         self._worked: Duration = 0
         self._rested: Duration = 0
-        #: When the last one ended, by the clock and by what the thread had wanted until then.
-        self._ended: Instant = wall_clock()
+        #: Since when it is looked at how busy the thread is, and how much it had wanted until then.
+        self._since: Instant = wall_clock()
         self._wanted = wanted_cpu()
+        self._is_busy = False
 
     def next_turn(self) -> Instant:
         """When the next may begin."""
@@ -45,15 +47,23 @@ class Pace:
     def take(self, turn: Work) -> None:
         """Do what one decision is."""
         began = wall_clock()
-        is_busy = (wanted_cpu() - self._wanted) * SECOND > _BUSY * (began - self._ended)
+        self._look(began)
         turn()
-        self._ended, self._wanted = wall_clock(), wanted_cpu()
-        took: Duration = max(0, self._ended - began)
-        rest = min(_BUSY_FACTOR * took, BUSY_REST_MAX) if is_busy else min(_FACTOR * took, REST_MAX)
+        took: Duration = max(0, wall_clock() - began)
+        rest = min(_BUSY_FACTOR * took, BUSY_REST_MAX) if self._is_busy else min(_FACTOR * took, REST_MAX)
         self._turns += 1
         self._worked += took
         self._rested += rest
         self._next = self._clock() + int(rest * self._speed)
+
+    def _look(self, now: Instant) -> None:
+        """See how busy the thread was, once enough time has passed to tell."""
+        past = now - self._since
+        if 0 <= past < _LOOKED_AT:
+            return
+        wanted = wanted_cpu()
+        self._is_busy = (wanted - self._wanted) * SECOND > _BUSY * past
+        self._since, self._wanted = now, wanted
 
     def texts(self) -> Iterator[str]:
         """Figures of it."""
