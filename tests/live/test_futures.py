@@ -50,8 +50,16 @@ def test_many_who_ask_at_once_are_all_answered(platform: Running) -> None:
     assert [each["seed"] for each in answers] == [0, 1, 2, 3] * 2
 
 
+def test_once_somebody_has_asked_it_asks_itself_and_keeps_what_came_of_it(platform: Running) -> None:
+    for seed in (11, 12):  # one is answered after the other, and what it asks itself in between
+        platform.kubectl("get", "--raw", f"{WAITING}?seed={seed}")
+    known = json.loads((platform.kubeconfig.parent / "forecasts.json").read_text("utf-8"))
+    assert known == {"tracks": {}, "pending": []}  # what is certain is no sample
+
+
 def test_no_child_is_left_behind(platform: Running) -> None:
-    platform.kubectl("get", "--raw", WAITING)
+    for seed in (13, 14):
+        platform.kubectl("get", "--raw", f"{WAITING}?seed={seed}")
     children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children")
     assert children.read_text("utf-8").split() == []
 

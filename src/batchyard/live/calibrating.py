@@ -58,6 +58,7 @@ class Calibrating:
     def used(self) -> None:
         """Somebody asked."""
         self._used = self._clock()
+        self.look()
 
     def look(self) -> None:
         """See what became of what was foretold, and foretell anew if it is time."""

@@ -73,8 +73,9 @@ class Futures:
 
     def ask(self, question: Question) -> Later:
         """When something starts."""
+        later = self._forks.ask(question, partial(self._forecast, question))
         self._learning.used()
-        return self._forks.ask(question, partial(self._forecast, question))
+        return later
 
     def foreseen(self, request: Request, path: ResourcePath, answer: Response) -> Reply:
         """The answer to a dry run, with what the change would do; as it is where nobody has the time to say."""

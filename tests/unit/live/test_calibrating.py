@@ -79,8 +79,8 @@ def test_what_came_of_it_is_learnt_and_outlives_the_process(path: Path) -> None:
 
 def test_who_has_no_time_to_answer_is_asked_again_later(path: Path) -> None:
     scene = Scene(path)
-    scene.calibrating.used()
     scene.answer = refuse
+    scene.calibrating.used()
     assert not scene.look(0).pending
     scene.answer = lambda: Later(lambda told: told(Response(504, b"")))
     assert not scene.look(EVERY).pending
