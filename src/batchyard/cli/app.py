@@ -9,7 +9,6 @@ import typer
 
 from batchyard.base.instant import HOUR, SECOND, Duration
 from batchyard.cli.chosen import chosen_of_operator, chosen_of_platform
-from batchyard.base.instant import SECOND, Duration
 from batchyard.cli.commands import shadow as of_shadow
 from batchyard.cli.commands.compare import compare
 from batchyard.cli.commands.cost import cost
