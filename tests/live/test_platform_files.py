@@ -53,6 +53,7 @@ def test_every_queue_admits_and_every_team_has_its_rights(platform: Running, ren
     member = ("--as=ann", "--as-group=team-a@example.com")
     can = ("auth", "can-i")
     assert platform.kubectl(*can, "create", "jobs", "-n", "team-a", *member).strip() == "yes"
+    assert platform.kubectl(*can, "get", "jobs", "--subresource=why", "-n", "team-a", *member).strip() == "yes"
     assert platform.kubectl(*can, "get", "clusterqueues", *member).strip() == "yes"
     for asked in (("create", "jobs", "-n", "team-b"), ("get", "secrets", "-n", "team-a"), ("update", "clusterqueues")):
         assert "no" in platform.kubectl(*can, *asked, *member, fails=True).splitlines()

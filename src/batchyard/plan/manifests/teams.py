@@ -36,7 +36,14 @@ _MEMBERS: Final[Sequence[_Row]] = (
     ("visibility.kueue.x-k8s.io", ("localqueues/pendingworkloads",), ("get", "list")),
     ("autoscaling.x-k8s.io", ("provisioningrequests",), _READ),
 )
-_COSTS: Final[Sequence[_Row]] = (("cost.batchyard.dev", ("budgets", "costrecords"), _READ),)
+#: What our engine tells besides: costs, what was decided, why something waits, when it starts.
+_TOLD_BY_US: Final[Sequence[_Row]] = (
+    ("cost.batchyard.dev", ("budgets", "costrecords"), _READ),
+    ("batchyard.dev", ("decisions",), _READ),
+    ("kueue.x-k8s.io", ("workloads/why", "workloads/eta"), ("get",)),
+    ("batch", ("jobs/why", "jobs/eta"), ("get",)),
+    ("jobset.x-k8s.io", ("jobsets/why", "jobsets/eta"), ("get",)),
+)
 _ADMINS: Final[Sequence[_Row]] = (
     ("", ("secrets",), _WORK),
     ("", ("pods",), ("deletecollection",)),
@@ -98,8 +105,7 @@ def google_account(team: Team, google: Google) -> str:
 
 
 def _rights(team: Team, platform: Platform) -> Iterator[Obj]:
-    costs = _COSTS if platform.engine is Engine.BATCHYARD else ()
-    members = [*_MEMBERS, *costs]
+    members = [*_MEMBERS, *(_TOLD_BY_US if platform.engine is Engine.BATCHYARD else ())]
     for name, people, rows in (
         ("members", team.members, members),
         ("admins", team.admins, [*members, *_ADMINS]),
