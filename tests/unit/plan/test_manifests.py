@@ -150,3 +150,10 @@ def test_what_a_kind_does_not_take_is_told_at_the_place_that_says_it() -> None:
             "refarch", **{"cpu: {nominalQuota: 0, borrowingLimit: 4}": "cpu: {nominalQuota: -1, borrowingLimit: 4}"}
         )
     assert "spec.teams[0].queues[0]: ClusterQueue cq-team-a-lp: " in str(told.value)
+
+
+def test_a_flavor_of_several_pools_has_what_all_their_nodes_have() -> None:
+    both = {"- {name: gpu-l4-spot, pools: [spot-np]}": "- {name: gpu-l4-spot, pools: [spot-np, ondemand-np]}"}
+    flavor = by_key(objects(example("refarch", **both)))[Key(scheme.RESOURCE_FLAVOR, "", "gpu-l4-spot")]
+    assert flavor["spec"]["nodeLabels"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+    assert [taint["key"] for taint in flavor["spec"]["nodeTaints"]] == ["nvidia.com/gpu"]

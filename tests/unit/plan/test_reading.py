@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from batchyard.api.schema.tables import table
 from batchyard.plan.model import Collector, Engine, LocalQueue, Platform
 from batchyard.plan.reading import InvalidPlatform, Source, read_platform
 from batchyard.shipped import find_folder
@@ -152,3 +153,9 @@ def test_a_budget_is_refused_where_nobody_would_hold_it() -> None:
 def test_all_faults_are_told_at_once() -> None:
     text = SMALL.replace("class: lp}", "class: hp}").replace("name: on-demand, r", "name: ondemand, r")
     assert len(faults(text).splitlines()) == 2
+
+
+def test_every_field_is_described() -> None:
+    told = (Path(__file__).parents[3] / "docs" / "platform.md").read_text("utf-8")
+    types = {name: fields for name, fields in table("platform.v1alpha1").items() if name != "Platform"}
+    assert [f"{name}.{field}" for name, fields in types.items() for field in fields if f"`{field}`" not in told] == []
