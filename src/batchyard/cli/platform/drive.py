@@ -171,6 +171,9 @@ def _driven(
 ) -> dict[Kind, int]:
     """Go through the steps; ends the command where one is not done."""
     lock, journal, display = means
+    unknown = sorted(request.settings.skipped - {step.name for step in steps})
+    if unknown:
+        output.fail(f"batchyard: there is no step {', '.join(unknown)}; --dry-run names all of them")
     before = _unfinished(journal)
     if before:
         display.tell(f"an earlier {before} was not finished: what is there is passed over")

@@ -12,7 +12,7 @@ from typing import Final
 
 from batchyard.cli.platform.happenings import Asking, Display, Happening, Kind
 from batchyard.cli.platform.journal import OWN_FOLDER, Journal
-from batchyard.cli.platform.processes import InterruptedCommandError, Processes
+from batchyard.cli.platform.processes import Processes
 from batchyard.live.clock import ticks
 from batchyard.plan.steps.model import Answer, Command, Probe, Seen, Step
 
@@ -89,7 +89,7 @@ class Driver:
                 happened(Kind.FAILED, unmet.what, unmet.tail, unmet.log)
                 raise StoppedError(Kind.FAILED, step.name) from None
             kind, what = Kind.UNMET, unmet.what
-        except (InterruptedCommandError, KeyboardInterrupt):
+        except KeyboardInterrupt:
             happened(Kind.INTERRUPTED)
             raise StoppedError(Kind.INTERRUPTED, step.name) from None
         happened(kind, what)
@@ -120,7 +120,7 @@ class Driver:
     def _agreed(self, step: Step, what: str) -> bool:
         assert step.consent is not None, "there is something to ask"
         self.display.quiet()
-        return self.asking.agrees(step.consent.question.replace("{seen}", what), step.consent.destroys)
+        return self.asking.agrees(step.consent.question.replace("{seen}", what), step.consent.is_grave(what))
 
     def _do(self, step: Step, happened: Callable[..., None]) -> None:
         """Run the commands, again where that helps; what has been done meanwhile is looked at before each new try."""

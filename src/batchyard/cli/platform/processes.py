@@ -24,7 +24,7 @@ _GRACE_SECONDS: Final = 60
 _TAIL_BYTES: Final = 4096
 
 
-class InterruptedCommandError(Exception):
+class InterruptedCommandError(KeyboardInterrupt):
     """Somebody pressed Ctrl-C, and the command has ended."""
 
 
@@ -67,7 +67,7 @@ class Processes:
         is_late = False
         while True:
             try:
-                return _code(process.wait(_TICK_SECONDS), interrupts, is_late)
+                code = process.wait(_TICK_SECONDS)
             except subprocess.TimeoutExpired:
                 waited = ticks() - begun
                 watching(_last_line(told), waited)
@@ -75,6 +75,8 @@ class Processes:
             except KeyboardInterrupt:
                 interrupts += 1
                 self._interrupt(process, command, interrupts)
+            else:
+                return _code(code, interrupts, is_late)
 
     def _started(self, command: Command, printed: IO[bytes], told: IO[bytes]) -> "subprocess.Popen[bytes]":
         with tempfile.TemporaryFile() as sent:

@@ -74,6 +74,8 @@ def _view(reached: Reached) -> dict[str, Any]:
         )
     except FileNotFoundError:
         raise TargetError("kubectl: there is no such program on the PATH; install it first") from None
+    except subprocess.TimeoutExpired:
+        raise TargetError(f"kubectl did not say within {_ASKED_WITHIN} s which cluster is meant") from None
     if done.returncode:
         raise TargetError(f"{done.stderr.strip()}: name a cluster with --kubeconfig FILE or --context NAME")
     view: dict[str, Any] = json.loads(done.stdout)

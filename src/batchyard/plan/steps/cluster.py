@@ -235,7 +235,7 @@ def queues_active(
 def nothing_else(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -> Step:
     """Tell what an earlier file had made that this one does not have any more."""
     rendered = {(obj["kind"], name_of(obj)) for part in all_parts for obj in part.objects}
-    asked = ("get", ",".join(_OWN_KINDS), "--all-namespaces", f"--selector={PART_OF}={platform.name}", "--output=json")
+    asked = ("get", *ours(platform), "--output=json")
     return Step(
         "no-longer-said",
         "look for what the file does not say any more",
@@ -247,6 +247,11 @@ def nothing_else(reached: Reached, platform: Platform, all_parts: Sequence[Part]
         ),
         is_optional=True,
     )
+
+
+def ours(platform: Platform) -> tuple[str, ...]:
+    """The words by which kubectl finds what a platform has made, as far as it counts."""
+    return (",".join(_OWN_KINDS), "--all-namespaces", f"--selector={PART_OF}={platform.name}")
 
 
 def job_would_queue(reached: Reached, namespace: str, local_queue: str) -> Step:

@@ -205,7 +205,8 @@ def applied() -> Step:
             ),
         ),
         consent=Consent(
-            "Terraform: {seen}. What it makes is billed by the hour; `batchyard platform plan` says how much."
+            "Terraform: {seen}. What it makes is billed by the hour; `batchyard platform plan` says how much.",
+            destroys_where=r"[1-9]\d* to destroy",
         ),
         retry=Retry(3, 60, _PASSES),
         is_checked=False,

@@ -4,6 +4,7 @@ All commands work in the rendered folder; paths in them are below it. Nothing he
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -93,6 +94,12 @@ class Consent:
     question: str
     #: What it destroys is lost: who says yes types the platform's name.
     destroys: bool = False
+    #: So it is too where what was seen has this (a regular expression).
+    destroys_where: str = ""
+
+    def is_grave(self, what: str) -> bool:
+        """Whether something is lost, given what was seen."""
+        return self.destroys or bool(self.destroys_where and re.search(self.destroys_where, what))
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,6 +226,12 @@ def test_a_step_can_be_left_out(cloud: Cloud) -> None:
     assert "applied manifests/60-queues.yaml" not in cloud.effects
 
 
+def test_a_step_that_there_is_not_cannot_be_left_out(cloud: Cloud) -> None:
+    assert created(cloud, skipped=frozenset({"aply-60-queues"})) == 1
+    assert "there is no step aply-60-queues" in cloud.told.read_text("utf-8")
+    assert cloud.count == 0
+
+
 def test_status_says_what_is_there_and_what_cannot_be_known(cloud: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
     cloud.goes_wrong(25, "kill")
     created(cloud)

@@ -27,9 +27,11 @@ class Agreeing:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.is_grave = False
 
     def agrees(self, question: str, destroys: bool) -> bool:
         self.asked.append(question)
+        self.is_grave = destroys
         return True
 
 
@@ -38,7 +40,8 @@ def driven(folder: Path, *steps: Step) -> tuple[dict[Kind, int], list[str]]:
     asking = Agreeing()
     with Lock(folder, Lines().tell) as lock:
         processes = Processes(folder, lock, Lines().tell)
-        return Driver(folder, processes, Journal(folder), Lines(), asking).drive(steps), asking.asked
+        counts = Driver(folder, processes, Journal(folder), Lines(), asking).drive(steps)
+    return counts, [f"{question} (grave)" if asking.is_grave else question for question in asking.asked]
 
 
 def made() -> Google:
@@ -61,6 +64,14 @@ def test_what_is_planned_is_asked_for_made_and_then_there(folder: Path) -> None:
     assert driven(folder, google.applied()) == ({**dict.fromkeys(Kind, 0), Kind.PASSED: 1}, [])
     (folder / "terraform/main.tf").write_text(TEXT % "two", "utf-8")
     assert driven(folder, google.applied())[1][0].startswith("Terraform: 0 to add, 1 to change, 0 to destroy.")
+
+
+def test_a_change_that_destroys_something_is_asked_for_as_a_destroy_is(folder: Path) -> None:
+    assert not driven(folder, google.initialized(), google.applied())[1][0].endswith("(grave)")
+    (folder / "terraform/main.tf").write_text('resource "terraform_data" "other" {}\n', "utf-8")
+    (question,) = driven(folder, google.applied())[1]
+    assert question.startswith("Terraform: 1 to add, 0 to change, 1 to destroy.")
+    assert question.endswith("(grave)")
 
 
 def test_what_was_made_is_destroyed_once(folder: Path) -> None:
