@@ -80,6 +80,7 @@ $(TERRAFORM)/.made:
 # Pins every dependency again, for every platform, from pyproject.toml (needs uv).
 lock:
 	uv pip compile --universal --generate-hashes --no-header --no-annotate --group dev pyproject.toml -o requirements.lock
+	uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements.lock pyproject.toml -o requirements-runtime.lock
 
 clean:
 	rm -rf $(VENV) $(COMPILED) $(TORCH) $(HELM) $(TERRAFORM) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -293,6 +293,9 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     log_level: _LogLevel = LogLevel.WARNING,
     log_form: _LogForm = LogForm.TEXT,
     otlp: _Otlp = "",
+    beside_upstream: Annotated[
+        bool, typer.Option("--beside-upstream", help="Decide even where Kueue or JobSet's own controllers do.")
+    ] = False,
     webhook_port: _WebhookPort = 0,
     webhook_service: _WebhookService = "batchyard-operator-webhooks",
     webhook_certificates: _WebhookSecret = "batchyard-operator-webhook-certificates",
@@ -316,7 +319,8 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     options = command.Options(kubeconfig, context, chosen, lease if leader_elect else None, qps, burst)
     options = options._replace(logs=LogSettings(log_level.value, log_form is LogForm.JSON), traces_to=otlp)
     options = options._replace(
-        webhooks=WebhookTerms(webhook_port, webhook_service, webhook_certificates, webhook_lifetime)
+        beside_upstream=beside_upstream,
+        webhooks=WebhookTerms(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),
     )
     command.operator(options._replace(fair_sharing=fair_sharing, installs=install_crds, address=listen, port=port))
 

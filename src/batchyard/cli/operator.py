@@ -50,6 +50,7 @@ class Options(NamedTuple):
     logs: LogSettings = LogSettings()
     traces_to: str = ""
     webhooks: WebhookTerms = WebhookTerms()
+    beside_upstream: bool = False
 
 
 def operator(options: Options) -> None:
@@ -74,6 +75,7 @@ def _wanted(options: Options) -> Wanted:
         options.port,
         options.traces_to,
         options.webhooks._replace(definitions=definition_names(named, converted=True)),
+        options.beside_upstream,
     )
 
 

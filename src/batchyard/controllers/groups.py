@@ -118,6 +118,12 @@ _WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
 }
 
+#: The webhooks by which whoever does the same upstream is known, by group: they are looked for before one begins.
+UPSTREAM_WEBHOOKS: Final[Mapping[str, Sequence[str]]] = {
+    ADMISSION: ("kueue-validating-webhook-configuration",),
+    JOBSET: ("jobset-validating-webhook-configuration",),
+}
+
 
 def chosen(text: str, among: Sequence[str] = GROUPS) -> tuple[str, ...]:
     """The groups that a list names: `*` all, `name` one, `-name` all but that; ValueError says what is wrong.

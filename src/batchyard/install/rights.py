@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.apiserver.bootstrap_roles import bootstrap_roles
-from batchyard.controllers.groups import STATUS, UPDATE, kinds_seen, kinds_written
+from batchyard.controllers.groups import STATUS, UPDATE, UPSTREAM_WEBHOOKS, kinds_seen, kinds_written
 from batchyard.install.definitions import definition_names
 from batchyard.install.deployment import has_webhooks
 from batchyard.install.labelled import labelled
@@ -58,7 +58,10 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
     together: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (group, resource), wanted in verbs.items():
         together.setdefault((group, tuple(sorted(wanted))), []).append(resource)
-    return [_rule(group, sorted(resources), wanted) for (group, wanted), resources in sorted(together.items())]
+    rules = [_rule(group, sorted(resources), wanted) for (group, wanted), resources in sorted(together.items())]
+    upstream = [name for group in groups for name in UPSTREAM_WEBHOOKS.get(group, ())]
+    looked_for = [_rule(_REGISTRATION, ["validatingwebhookconfigurations"], ["get"], upstream)] if upstream else []
+    return [*rules, *looked_for]
 
 
 def _of_webhooks(settings: Settings) -> Iterator[Obj]:

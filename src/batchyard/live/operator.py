@@ -24,6 +24,8 @@ from batchyard.controllers.admission.life_spans import LifeSpans
 from batchyard.controllers.events import EventRecorder
 from batchyard.controllers.groups import kinds_seen
 from batchyard.live.access import Source
+from batchyard.live.clock import wall_clock
+from batchyard.live.coexistence import refusal
 from batchyard.live.cycle_log import CycleLog
 from batchyard.live.decision_log import DecisionLog, keep_nothing
 from batchyard.live.definitions import install
@@ -80,6 +82,8 @@ class Wanted:
     #: The collector that traces are sent to; '' for none.
     traces_to: str = ""
     webhooks: WebhookTerms = field(default_factory=WebhookTerms)
+    #: Whether it decides even where somebody else does too.
+    beside_upstream: bool = False
 
 
 class Operator:
@@ -240,6 +244,9 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
     try:
         async with Health(operator, wanted.address, wanted.port, tell), hooks:
             tell(f"batchyard: operator at {access.url}")
+            why = "" if wanted.beside_upstream else await refusal(wire, wanted.settings.controllers, wall_clock())
+            if why:
+                raise OperatorError(why)
             await operator.start()
             await _first(end, operator.ended)
     finally:

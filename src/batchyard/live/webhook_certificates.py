@@ -51,7 +51,8 @@ class CertificateKeeper:
         self._wire = wire
         self._tell = tell
         self._shown = Pair()
-        self._trouble = ""
+        #: What was told to be wrong, and may be so still.
+        self._troubles: dict[str, None] = {}
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         #: Whether there is a certificate, and everybody has been told of its authority.
@@ -92,8 +93,8 @@ class CertificateKeeper:
                 self.context.load_cert_chain(path)
             self._shown = held.shown
         self.is_ready = all(told)
-        if self.is_ready and self._trouble:
-            self._trouble = ""
+        if self.is_ready and self._troubles:
+            self._troubles.clear()
             self._tell("batchyard: webhooks: certificates are as they should be again")
 
     async def _settled(self) -> Generations | None:
@@ -127,8 +128,10 @@ class CertificateKeeper:
             yield f"{_DEFINITIONS}/{definition}"
 
     async def _inject(self, path: str, authorities: bytes) -> bool:
-        """Tell of the authorities in an object; whether they are in it."""
+        """Tell of the authorities in an object; whether they are in it. Where there is none nobody asks by it."""
         answer = await self._wire.ask(HttpRequest("GET", path))
+        if answer.code == 404:
+            return True
         if answer.code != 200:
             self._troubled(answer)
             return False
@@ -143,9 +146,9 @@ class CertificateKeeper:
 
     def _troubled(self, answer: HttpAnswer) -> None:
         trouble = trouble_of(answer)
-        if trouble != self._trouble:
+        if trouble not in self._troubles:
+            self._troubles[trouble] = None
             self._tell(f"batchyard: webhooks: certificates: {trouble}")
-        self._trouble = trouble
 
 
 def with_authorities(obj: Mapping[str, Any], bundle: str) -> Obj:
