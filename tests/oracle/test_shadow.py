@@ -1,7 +1,5 @@
 """A shadow that follows upstream's own decisions parts from them nowhere, and finds what upstream did not decide."""
 
-from collections.abc import Callable
-
 import pytest
 
 from batchyard.controllers.shadow.findings import Finding, Parting
@@ -24,7 +22,7 @@ def case(name: str) -> tuple[Scenario, list[Record]]:
 
 
 def decided(log: list[Record]) -> int:
-    return sum(record["event"] in {"QuotaReserved", "Preempted"} for record in log)
+    return sum(record["event"] in {"QuotaReserved", "Preempted", "Evicted"} for record in log)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -91,8 +89,28 @@ def test_who_is_admitted_after_all_is_told_of_as_late() -> None:
     scenario, log = case("single-1")
     place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
     late = {**log[place], "time": log[place]["time"] + 20}
-    rest: Callable[[Record], float] = lambda record: float(record["time"])  # noqa: E731 - a key
-    first, told = found(scenario, sorted([*log[:place], late, *log[place + 1 :]], key=rest))
+    moved = sorted([*log[:place], late, *log[place + 1 :]], key=lambda record: float(record["time"]))
+    first, told = found(scenario, moved)
     assert first.parting is Parting.NOT_ADMITTED
     assert [each.parting for each in told.findings if each.workload == first.workload][1] is Parting.LATE
     assert told.counts.late == 1
+
+
+def test_an_eviction_that_does_not_come_is_found() -> None:
+    scenario, log = case(_with_evictions())
+    gone = next(record for record in log if record["event"] == "Evicted")
+    _, told = found(scenario, [record for record in log if record is not gone])
+    of_it = next(each for each in told.findings if each.parting is Parting.NOT_DONE)
+    assert (of_it.workload, gone["reason"] in of_it.message) == (gone["workload"], True)
+
+
+def test_an_eviction_without_a_reason_is_found() -> None:
+    scenario, log = case("single-1")
+    place = next(place for place, record in enumerate(log) if record["event"] == "QuotaReserved")
+    evicted = {**log[place], "event": "Evicted", "reason": "ClusterQueueStopped", "time": log[place]["time"] + 5}
+    first, _ = found(scenario, sorted([*log, evicted], key=lambda record: float(record["time"])))
+    assert (first.parting, first.workload) == (Parting.EVICTED, evicted["workload"])
+
+
+def _with_evictions() -> str:
+    return next(name for name in packed_cases() if any(record["event"] == "Evicted" for record in case(name)[1]))

@@ -7,7 +7,7 @@ clock's.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from aiohttp import web
 
@@ -87,15 +87,17 @@ class Shadow:
         return self.follower.counts
 
     def _post(self, work: Work) -> None:
-        """Do work that came from outside; a defect ends the shadow."""
+        """Do work that came from outside."""
         self._loop.call_soon(self._guarded, work)
 
     def _guarded(self, work: Work) -> None:
-        try:
+        if not self.ended.done():
             work()
-        except BaseException as error:  # noqa: BLE001 - it ends the shadow, and is told
-            if not self.ended.done():
-                self.ended.set_exception(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End because of that."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
 
     def _heard(self, informer: Informer) -> None:
         if informer.trouble and informer.trouble not in self._troubles:
@@ -198,6 +200,8 @@ async def look_on(
     wire = HttpTransport(access, lambda: read_access(wanted.source))
     shadow = Shadow(wanted, wire, found, tell)
     shadow.ended.add_done_callback(lambda _: end.set())
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: _take_note(shadow, loop, context))
     try:
         async with ShadowHealth(shadow, wanted.address, wanted.port, tell):
             tell(f"batchyard: shadow at {access.url}")
@@ -209,6 +213,15 @@ async def look_on(
     if shadow.ended.done():
         shadow.ended.result()
     return shadow.counts
+
+
+def _take_note(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A defect ends the shadow; what a broken connection leaves behind does not."""
+    error = context.get("exception")
+    if error is None:
+        loop.default_exception_handler(context)
+    elif not isinstance(error, OSError):
+        shadow.fail(error)
 
 
 def _never() -> bool:

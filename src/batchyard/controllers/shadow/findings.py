@@ -81,6 +81,14 @@ class Counts:
         """How often both parted."""
         return sum(self.parted.values())
 
+    def plus(self, other: "Counts") -> "Counts":
+        """Both together."""
+        agreed, parted = (
+            {name: one.get(name, 0) + two.get(name, 0) for name in {**one, **two}}
+            for one, two in ((self.agreed, other.agreed), (self.parted, other.parted))
+        )
+        return Counts(agreed, self.alike + other.alike, parted, self.late + other.late, self.unseen + other.unseen)
+
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         return {

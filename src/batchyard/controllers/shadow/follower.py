@@ -15,7 +15,9 @@ from batchyard.api import scheme
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.controllers.shadow.findings import Counts, Finding
-from batchyard.controllers.shadow.pursuit import Pursuit, Terms
+from batchyard.controllers.shadow.judgement import Judgement
+from batchyard.controllers.shadow.pursuit import Terms
+from batchyard.controllers.shadow.steps import Steps
 from batchyard.core.cycle import Policy
 from batchyard.core.plan import NO_PICK, SCAN_DONE
 from batchyard.ports.client import WatchEvent
@@ -68,7 +70,8 @@ class Follower:
     """See the module."""
 
     def __init__(self, policy: Policy, terms: Terms, tell: Callable[[Finding], None]) -> None:
-        self._pursuit = Pursuit(policy, terms)
+        self._pursuit = Judgement(policy, terms)
+        self._steps = Steps(terms)
         self._tell = tell
         self._orders = orders_of(terms.settle)
         self._calls: list[Call] = []
@@ -87,7 +90,7 @@ class Follower:
     @property
     def counts(self) -> Counts:
         """What came of it so far."""
-        return self._pursuit.counts
+        return self._pursuit.counts.plus(self._steps.counts)
 
     @property
     def waiting(self) -> int:
@@ -96,6 +99,7 @@ class Follower:
 
     def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """What was there before: nothing of it is a decision to compare."""
+        self._steps.recall(events, now)
         self._pursuit.recall(events, now)
         self._pursuit.go_on(now)
         self._begin_anew()
@@ -110,13 +114,14 @@ class Follower:
             self._pursuit.go_on(now)
             self._begin_anew()
         findings, self._pursuit.findings = self._pursuit.findings, []
-        for finding in findings:
+        for finding in (*findings, *self._steps.observe(events, now)):
             self._tell(finding)
         self._keep()
 
     def next_look(self) -> Instant | None:
         """When to look again, if nothing comes before."""
-        return self._pursuit.next_look()
+        times = (self._pursuit.next_look(), self._steps.next_look())
+        return min((time for time in times if time is not None), default=None)
 
     def _keep(self) -> None:
         """Note where both are level, and now and then how all is."""
@@ -201,7 +206,7 @@ def _in_order(calls: Sequence[Call], order: Order) -> Sequence[Call]:
 class Copy:
     """A pursuit as it was at some time. What never changes is shared."""
 
-    def __init__(self, pursuit: Pursuit) -> None:
+    def __init__(self, pursuit: Judgement) -> None:
         self._shared: list[Any] = [NO_PICK, SCAN_DONE]
         self._places = {id(each): place for place, each in enumerate(self._shared)}
         buffer = io.BytesIO()
@@ -210,11 +215,11 @@ class Copy:
         pickler.dump(pursuit)
         self._bytes = buffer.getvalue()
 
-    def again(self) -> Pursuit:
+    def again(self) -> Judgement:
         """The pursuit."""
         unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - what was written above
         unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
-        found: Pursuit = unpickler.load()
+        found: Judgement = unpickler.load()
         return found
 
     def _place(self, value: Any) -> int | None:

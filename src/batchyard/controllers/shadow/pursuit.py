@@ -15,27 +15,25 @@ which our scheduler makes each decision of the other, and none besides. In each 
    model goes on from what the other did.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.controllers.shadow.backlog import Backlog, Item
 from batchyard.controllers.shadow.findings import Counts, Finding, Parting
-from batchyard.controllers.shadow.likeness import swapped
+from batchyard.controllers.shadow.matching import Signature, done, is_effective, signature_of
 from batchyard.controllers.shadow.model import Model
-from batchyard.controllers.shadow.observed import Admitted, Change, Preempted, changes_of, predicted_of
-from batchyard.controllers.shadow.partings import not_done, not_foreseen
+from batchyard.controllers.shadow.observed import Admitted, Change, Preempted, changes_of
 from batchyard.core.cycle import Policy
-from batchyard.core.decisions import Admit, Decision, Preempt
+from batchyard.core.decisions import Decision
 from batchyard.ports.client import EventType, WatchEvent
 
 #: The trees of what bears on all of them.
 _ALL: Final = "*"
-Signature: TypeAlias = tuple[object, ...]
 
 
 class Terms(NamedTuple):
@@ -45,19 +43,6 @@ class Terms(NamedTuple):
     settle: Duration = 2 * SECOND
     #: How long the other may take to do what the model has decided.
     patience: Duration = 15 * SECOND
-
-
-@dataclass(slots=True, eq=False)
-class Item:
-    """A change that the model was not shown yet."""
-
-    change: Change
-    came: Instant
-
-    @property
-    def key(self) -> Key:
-        """The object that changed."""
-        return self.change.event.key
 
 
 @dataclass(slots=True)
@@ -84,12 +69,7 @@ class Pursuit:
         #: Whether the model is shown all that it may be before it decides.
         self.shows_first = False
         self._terms = terms
-        #: By number of arrival, and by object, what is still to be shown.
-        self._items: dict[int, Item] = {}
-        self._arrived = 0
-        self._by_key: dict[Key, deque[int]] = {}
-        #: By number, those with a decision.
-        self._decided: dict[int, None] = {}
+        self._backlog = Backlog()
         self._stuck: dict[str, Stuck] = {}
         #: What the other has not done and was told so: it is left aside until it is done.
         self._missed: dict[str, Signature] = {}
@@ -108,12 +88,8 @@ class Pursuit:
         for event in events:
             self._name(event)
             for change in changes_of(event):
-                self._arrived += 1
-                self._items[self._arrived] = Item(change, now)
-                self._by_key.setdefault(event.key, deque()).append(self._arrived)
+                self._backlog.add(change, now)
                 self._note(change)
-                if change.decision is not None:
-                    self._decided[self._arrived] = None
 
     def go_on(self, now: Instant) -> None:
         """Go on as far as that goes."""
@@ -125,14 +101,14 @@ class Pursuit:
     @property
     def is_level(self) -> bool:
         """Whether both have done the same."""
-        return not self._items and not self._stuck
+        return not self._backlog.items and not self._stuck
 
     def next_look(self) -> Instant | None:
         """When to look again, if nothing comes before."""
-        times = [self._due(number) for number in self._decided]
+        times = [self._due(number) for number in self._backlog.decided]
         for stuck in self._stuck.values():
             times += [first + self._terms.patience for first in stuck.first.values()]
-            if self._items and stuck.since + self._terms.settle > self._now:
+            if self._backlog.items and stuck.since + self._terms.settle > self._now:
                 times.append(stuck.since + self._terms.settle)
         release = self.model.index.line_up.next_release()
         times += [] if release is None else [release]
@@ -146,7 +122,7 @@ class Pursuit:
     @property
     def waiting(self) -> int:
         """How many changes the model was not shown yet."""
-        return len(self._items)
+        return len(self._backlog.items)
 
     # 1. The model decides.
 
@@ -173,7 +149,7 @@ class Pursuit:
 
     def _compare(self, tree: str, decisions: Sequence[Decision]) -> bool:
         """Take what the model decided as done, if the other has done all of it; whether it has."""
-        effective = [each for each in decisions if _is_effective(each)]
+        effective = [each for each in decisions if is_effective(each)]
         if all(self._done(each) is not None for each in effective):
             self._complete(tree, decisions)
             return True
@@ -188,7 +164,7 @@ class Pursuit:
     def _complete(self, tree: str, decisions: Sequence[Decision]) -> None:
         """Both have decided the same: the model is shown what came of it."""
         self._stuck.pop(tree, None)
-        done = [(each, self._done(each) or ()) for each in decisions if _is_effective(each)]
+        done = [(each, self._done(each) or ()) for each in decisions if is_effective(each)]
         self.model.put_back(decisions)
         for decision, numbers in done:
             self._agree(decision, numbers)
@@ -198,7 +174,7 @@ class Pursuit:
         for tree, stuck in self._stuck.items():
             if stuck.is_stale:
                 continue
-            effective = [each for each in stuck.decisions if _is_effective(each)]
+            effective = [each for each in stuck.decisions if is_effective(each)]
             done = [each for each in effective if self._done(each) is not None]
             if len(done) == len(effective):
                 self._complete(tree, stuck.decisions)
@@ -210,38 +186,12 @@ class Pursuit:
         return False
 
     def _done(self, decision: Decision) -> Sequence[int] | None:
-        """The changes by which the other has done what the model decided; None if it has not, or not all of it."""
-        if isinstance(decision, Admit):
-            number = self._front(decision.head.workload.key)
-            if number is not None and self._items[number].change.decision == predicted_of(decision):
-                return (number,)
-            return None
-        if not isinstance(decision, Preempt):
-            return None
-        found: list[int] = []
-        for target in decision.targets:
-            if target.workload.evicted:
-                continue
-            number = self._front(target.workload.key)
-            wanted = Preempted(target.workload.key, target.reason, decision.head.workload.uid)
-            if number is None or self._items[number].change.decision != wanted:
-                return swapped(decision, self._evictions_for(decision), self.model.index.snapshot)
-            found.append(number)
-        return found
-
-    def _evictions_for(self, decision: Preempt) -> dict[int, Preempted]:
-        """Whom the other has evicted for the same Workload, and the model was not shown yet."""
-        uid, found = decision.head.workload.uid, dict[int, Preempted]()
-        for number in self._decided:
-            preempted = self._items[number].change.decision
-            if isinstance(preempted, Preempted) and preempted.by == uid and self._front(preempted.workload) == number:
-                found[number] = preempted
-        return found
+        return done(decision, self._backlog, self.model.index.snapshot)
 
     def _agree(self, decision: Decision, numbers: Sequence[int]) -> None:
         """Show the model what both have decided."""
         for number in numbers:
-            observed = self._items[number].change.decision
+            observed = self._backlog.items[number].change.decision
             assert observed is not None, "it was compared just now"
             what = "admission" if isinstance(observed, Admitted) else "preemption"
             self.counts.agreed[what] = self.counts.agreed.get(what, 0) + 1
@@ -256,7 +206,7 @@ class Pursuit:
     def _show_next(self) -> bool:
         """Show the model the first change that it may be shown; whether there was one."""
         held: dict[Key, None] = {}
-        for number, item in self._items.items():
+        for number, item in self._backlog.items.items():
             if item.key in held:
                 continue
             tree = self._tree_of(item)
@@ -282,70 +232,21 @@ class Pursuit:
         """Whether the other has done something in a tree that the model has not decided."""
         foreseen = self._foreseen(self._stuck[tree])
         return any(
-            number not in foreseen and self._is_front(number) and self._tree_of(self._items[number]) == tree
-            for number in self._decided
+            number not in foreseen
+            and self._backlog.is_front(number)
+            and self._tree_of(self._backlog.items[number]) == tree
+            for number in self._backlog.decided
         )
 
     def _foreseen(self, stuck: Stuck) -> set[int]:
         """Of what the model has decided in a tree, the decisions of the other that are the same."""
-        effective = [each for each in stuck.decisions if _is_effective(each)]
+        effective = [each for each in stuck.decisions if is_effective(each)]
         return {number for each in effective for number in self._done(each) or ()}
 
     def _show(self, number: int) -> None:
-        item = self._items.pop(number)
-        self._decided.pop(number, None)
-        numbers = self._by_key[item.key]
-        numbers.remove(number)
-        if not numbers:
-            del self._by_key[item.key]
-        self.model.show(item.change.event, self._now)
+        self.model.show(self._backlog.take(number).change.event, self._now)
 
-    # 3. They part.
-
-    @property
-    def is_overdue(self) -> bool:
-        """Whether one of both has done for too long what the other has not."""
-        return self._overdue_theirs() is not None or self._overdue_ours() is not None
-
-    def overdue(self) -> Signature | None:
-        """What the model has decided, and the other has not done for too long; None if that is nothing."""
-        found = self._overdue_ours()
-        return None if found is None else signature_of(found[1])
-
-    def awaits(self, signature: Signature) -> bool:
-        """Whether the model has decided that, and the other has yet to do it."""
-        return any(signature in stuck.first for stuck in self._stuck.values())
-
-    def part(self) -> None:
-        """Tell of the first parting, and go on from what the other did."""
-        theirs, ours = self._overdue_theirs(), self._overdue_ours()
-        cause = None if theirs is None else self._cause_of(theirs)
-        if cause is not None:
-            self._part_by_ours(*cause)
-        elif theirs is not None:
-            self._part_by_theirs(theirs)
-        elif ours is not None:
-            self._part_by_ours(*ours)
-
-    def _cause_of(self, number: int) -> tuple[str, Decision] | None:
-        """What the other left undone before it did what was not foreseen: the second may come of the first."""
-        item = self._items[number]
-        tree, observed = self._tree_of(item), item.change.decision
-        stuck = self._stuck.get(tree)
-        for decision in stuck.decisions if stuck is not None else ():
-            first = stuck.first.get(signature_of(decision)) if stuck is not None else None
-            about = decision.head.workload
-            is_same = observed is not None and (observed.workload == about.key or observed[-1] == about.uid)
-            if first is not None and first < item.came - self._terms.settle and not is_same:
-                return None if self._done(decision) is not None else (tree, decision)
-        return None
-
-    def _overdue_theirs(self) -> int | None:
-        """A decision of the other, by number, that the model has not made for too long."""
-        for number in self._decided:
-            if self._is_front(number) and self._now >= self._due(number):
-                return number
-        return None
+    # 3. They part (`judgement.py`).
 
     def _due(self, number: int) -> Instant:
         """Until when the model may be shown more that explains a decision of the other.
@@ -353,47 +254,9 @@ class Pursuit:
         What came later than `settle` after it cannot: the other did not know it. One that is part of what the model has
         decided together waits for the rest of that.
         """
-        stuck = self._stuck.get(self._tree_of(self._items[number]))
+        stuck = self._stuck.get(self._tree_of(self._backlog.items[number]))
         is_foreseen = stuck is not None and number in self._foreseen(stuck)
-        return self._items[number].came + (self._terms.patience if is_foreseen else self._terms.settle)
-
-    def _overdue_ours(self) -> tuple[str, Decision] | None:
-        """A decision of the model, with its tree, that the other has not made for too long."""
-        for tree, stuck in self._stuck.items():
-            for decision in stuck.decisions:
-                first = stuck.first.get(signature_of(decision))
-                if first is not None and self._now - first >= self._terms.patience and self._done(decision) is None:
-                    return tree, decision
-        return None
-
-    def _part_by_theirs(self, number: int) -> None:
-        """The other has done what the model would not."""
-        observed = self._items[number].change.decision
-        assert observed is not None, "it is one of those with a decision"
-        finding = not_foreseen(observed, self.model, self._names, self._now)
-        tree = self._tree_of(self._items[number])
-        numbers = [number]
-        if isinstance(observed, Preempted):  # one parting, however many victims it has
-            numbers = [each for each in self._decided if self._is_of_same(each, observed)]
-        for each in numbers:
-            self._show(each)
-        self._found(finding)
-        self._stuck.pop(tree, None)
-
-    def _is_of_same(self, number: int, observed: Preempted) -> bool:
-        other = self._items[number].change.decision
-        return isinstance(other, Preempted) and other.by == observed.by and self._is_front(number)
-
-    def _part_by_ours(self, tree: str, decision: Decision) -> None:
-        """The model would do what the other has not done."""
-        key = decision.head.workload.key
-        self._missed[key] = signature_of(decision)
-        self._found(not_done(decision, self.model, self._now))
-        del self._stuck[tree]
-
-    def _found(self, finding: Finding) -> None:
-        self.counts.parted[finding.parting.value] = self.counts.parted.get(finding.parting.value, 0) + 1
-        self.findings.append(finding)
+        return self._backlog.items[number].came + (self._terms.patience if is_foreseen else self._terms.settle)
 
     # What is where.
 
@@ -420,14 +283,6 @@ class Pursuit:
             view = workload_view(event.obj)
             self._names[view.uid] = view.key
 
-    def _front(self, workload: str) -> int | None:
-        """The first change of a Workload that the model was not shown; None if that is no decision."""
-        numbers = self._by_key.get(Key(scheme.WORKLOAD, *workload.split("/", 1)))
-        return numbers[0] if numbers and numbers[0] in self._decided else None
-
-    def _is_front(self, number: int) -> bool:
-        return self._by_key[self._items[number].key][0] == number
-
     def _tree(self, queue: str) -> str:
         return self.model.tree_of_queue(queue) or queue
 
@@ -439,18 +294,3 @@ class Pursuit:
         if event.key.kind == scheme.LOCAL_QUEUE:
             return self._tree(event.obj["spec"]["clusterQueue"])
         return _ALL
-
-
-def signature_of(decision: Decision) -> Signature:
-    """What a decision is, to be told from others."""
-    if isinstance(decision, Admit):
-        return ("admit", *predicted_of(decision))
-    targets = [each.workload.key for each in decision.targets] if isinstance(decision, Preempt) else []
-    return ("preempt", decision.head.workload.key, *targets)
-
-
-def _is_effective(decision: Decision) -> bool:
-    """Whether it would be seen."""
-    if isinstance(decision, Preempt):
-        return not all(target.workload.evicted for target in decision.targets)
-    return isinstance(decision, Admit)

@@ -1,0 +1,179 @@
+"""What is due for Workloads without any scheduling: evictions because of specs, queues and checks, and the way back.
+
+Ours is asked what it would do about a Workload, with the objects as they are. If after the time `patience` the other
+has not done it, that is told. An eviction by the other for a reason that objects tell must be one that ours would do
+too, with what is known when the time `settle` has passed. What rests on the other's own settings, as on how long pods
+may take to be ready, is not judged.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.conditions import find_condition, is_true
+from batchyard.api.meta import Key, Obj
+from batchyard.base.instant import Instant
+from batchyard.controllers.admission.workload import WorkloadLifecycle
+from batchyard.controllers.shadow.findings import Counts, Finding, Parting
+from batchyard.controllers.shadow.pursuit import Terms
+from batchyard.core.lifecycle import reasons as r
+from batchyard.ports.client import EventType, UpdateStatus, WatchEvent
+from batchyard.ports.controller import Outcome
+
+#: Evictions for these reasons follow from objects alone.
+_TOLD: Final = (r.EVICTED_BY_CLUSTER_QUEUE_STOPPED, r.EVICTED_BY_LOCAL_QUEUE_STOPPED, r.DEACTIVATED)
+#: Conditions that become true, and what that is.
+_DONE: Final = {r.EVICTED: "evict it", r.REQUEUED: "queue it again", r.ADMITTED: "admit it, for its checks are passed"}
+
+
+class _Evicted(NamedTuple):
+    """An eviction that was seen: the Workload before, and why."""
+
+    before: Obj
+    reason: str
+    came: Instant
+
+
+@dataclass(slots=True)
+class Seen:
+    """The objects as they are now."""
+
+    objects: dict[Key, Obj] = field(default_factory=dict)
+    #: One of them as it was before.
+    instead: dict[Key, Obj] = field(default_factory=dict)
+
+    def get(self, key: Key) -> Obj | None:
+        """An object, or None."""
+        return self.instead.get(key) or self.objects.get(key)
+
+    def owned_by(self, uid: str) -> Sequence[Obj]:
+        """Nobody asks."""
+        del uid
+        return ()
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        """Nobody asks."""
+        del kind, namespace
+        return ()
+
+
+class Steps:
+    """See the module."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.counts = Counts()
+        self._terms = terms
+        self._seen = Seen()
+        self._ours = WorkloadLifecycle()
+        #: Workloads to look at, each with when.
+        self._due: dict[Key, Instant] = {}
+        #: What ours would do about some, and since when.
+        self._wanted: dict[Key, tuple[str, Instant]] = {}
+        self._evicted: dict[Key, _Evicted] = {}
+        #: What was told as not done.
+        self._told: dict[Key, str] = {}
+
+    def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """What was there before."""
+        for event in events:
+            self._note(event, now)
+
+    def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Finding]:
+        """Changes, and what is to be told by now."""
+        for event in events:
+            self._note(event, now)
+        yield from self._unfounded(now)
+        yield from self._undone(now)
+
+    def next_look(self) -> Instant | None:
+        """When to look again, if nothing comes before."""
+        times = [*self._due.values(), *(each.came + self._terms.settle for each in self._evicted.values())]
+        return min(times, default=None)
+
+    def _note(self, event: WatchEvent, now: Instant) -> None:
+        if event.type is EventType.DELETED:
+            for table in (self._seen.objects, self._due, self._wanted, self._evicted, self._told):
+                table.pop(event.key, None)
+        else:
+            self._seen.objects[event.key] = event.obj
+        if event.key.kind == scheme.WORKLOAD and event.old is not None and event.type is not EventType.DELETED:
+            self._note_eviction(event, event.old, now)
+        if event.key.kind in self._ours.kinds:
+            for key in self._ours.keys_for(event, now):
+                self._due[key] = now
+            if event.key in self._wanted:
+                self._due[event.key] = now
+
+    def _note_eviction(self, event: WatchEvent, old: Obj, now: Instant) -> None:
+        evicted = find_condition(event.obj, r.EVICTED)
+        if evicted is None or evicted["status"] != "True" or is_true(old, r.EVICTED):
+            return
+        if evicted["reason"] in _TOLD:
+            self._evicted[event.key] = _Evicted(old, str(evicted["reason"]), now)
+
+    def _unfounded(self, now: Instant) -> Iterator[Finding]:
+        """Evictions for which ours sees no reason."""
+        for key, evicted in list(self._evicted.items()):
+            wanted = self._asked(key, now, evicted.before).get(r.EVICTED)
+            if wanted == evicted.reason:
+                del self._evicted[key]
+                self.counts.agreed["eviction"] = self.counts.agreed.get("eviction", 0) + 1
+            elif now >= evicted.came + self._terms.settle:
+                del self._evicted[key]
+                ours = "we leave it" if wanted is None else f"we evict it for {wanted}"
+                message = f"evicted for {evicted.reason}; {ours}"
+                theirs = {"decision": "evict", "reason": evicted.reason}
+                yield self._finding(Parting.EVICTED, now, key, message, theirs, {"decision": ours})
+
+    def _undone(self, now: Instant) -> Iterator[Finding]:
+        """What ours would have done long ago."""
+        for key in [key for key, when in self._due.items() if when <= now]:
+            del self._due[key]
+            wanted = self._asked(key, now)
+            told = ", ".join(f"{_DONE[kind]} ({reason})" for kind, reason in wanted.items())
+            before, since = self._wanted.pop(key, ("", now))
+            if not told or self._told.get(key) == told:
+                continue
+            since = since if before == told else now
+            if now < since + self._terms.patience:
+                self._wanted[key] = told, since
+                self._due[key] = since + self._terms.patience
+                continue
+            self._told[key] = told
+            ours = {"decision": "; ".join(_DONE[kind] for kind in wanted), "reasons": list(wanted.values())}
+            yield self._finding(Parting.NOT_DONE, now, key, f"left as it is; we {told}", {"decision": "none"}, ours)
+
+    def _asked(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
+        """What ours would do: conditions that it would make true, each with its reason."""
+        workload = self._seen.objects.get(key) if before is None else before
+        if workload is None:
+            return {}
+        if before is not None:
+            current = self._seen.objects.get(key) or before
+            self._seen.instead[key] = {**before, "spec": current["spec"]}
+        outcome: Outcome = self._ours.reconcile(key, self._seen, now)
+        self._seen.instead.clear()
+        if outcome.requeue_at is not None and before is None:
+            self._due[key] = max(outcome.requeue_at, now + 1)
+        written = [write.obj for write in outcome.writes if isinstance(write, UpdateStatus)]
+        found: dict[str, str] = {}
+        for kind in _DONE if written and before is None else (r.EVICTED,) if written else ():
+            if not _may_be_missed(workload, kind):
+                continue
+            condition = find_condition(written[-1], kind)
+            if condition is not None and condition["status"] == "True" and not is_true(workload, kind):
+                found[kind] = str(condition["reason"])
+        return found
+
+    def _finding(self, parting: Parting, now: Instant, key: Key, message: str, *told: Mapping[str, object]) -> Finding:
+        self.counts.parted[parting.value] = self.counts.parted.get(parting.value, 0) + 1
+        return Finding(parting, now, str(key), message, *told)
+
+
+def _may_be_missed(workload: Obj, kind: str) -> bool:
+    """Whether it matters to anybody that a condition does not become true."""
+    if kind == r.EVICTED:
+        return is_true(workload, r.QUOTA_RESERVED)  # else it holds nothing that could be taken
+    before = find_condition(workload, kind)
+    return kind != r.REQUEUED or (before is not None and before["status"] == "False")
