@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -83,6 +86,13 @@ def test_an_image_runs_what_it_says_as_whom_it_says(platform: Running, image: st
     reasons = [reason for reason, _ in told_of(platform, "own")]
     assert reasons == ["Scheduled", "Pulled", "Created", "Started"]
     assert ("Pulled", f'Container image "{image}" already present on machine') in told_of(platform, "own")
+
+
+def test_it_is_told_what_brings_images_and_what_runs_them(platform: Running, engine: Engine) -> None:
+    asked = [sys.executable, "-m", "batchyard", "status", "--data-dir", str(platform.kubeconfig.parent)]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    ways = {"docker": r"podman \S+ has or pulls, and runs,", "podman": r"docker \S+ has or pulls, and bubblewrap runs,"}
+    assert re.search(rf"^images +{ways[engine.without]} those that no --image is about$", told, re.MULTILINE)
 
 
 def test_arguments_go_with_the_command_of_the_image(platform: Running, image: str) -> None:

@@ -11,6 +11,7 @@ from batchyard.cli.up import down
 from batchyard.live.left_running import LeftRunning
 from live.running import Running
 from local.node import PATIENCE, ended, local_platform, programs_of, script, wait_for
+from node.machine import until
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -119,6 +120,7 @@ def test_pods_end_with_their_platform_only_where_that_is_wanted(
             wait_for(again, "long", "Running")
             down(tmp_path, end_pods=True)
             assert LeftRunning(tmp_path).pods() == []
+            until(lambda: not programs_of(tmp_path), "the end of all programs")
 
 
 def test_what_stands_for_images_is_what_was_said_last(tmp_path: Path) -> None:

@@ -65,14 +65,15 @@ def _see_to_pods(folder: Path, *, end_pods: bool) -> None:
 
     left = LeftRunning(folder)
     count = len(left.pods())
-    if not count:
+    if not count and not end_pods:
         return
     pods = "1 pod" if count == 1 else f"{count} pods"
     if not end_pods:
         told = f"batchyard: {pods} of this machine still run: `batchyard up` takes them up again"
         output.tell(f"{told}, batchyard down --end-pods --data-dir {folder} ends them")
         return
-    output.tell(f"batchyard: ending {pods}, which may take {GRACE} s")
+    if count:
+        output.tell(f"batchyard: ending {pods}, which may take {GRACE} s")
     if not left.end():
         output.fail(f"batchyard: pods still run; see {folder / 'node'}")
 

@@ -12,7 +12,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.live.clock import wall_clock
 from batchyard.live.local_node import FOLDER
 from batchyard.live.run_folders import RunFolders
-from batchyard.live.spawning import is_kept
+from batchyard.live.spawning import is_kept, is_locked
 from batchyard.ports.machine import SANDBOX
 from batchyard.runtime.local.runs import EXITED
 
@@ -34,13 +34,28 @@ class LeftRunning:
         return sorted({run["metadata"]["namespace"] for run in self._alive()})
 
     def end(self) -> bool:
-        """End all, containers first; whether that came to be."""
+        """End all, containers first, and what starts them last; whether that came to be."""
         for is_sandbox in (False, True):
             keepers = [self._stop(run) for run in self._alive() if (key_of(run).name == SANDBOX) is is_sandbox]
             for keeper in keepers:
                 select.select([keeper], [], [], GRACE + _MORE)
                 os.close(keeper)
-        return not self._alive()
+        if self._alive():
+            return False
+        self._end_spawner()
+        return True
+
+    def _end_spawner(self) -> None:
+        """End the program that starts containers, which goes on as long as some run."""
+        lock = self._node / "spawner.lock"
+        if not is_locked(lock):
+            return
+        with suppress(ProcessLookupError):
+            spawner = os.pidfd_open(int(lock.read_text("ascii")))
+            if is_locked(lock):  # it is still the one of that number
+                signal.pidfd_send_signal(spawner, signal.SIGTERM)
+                select.select([spawner], [], [], _MORE)
+            os.close(spawner)
 
     def _alive(self) -> Sequence[Obj]:
         if self._folders is None:

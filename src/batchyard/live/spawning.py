@@ -58,7 +58,7 @@ class Spawner:
 
     def _found(self) -> int:
         """The process that is the spawner, started where there is none."""
-        if not _is_locked(self._node / "spawner.lock"):
+        if not is_locked(self._node / "spawner.lock"):
             (self._node / "features.json").unlink(missing_ok=True)
             with (self._node / "spawner.log").open("ab") as told:
                 started = subprocess.Popen(  # noqa: S603 - our own command
@@ -94,10 +94,11 @@ class Spawner:
 
 def is_kept(run: Path) -> bool:
     """Whether somebody keeps the run of a folder."""
-    return _is_locked(run / "lock")
+    return is_locked(run / "lock")
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock of a file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
