@@ -4,12 +4,15 @@
 
 Makes a platform's objects with so many pending Workloads in queues of one Cohort each, and one finished Workload for
 every ten. Then, as `up` does: forks, forecasts the Workload at a place of its queue in the child, and waits for the
-answer. Told are the CPU seconds of the child, the wall time until it answered, and the CPU time that the fork took.
+answer; and what a platform asks itself to learn from. Told are the CPU seconds of the child, the wall time until it
+answered, and the CPU time that the fork took.
 """
 
 import argparse
 import gc
 import os
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter, process_time
 from typing import Any
 
@@ -18,7 +21,7 @@ from batchyard.api.scheme import WORKLOAD
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND
 from batchyard.core.calibration import Calibration
-from batchyard.sim.answering import forecast_of
+from batchyard.sim.answering import forecast_of, samples_of
 from batchyard.sim.generate import scenario_of
 from batchyard.sim.world import World
 
@@ -37,7 +40,8 @@ def main() -> None:
     line = sorted((v for v in views if v.queue == "team/q0" and v.admissible), key=lambda v: (v.queued, v.uid))
     print(f"{len(views)} Workloads, {sum(view.admissible for view in views)} pending, {len(line)} in the asked queue")
     for place in options.at:
-        measured(world, line[min(place, len(line) - 1)].name, place)
+        measured(f"place {place}", partial(of_place, world, line[min(place, len(line) - 1)].name))
+    measured("sample", partial(of_sample, world))
 
 
 def filled(pending: int, queues: int) -> World:
@@ -70,26 +74,37 @@ def workload(number: int, queues: int) -> dict[str, Any]:
     }
 
 
-def measured(world: World, name: str, place: int) -> None:
-    """One forecast in a fork of this process."""
+def of_place(world: World, name: str) -> str:
+    """The forecast of one Workload."""
+    told = forecast_of(
+        world.store.list, world.kernel.now(), Key(WORKLOAD, "team", name), 0, lambda _: True, Calibration()
+    )
+    return f"{told['forks']} forks, waits {told['waitSeconds']}, within {told['within']}"
+
+
+def of_sample(world: World) -> str:
+    """The forecasts that a platform learns from."""
+    found = samples_of(world.store.list, world.kernel.now(), Calibration())
+    return f"{len(found)} Workloads"
+
+
+def measured(what: str, work: Callable[[], str]) -> None:
+    """One answer by a fork of this process."""
     reading, writing = os.pipe()
     began, before = perf_counter(), process_time()
     pid = os.fork()
     if not pid:
         gc.disable()
         used = process_time()
-        told = forecast_of(
-            world.store.list, world.kernel.now(), Key(WORKLOAD, "team", name), 0, lambda _: True, Calibration()
-        )
-        line = f"{told['forks']} forks, waits {told['waitSeconds']}, within {told['within']}"
-        os.write(writing, f"{process_time() - used:.2f} CPU-s, {line}".encode())
+        told = work()
+        os.write(writing, f"{process_time() - used:.2f} CPU-s, {told}".encode())
         os._exit(0)
     held_up = process_time() - before
     os.close(writing)
     answer = os.read(reading, 10_000).decode()
     os.waitpid(pid, 0)
     print(
-        f"place {place}: fork {1000 * held_up:.1f} CPU-ms, answer after {perf_counter() - began:.2f} s; child {answer}",
+        f"{what}: fork {1000 * held_up:.1f} CPU-ms, answer after {perf_counter() - began:.2f} s; child {answer}",
         flush=True,
     )
 
