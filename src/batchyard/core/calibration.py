@@ -3,20 +3,20 @@
 A forecast of a wait is told by quantiles at fixed levels. When it is found out, the shifts of the levels move: up by a
 step times the level where the start came later than told, down by a step times the rest where it did not. So a shift
 stands still only where the quantile is right as often as its level says, whatever the load and however forks err; no
-model of the errors is needed. A level that moves takes the level opposite along, the other way: intervals
-become wider rather than wander, for what was too late in one hour is too early in the next.
+model of the errors is needed. A level that moves takes the level opposite along, the other way: intervals become wider
+rather than wander, for what was too late in one hour is too early in the next.
 
 Shifts are factors on the wait. Steps are a share of the error that forecasts usually have, larger at first; so what is
-foretold exactly stays exact. Forecasts that pend at the same time err alike: n of them count as the root of n. There
-is one set of shifts for all forecasts that are made alike, and one on top of it for each horizon. That a quantile was
-too early is known as soon as its time has passed, before the start. Nothing is known of the future: a forecast counts
-from when it is found out.
+foretold exactly stays exact. Every forecast counts alike, for it is of all forecasts that so many are to be right.
+There is one set of shifts for all that are made alike, and one on top of it for each horizon. That a quantile was too
+early is known as soon as its time has passed, before the start. Nothing is known of the future: a forecast counts from
+when it is found out.
 
 Sources: A. N. Angelopoulos, E. J. Candes and R. J. Tibshirani, Conformal PID Control for Time Series Prediction, 2023
-(quantile tracking); I. Gibbs and E. Candes, Adaptive Conformal Inference Under Distribution Shift, 2021.
+(quantile tracking); I. Gibbs and E. Candes, Adaptive Conformal Inference Under Distribution Shift, 2021; A. N.
+Angelopoulos, R. F. Barber and S. Bates, Online Conformal Prediction with Decaying Step Sizes, 2024 (larger ones first).
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log1p
@@ -31,8 +31,9 @@ from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 #: At which levels forecasts are corrected.
 LEVELS: Final = tuple(number / 20 for number in range(1, 20))
 MEDIAN: Final = 9
-#: A step, as a share of the usual error; of the first n, one by the root of n.
-_STEP: Final = 0.2
+#: A step, as a share of the usual error; the n-th is larger while n is small, by this power of n.
+_STEP: Final = 0.1
+_CALMING: Final = 0.6
 #: How much more a level moves itself than the opposite one: 0 moves both alike, 1 only itself.
 _ASIDE: Final = 0.5
 #: The usual error is that of about so many.
@@ -59,7 +60,7 @@ class Track:
     #: By how much their medians were wrong before they were corrected, usually.
     error: float = 0.0
     #: How many were found out.
-    count: float = 0.0
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +150,13 @@ def remembering(calibration: Calibration, samples: Sequence[Sample]) -> Calibrat
 def settled(calibration: Calibration, now: Instant, found: Callable[[Sample], Fate]) -> Calibration:
     """With what is known by now of those that pend, as `found` tells what became of them."""
     tracks, still = dict(calibration.tracks), list[Sample]()
-    together = Counter(sort for sample in calibration.pending for sort in sample.sorts)
     for sample in calibration.pending:
         fate = found(sample)
         if fate.is_gone or now - sample.at > PENDING_FOR:
             continue
         news = _found_out(sample, now, fate)
         for sort in sample.sorts:
-            tracks[sort] = _moved(tracks.get(sort, Track()), sample, news, together[sort] ** -0.5)
+            tracks[sort] = _moved(tracks.get(sort, Track()), sample, news)
         if not news.is_over:
             still.append(replace(sample, late=sample.late | sum(1 << level for level in news.late)))
     return Calibration(tracks, tuple(still))
@@ -183,10 +183,10 @@ def _found_out(sample: Sample, now: Instant, fate: Fate) -> _Found:
     return _Found(waited, {level: waited > wait for level, wait in news if is_over or waited > wait}, is_over)
 
 
-def _moved(track: Track, sample: Sample, found: _Found, weight: float) -> Track:
+def _moved(track: Track, sample: Sample, found: _Found) -> Track:
     median = sample.median
     error = 0.0 if median is None else abs(found.waited - median)
-    step = max(_STEP, (1 + track.count) ** -0.5) * weight * (track.error if track.count else error)
+    step = max(_STEP, (1 + track.count) ** -_CALMING) * (track.error if track.count else error)
     shifts = list(track.shifts)
     for level, is_late in found.late.items():
         moved = step * (is_late - 1 + LEVELS[level])
@@ -194,8 +194,8 @@ def _moved(track: Track, sample: Sample, found: _Found, weight: float) -> Track:
         shifts[-1 - level] = _bounded(shifts[-1 - level] - moved * (1 - _ASIDE) / 2)
     if not found.is_over or median is None:
         return replace(track, shifts=tuple(shifts))
-    count = track.count + weight
-    share = weight * max(1 / count, 1 / _MEMORY)
+    count = track.count + 1
+    share = max(1 / count, 1 / _MEMORY)
     return Track(tuple(shifts), track.error + (error - track.error) * share, count)
 
 
