@@ -10,7 +10,8 @@ from batchyard.webhooks.hooks import hooks
 
 #: Where health and metrics are told, and where the webhooks are.
 HEALTH_PORT: Final = 8080
-WEBHOOK_PORT: Final = 9443
+#: The one at which the control plane of a private cluster on GKE reaches pods without a firewall rule of its own.
+WEBHOOK_PORT: Final = 10250
 #: A user who is nobody's; the image has him.
 _NOBODY: Final = 65532
 _ZONE: Final = "topology.kubernetes.io/zone"

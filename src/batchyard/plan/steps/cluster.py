@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from batchyard.install.deployment import WEBHOOK_PORT
 from batchyard.plan.engine import deployed
 from batchyard.plan.manifests.made import PART_OF
-from batchyard.plan.model import Platform
+from batchyard.plan.model import Engine, Platform
 from batchyard.plan.steps.manifests import Part
 from batchyard.plan.steps.model import Command, Probe, Retry, Step, demand, run, waiting
 from batchyard.plan.steps.readings import (
@@ -39,6 +40,8 @@ DELETE_LIMIT: Final = 900
 DELETE_PATIENCE: Final = 300
 _FINALIZERS: Final = "what has finalizers goes only while its controller runs: is the engine there?"
 #: Kinds that are served by an engine, and not by Kubernetes.
+#: Where the webhooks of Kueue and JobSet listen, as they are released.
+_UPSTREAM_PORT: Final = 9443
 _QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
 _LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
 _WORKLOADS: Final = "workloads.kueue.x-k8s.io"
@@ -163,12 +166,16 @@ def runs_batchyard(reached: Reached) -> Probe:
 
 
 def _opened(platform: Platform) -> str:
-    """What lets the control plane of a private cluster on GKE reach webhooks; it may reach 443 and 10250 by itself."""
-    if platform.google is None:
-        return "do the pods of the engine run, and may the API server reach port 9443 of theirs?"
+    """What lets the control plane of a private cluster on GKE reach webhooks; it may reach 443 and 10250 by itself.
+
+    Ours are at 10250; Kueue's and JobSet's at 9443.
+    """
+    port = WEBHOOK_PORT if platform.engine is Engine.BATCHYARD else _UPSTREAM_PORT
+    if platform.google is None or port == WEBHOOK_PORT:
+        return f"do the pods of the engine run, and may the API server reach port {port} of theirs?"
     words = ("gcloud", "compute", "firewall-rules", "create", f"{platform.name}-webhooks")
     place = (f"--project={platform.google.project}", f"--network={platform.name}", "--direction=INGRESS")
-    return " ".join([*words, *place, f"--source-ranges={platform.google.network.control_plane}", "--allow=tcp:9443"])
+    return " ".join([*words, *place, f"--source-ranges={platform.google.network.control_plane}", f"--allow=tcp:{port}"])
 
 
 def webhooks(reached: Reached, flavor: Mapping[str, Any], remedy: str) -> Step:
