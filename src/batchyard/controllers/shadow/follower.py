@@ -9,6 +9,7 @@ import io
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
@@ -26,6 +27,8 @@ from batchyard.ports.client import WatchEvent
 KEPT_MIN: Final = 200
 #: After so many in any case.
 KEPT_MAX: Final = 20_000
+#: So often in a row orders are tried in vain before fewer are.
+IN_VAIN_MAX: Final = 10
 #: How many copies are kept.
 BASES: Final = 3
 
@@ -83,6 +86,8 @@ class Follower:
         self._levels: list[int] = []
         #: Whether what was done since is in another order than it came.
         self._is_reordered = False
+        #: How often in a row no order helped.
+        self._in_vain = 0
         #: How often another order was what it took.
         self.reordered = 0
         self._begin_anew()
@@ -149,7 +154,9 @@ class Follower:
     def _is_agreed_in_another_order(self, now: Instant) -> bool:
         """Whether both agree if what came since they were level is taken in another order; then it is."""
         ours = self._pursuit.overdue()
-        for base, start in self._starts():
+        # Where no order helps again and again, as where settings differ, few are tried.
+        starts = 1 if self._in_vain >= IN_VAIN_MAX else None
+        for base, start in islice(self._starts(), starts):
             for order in self._orders:
                 trial = base.copy.again()
                 for call in self._calls[base.number - self._gone : start - self._gone]:
@@ -167,7 +174,9 @@ class Follower:
                     self._pursuit = trial
                     self.reordered += 1
                     self._is_reordered = True
+                    self._in_vain = 0
                     return True
+        self._in_vain += 1
         return False
 
     def _starts(self) -> Iterator[tuple[Base, int]]:

@@ -1,0 +1,45 @@
+"""Victims that are alike in all that a scheduler goes by may go in each other's place; no others."""
+
+import pytest
+
+from batchyard.controllers.shadow.likeness import are_alike, swapped
+from batchyard.controllers.shadow.observed import Preempted
+from batchyard.core.decisions import Head, Preempt, Why
+from batchyard.core.preemption.request import Target
+from batchyard.core.queue import Admitted
+from yard import Yard, head_of, queue, workload
+
+REASON = "InClusterQueue"
+
+
+@pytest.fixture
+def yard() -> Yard:
+    return Yard(queue("cq", 10))
+
+
+def hold(yard: Yard, name: str, since: float, cpu: int = 2) -> Admitted:
+    return yard.hold(name, cpu, since=since)
+
+
+def preempting(yard: Yard, victim: Admitted) -> Preempt:
+    view = head_of(workload("p", 2)).workload
+    return Preempt(Head(view, "cq"), yard.snapshot.queues["cq"], (Target(victim, REASON),), Why("", text="x"))
+
+
+@pytest.mark.parametrize(("at", "cpu", "is_alike"), [(5.9, 2, True), (7, 2, False), (5, 3, False)])
+def test_those_reserved_within_a_second_with_the_same_usage_are_alike(
+    yard: Yard, at: float, cpu: int, is_alike: bool
+) -> None:
+    assert are_alike(hold(yard, "a", 5), hold(yard, "b", at, cpu)) is is_alike
+
+
+def test_one_in_the_place_of_another_counts_only_for_the_same_reason(yard: Yard) -> None:
+    a, b = hold(yard, "a", 5), hold(yard, "b", 5.5)
+    assert swapped(preempting(yard, a), {7: Preempted(b.key, REASON, "p")}, yard.snapshot) == (7,)
+    assert swapped(preempting(yard, a), {7: Preempted(b.key, "InCohortReclamation", "p")}, yard.snapshot) is None
+
+
+def test_one_more_than_foreseen_is_too_many(yard: Yard) -> None:
+    a, b = hold(yard, "a", 5), hold(yard, "b", 5.5)
+    seen = {7: Preempted(a.key, REASON, "p"), 8: Preempted(b.key, REASON, "p")}
+    assert swapped(preempting(yard, a), seen, yard.snapshot) is None
