@@ -14,6 +14,8 @@ HEALTH_PORT: Final = 8080
 WEBHOOK_PORT: Final = 10250
 #: A user who is nobody's; the image has him.
 _NOBODY: Final = 65532
+#: How long a pod that is to go answers what it is still asked; Kubernetes 1.30 can wait without a shell.
+_ANSWERS_STILL: Final = 5  # seconds
 _ZONE: Final = "topology.kubernetes.io/zone"
 _HOST: Final = "kubernetes.io/hostname"
 
@@ -68,7 +70,7 @@ def _pod(settings: Settings) -> Obj:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(settings)],
-        "terminationGracePeriodSeconds": 15,
+        "terminationGracePeriodSeconds": 20,
         "topologySpreadConstraints": [_spread(settings, _ZONE), _spread(settings, _HOST)],
     }
     if settings.priority_class:
@@ -88,9 +90,13 @@ def _spread(settings: Settings, key: str) -> Obj:
 
 def _container(settings: Settings) -> Obj:
     ports = [{"name": "health", "containerPort": HEALTH_PORT}]
+    answering: dict[str, Any] = {}
     if has_webhooks(settings):
         ports.append({"name": "webhooks", "containerPort": WEBHOOK_PORT})
+        # It is asked until everybody knows that it goes.
+        answering = {"lifecycle": {"preStop": {"sleep": {"seconds": _ANSWERS_STILL}}}}
     return {
+        **answering,
         "name": "operator",
         "image": settings.image,
         "args": arguments(settings),

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from batchyard.api.decode import decode
+from batchyard.apiserver.custom.definitions import DefinitionStrategy
 from batchyard.controllers.groups import ON_KUBERNETES, REMOTE
 from batchyard.install import Scraping, Settings, manifests
 from unit.install.rendered import DEPLOY, ROOT, by_name, printed, rules_of
@@ -25,6 +27,14 @@ def role(settings: Settings, kind: str = "ClusterRole") -> set[tuple[str, ...]]:
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_the_files_of_the_tree_are_those_that_are_made(path: Path) -> None:
     assert path.read_text("utf-8") == files()[path], "run tools/installation_files.py"
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(controllers=REMOTE, webhooks=False)])
+def test_an_api_server_finds_nothing_wrong_with_any_of_them(settings: Settings) -> None:
+    definitions = DefinitionStrategy()
+    for obj in manifests(settings):
+        decoded = definitions.decode(obj, "") if obj["kind"] == "CustomResourceDefinition" else decode(obj)
+        assert decoded.faults == [], obj["metadata"]["name"]
 
 
 def test_rights_have_no_wildcards_and_none_over_rights_or_all_secrets() -> None:
