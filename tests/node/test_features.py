@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,3 +71,12 @@ def test_who_only_brings_images_is_not_used_where_nothing_runs_them(pool: Pool, 
         assert node.features["engines"] == []
         (row,) = [row for row in node.features["missing"] if row["what"] == "container engine"]
         assert "there is no bubblewrap to run what it brings" in row["means"]
+
+
+def test_an_engine_that_never_answers_keeps_nobody_waiting(pool: Pool, tmp_path: Path) -> None:
+    place = tmp_path / "docker"
+    place.write_text("#!/bin/sh\nexec sleep 600\n")
+    place.chmod(0o755)
+    with pool.lend("podman", variables={"PATH": f"{tmp_path}:{os.environ['PATH']}"}) as node:
+        (row,) = [row for row in node.features["missing"] if row["what"] == "container engine"]
+        assert "docker: docker did not answer within 4 seconds" in row["means"]

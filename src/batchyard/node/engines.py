@@ -14,6 +14,8 @@ from batchyard.node.cgroups import Cgroups
 from batchyard.node.engine import DOCKER, PODMAN, Engine, last_line, program
 
 _TRIAL_SECONDS = 20.0
+#: How long an engine may take to say what it is: one elsewhere may not answer, and a platform waits for its spawner.
+_ANSWER_SECONDS = 4.0
 #: The engine's own choice first.
 _RUNTIMES = ("", "runc", "crun")
 #: Limits of processes are the spawner's: the engine's are more than every machine lets it set.
@@ -57,12 +59,12 @@ def find(
 
 
 def _podman(path: str, environment: Mapping[str, str], node: int) -> Engine | Failure:
-    told = commands.run([path, "--version"], environment, _TRIAL_SECONDS)
+    told = commands.run([path, "--version"], environment, _ANSWER_SECONDS)
     what = told.output.strip().replace(" version", "") or PODMAN
     if told.code == 0:
         variables = {**environment, "CONTAINERS_CONF": _settings(node)}
         engine = Engine(PODMAN, path, what.split()[-1], (), variables, folder.identity(node), runs=False)
-        told = engine.ask("info", "--format", "{{.Store.GraphRoot}}", seconds=_TRIAL_SECONDS)
+        told = engine.ask("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_SECONDS)
     return engine if told.code == 0 else Failure(what, last_line(told.errors))
 
 
@@ -71,10 +73,13 @@ def _docker(path: str, environment: Mapping[str, str], node: int) -> Engine | Fa
     variables = dict(environment)
     if "DOCKER_HOST" not in variables:
         asked = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
-        place = commands.run(asked, variables, _TRIAL_SECONDS).output.strip()
+        told = commands.run(asked, variables, _ANSWER_SECONDS)
+        if told.code is None:
+            return Failure(DOCKER, told.errors)
+        place = told.output.strip()
         variables |= {"DOCKER_HOST": place} if place else {}
     engine = Engine(DOCKER, path, "", (), variables, folder.identity(node), runs=False)
-    told = engine.ask("version", "--format", "{{.Server.Version}}", seconds=_TRIAL_SECONDS)
+    told = engine.ask("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_SECONDS)
     version = told.output.strip()
     if told.code == 0 and version:
         return engine._replace(version=version)
