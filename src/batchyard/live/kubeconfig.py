@@ -28,8 +28,9 @@ async def read_access(source: Source) -> Access:
         return _access(configuration, namespace)
     except (ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         place = source.kubeconfig or str(HOME)
+        told = "it is no kubeconfig" if isinstance(error, (KeyError, TypeError)) else error
         raise KubeconfigError(
-            f"{place}: {error}; name another with --kubeconfig, or a context with --context"
+            f"{place}: {told}; name another with --kubeconfig, or a context with --context"
         ) from error
 
 
