@@ -68,14 +68,17 @@ def metadata_schemas() -> Schemas:
 
 def _with_all_referred(first: str, of: Scope, type_name: str) -> Schemas:
     found: Schemas = {}
+    has_quantities = of.name == NATIVE
     waiting = [(first, of, type_name)]
     while waiting:
         name, within, type_name = waiting.pop()
         if name not in found:
             fields = within.fields(type_name)
             found[name] = _object(type_name, fields, within)
+            quantities = (field for field in fields.values() if "quantity" in field.expression)
+            has_quantities = has_quantities or (within.name == NATIVE and any(quantities))
             waiting += list(_referred(fields, within))
-    return {**found, _QUANTITY: _QUANTITY_SCHEMA} if of.name == NATIVE else found
+    return {**found, _QUANTITY: _QUANTITY_SCHEMA} if has_quantities else found
 
 
 def _object(type_name: str, fields: Mapping[str, Field], within: Scope) -> dict[str, Any]:
