@@ -1,6 +1,11 @@
 """Definitions of batchyard's own kinds, for servers that do not have them, keep the rules of definitions."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
 
 import make
 from batchyard.api import scheme
@@ -8,8 +13,9 @@ from batchyard.api.custom_kinds import kind_of
 from batchyard.api.scheme import kind_info
 from batchyard.apiserver.custom.definitions import DefinitionStrategy
 from batchyard.apiserver.custom.strategy import CustomStrategy
-from batchyard.apiserver.openapi.definitions import definition_of
+from batchyard.apiserver.openapi.definitions import Conversion, definition_of
 
+CRDS = Path(__file__).parents[4] / "shared" / "crds"
 OURS = [info for info in scheme.KINDS if "." in info.group and not info.group.endswith(".k8s.io")]
 
 
@@ -31,3 +37,22 @@ def test_an_object_of_a_defined_kind_keeps_all_it_says() -> None:
     assert decoded.faults == []
     assert decoded.obj is not None
     assert decoded.obj["spec"]["podSets"][0]["template"] == workload["spec"]["podSets"][0]["template"]
+
+
+def columns(definition: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str, int]]]:
+    """Name, type, path and priority of the columns, by version."""
+    return {
+        version["name"]: [
+            (each["name"], each["type"], each["jsonPath"].replace('"', "'"), each.get("priority", 0))
+            for each in version.get("additionalPrinterColumns", ())
+        ]
+        for version in definition["spec"]["versions"]
+    }
+
+
+@pytest.mark.parametrize("info", [info for info in OURS if "kueue" in info.group or "jobset" in info.group])
+def test_kubectl_prints_the_columns_that_upstreams_definition_has(info: scheme.ServedKind) -> None:
+    path = CRDS / f"{info.group}_{info.plural}.yaml"
+    if not path.exists():
+        pytest.skip("the CRDs are not in ../shared/crds")
+    assert columns(definition_of(info, Conversion("s", "n", "/"))) == columns(yaml.safe_load(path.read_text("utf-8")))

@@ -5,6 +5,7 @@ nothing is known.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api.conditions import find_condition
@@ -48,14 +49,22 @@ def created(obj: Obj, _now: Instant) -> str:
     return format_time(parse_time(made) // SECOND * SECOND) if made else UNKNOWN
 
 
-def at(*path: str, default: Any = None) -> Cell:
+@dataclass(frozen=True, slots=True)
+class At:
     """The cell of the value at a path, or of the default where there is none."""
 
-    def cell(obj: Obj, _now: Instant) -> str:
-        found = value(obj, *path)
-        return text(default if found is None else found)
+    path: tuple[str, ...]
+    default: Any = None
 
-    return cell
+    def __call__(self, obj: Obj, _now: Instant) -> str:
+        """The text of it."""
+        found = value(obj, *self.path)
+        return text(self.default if found is None else found)
+
+
+def at(*path: str, default: Any = None) -> Cell:
+    """The cell of the value at a path, or of the default where there is none."""
+    return At(path, default)
 
 
 def chosen(*path: str) -> Cell:
@@ -63,9 +72,24 @@ def chosen(*path: str) -> Cell:
     return lambda obj, _now: text(value(obj, *path) or NONE)
 
 
-def condition(type_: str) -> Cell:
+@dataclass(frozen=True, slots=True)
+class ConditionStatus:
     """The cell of a condition's status: True, False, Unknown, or empty where there is no such condition."""
-    return lambda obj, _now: text((find_condition(obj, type_) or {}).get("status"))
+
+    type: str
+
+    def __call__(self, obj: Obj, _now: Instant) -> str:
+        """The text of it."""
+        return text((find_condition(obj, self.type) or {}).get("status"))
+
+
+def json_path(cell: Cell) -> str:
+    """Where a cell's text is written in the object, as columns of CRDs say it; '' where it is worked out."""
+    if cell is age:
+        return ".metadata.creationTimestamp"
+    if isinstance(cell, ConditionStatus):
+        return f".status.conditions[?(@.type=='{cell.type}')].status"
+    return "." + ".".join(cell.path) if isinstance(cell, At) else ""
 
 
 def count(*fields: str) -> Cell:

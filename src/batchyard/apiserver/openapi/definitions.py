@@ -8,10 +8,15 @@ fields are not in it.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from batchyard.api import scheme
 from batchyard.api.scheme import ServedKind
+from batchyard.api.tables.cells import json_path
+from batchyard.api.tables.kinds import TABLES
 from batchyard.apiserver.openapi.schemas import REFERENCE, Schemas, schemas_of
 
 _OF_PATCHES: Final = ("x-kubernetes-patch-strategy", "x-kubernetes-patch-merge-key", "x-kubernetes-group-version-kind")
+#: Where an older version has what a column shows.
+_OLDER_PATHS: Final = {(scheme.CLUSTER_QUEUE, "v1beta1"): {".spec.cohortName": ".spec.cohort"}}
 _EITHER: Final = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 _INT_OR_STRING: Final = "x-kubernetes-int-or-string"
 _LIST_TYPE: Final = "x-kubernetes-list-type"
@@ -59,7 +64,25 @@ def _version(info: ServedKind, version: str) -> dict[str, Any]:
     if version in info.deprecated_versions:
         told |= {"deprecated": True, "deprecationWarning": info.deprecation}
     told["schema"] = {"openAPIV3Schema": schema}
+    columns = _columns(info, version)
+    told |= {"additionalPrinterColumns": columns} if columns else {}
     return told | ({"subresources": {"status": {}}} if info.has_status else {})
+
+
+def _columns(info: ServedKind, version: str) -> list[dict[str, Any]]:
+    """What kubectl prints besides the name: the columns whose cells are written in the object; none: its age."""
+    older = _OLDER_PATHS.get((info.constant, version), {})
+    found = ((column, json_path(cell)) for column, cell in TABLES.get(info.constant, ()))
+    return [
+        {
+            "name": column.name,
+            "type": column.type,
+            "jsonPath": older.get(path, path),
+            **({"priority": column.priority} if column.priority else {}),
+        }
+        for column, path in found
+        if path
+    ]
 
 
 def _structural(schema: Mapping[str, Any], schemas: Schemas) -> dict[str, Any]:
