@@ -1,7 +1,9 @@
 """An operator that really runs, in a process of its own, beside a platform."""
 
+import http.client
 import os
 import signal
+import socket
 import threading
 from pathlib import Path
 from typing import Self
@@ -61,3 +63,21 @@ class Operating(Child):
             with self._news:
                 self._lines.append(line)
                 self._news.notify_all()
+
+
+def free_port() -> int:
+    """A port at which nobody listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def ask_text(port: int, path: str, token: str = "") -> tuple[int, str]:
+    """Code and text of an answer at a port of this machine."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, text

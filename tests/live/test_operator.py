@@ -1,9 +1,7 @@
 """Operators beside a platform: one decides, and when it is gone or stopped another does, and nothing twice."""
 
-import http.client
 import json
 import signal
-import socket
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from live.killing import Client, ask
-from live.operating import Operating, plain_kubeconfig
+from live.operating import Operating, ask_text, free_port, plain_kubeconfig
 from live.running import Running
 from live.test_crashes import WORKLOADS, submitted
 
@@ -121,14 +119,14 @@ def test_one_that_is_told_to_end_lets_the_next_lead_at_once(platform: Running) -
 
 
 def test_health_and_figures_are_told(platform: Running) -> None:
-    port = _free_port()
+    port = free_port()
     with operator(platform, "--no-leader-elect", "--port", str(port)) as running:
         running.wait_until("runs admission")
         submit(platform, range(2))
         finish(platform, 2)
-        assert _ask_text(port, "/healthz") == (200, "ok")
-        assert _ask_text(port, "/readyz") == (200, "ok")
-        code, text = _ask_text(port, "/metrics")
+        assert ask_text(port, "/healthz") == (200, "ok")
+        assert ask_text(port, "/readyz") == (200, "ok")
+        code, text = ask_text(port, "/metrics")
     figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert code == 200
     assert figures['leader_election_master_status{name="batchyard"}'] == "1"
@@ -139,7 +137,7 @@ def test_health_and_figures_are_told(platform: Running) -> None:
 
 
 def test_the_page_shows_each_what_the_api_server_would_list_for_him(tmp_path: Path) -> None:
-    port, options = _free_port(), ("--controllers", "admission", "--no-leader-elect")
+    port, options = free_port(), ("--controllers", "admission", "--no-leader-elect")
     with (
         Running(tmp_path, "--controllers", "*,-admission") as platform,
         Operating(platform.kubeconfig, *options, "--port", str(port)) as running,
@@ -153,9 +151,9 @@ def test_the_page_shows_each_what_the_api_server_would_list_for_him(tmp_path: Pa
         )
         platform.kubectl("create", "serviceaccount", "ann", "-n", "team-a")
         token = platform.kubectl("create", "token", "ann", "-n", "team-a").strip()
-        assert _ask_text(port, "/ui/")[0] == 200
-        assert _ask_text(port, MODEL)[0] == _ask_text(port, MODEL, f"{token}x")[0] == 401
-        code, text = _ask_text(port, MODEL, token)
+        assert ask_text(port, "/ui/")[0] == 200
+        assert ask_text(port, MODEL)[0] == ask_text(port, MODEL, f"{token}x")[0] == 401
+        code, text = ask_text(port, MODEL, token)
         assert code == 200
         assert "team-b" not in text
         assert [queue["namespace"] for queue in json.loads(text)["model"]["localQueues"]] == ["team-a"]
@@ -166,19 +164,3 @@ def test_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
         running.wait_until("runs jobset")
         assert running.end() == 0
         assert platform.end() == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port
-
-
-def _ask_text(port: int, path: str, token: str = "") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-    response = connection.getresponse()
-    text = response.read().decode()
-    connection.close()
-    return response.status, text

@@ -15,7 +15,7 @@ from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND
 from batchyard.client.places import path_of
 from live.killing import ask
-from live.operating import Operating, plain_kubeconfig
+from live.operating import Operating, ask_text, free_port, plain_kubeconfig
 from live.running import Running
 from live.snapshots import batchyard
 from oracle.recorded import packed_cases
@@ -25,6 +25,7 @@ SPEED = 60
 _LOOKS_EVERY = 0.05  # seconds
 _LOOKS_MAX = 600
 OPTIONS = ("--controllers", "*,-admission,-runtime")
+QUEUE_MODEL = "/apis/ui.batchyard.dev/v1alpha1/queue?name=theirs"
 DOCS = Path(__file__).parents[2] / "docs" / "shadow.md"
 
 #: What of an object its server says.
@@ -124,6 +125,47 @@ def test_a_shadow_tells_of_one_who_is_left_waiting_and_ends_with_1(platform: Run
         assert of_it["type"] == "NotAdmitted"
         assert of_it["predicted"]["decision"] == "admit"
         assert beside.end() == 1
+
+
+QUEUES = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: theirs}
+spec: {namespaceSelector: {}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: jobs, namespace: default}
+spec: {clusterQueue: theirs}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Workload
+metadata: {name: waits, namespace: default}
+spec: {queueName: jobs, podSets: [{name: main, count: 1, template: {spec: {containers: [{name: c, image: i}]}}}]}
+"""
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+def test_the_page_shows_what_another_kueue_decides_about(tmp_path: Path) -> None:
+    port = free_port()
+    with (
+        Running(tmp_path, *OPTIONS) as running,
+        Operating(running.kubeconfig, "--shadow", "--port", str(port)).wait_until("looks on") as beside,
+    ):
+        running.kubectl("create", "-f", "-", sent=QUEUES)
+        running.kubectl(
+            "create", "clusterrolebinding", "ann", "--clusterrole=cluster-admin", "--serviceaccount=default:ann"
+        )
+        running.kubectl("create", "serviceaccount", "ann")
+        token = running.kubectl("create", "token", "ann").strip()
+        assert (ask_text(port, "/ui/")[0], ask_text(port, QUEUE_MODEL)[0]) == (200, 401)
+        for _ in range(_LOOKS_MAX):
+            code, text = ask_text(port, QUEUE_MODEL, token)
+            if code == 200 and "waits" in text:
+                break
+            threading.Event().wait(_LOOKS_EVERY)
+        assert (code, "default/waits" in text or '"waits"' in text) == (200, True)
+        assert beside.end() == 0
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from aiohttp import web
 
+from batchyard.apiserver.page import Models
 from batchyard.base.instant import Duration
 from batchyard.client.informer import Informer
 from batchyard.client.rate_limit import RateLimit
@@ -23,8 +24,11 @@ from batchyard.controllers.shadow.pursuit import Terms
 from batchyard.core.cycle import Policy
 from batchyard.live.access import Source
 from batchyard.live.kubeconfig import read_access
+from batchyard.live.operator_page import Hub, OperatorPage
 from batchyard.live.real_time import RealTime
 from batchyard.live.rest_wire import HttpTransport
+from batchyard.live.reviewed import Reviewed
+from batchyard.live.shadow_page import ShadowPage
 from batchyard.metrics.exposition import CHOICE, CONTENT_TYPE, Exposition
 from batchyard.metrics.shadow import ShadowFigures
 from batchyard.ports.client import WatchEvent
@@ -62,6 +66,9 @@ class Shadow:
         #: Ends with the time that it was to last, or with a defect.
         self.ended: asyncio.Future[None] = loop.create_future()
         self._time = RealTime(loop)
+        #: Who looks at the page and may see what; and what there is to be seen, once all is read.
+        self.reviewed = Reviewed(wire, self._time.now)
+        self.page: ShadowPage | None = None
         self.follower = Follower(wanted.policy, wanted.terms, found)
         transport = ReadingOnly(wire.carrying_to(self._post))
         wiring = Wiring(self._time, self._time, transport, RateLimit(*_LIMIT), _never)
@@ -108,7 +115,11 @@ class Shadow:
             self._tell("batchyard: goes on")
         if not self.has_begun and self.client.is_synced:
             self.has_begun = True
-            self.follower.recall(self.client.everything(), self._time.now())
+            found = self.client.everything()
+            self.follower.recall(found, self._time.now())
+            if self._wanted.port:
+                self.page = ShadowPage(self.client, self._time, self.reviewed)
+                self.page.observe(found)
             self._look()
             self._tell("batchyard: looks on, and writes nothing")
             if self._wanted.lasts is not None:
@@ -118,6 +129,8 @@ class Shadow:
         if self.has_begun:
             self.follower.observe(events, self._time.now())
             self._wake_later()
+            if self.page is not None:
+                self.page.observe(events)
 
     def _look(self) -> None:
         self._ticket = None
@@ -141,7 +154,7 @@ class Shadow:
 
 
 class ShadowHealth:
-    """Answers /healthz, /readyz and /metrics at an address; at port 0 it does nothing."""
+    """Answers /healthz, /readyz, /metrics and the page at an address; at port 0 it does nothing."""
 
     def __init__(self, shadow: Shadow, address: str, port: int, tell: Callable[[str], None]) -> None:
         self._shadow = shadow
@@ -162,17 +175,21 @@ class ShadowHealth:
                     web.get("/healthz", self._alive),
                     web.get("/readyz", self._ready),
                     web.get("/metrics", self._metrics),
+                    *OperatorPage(self._shadow.reviewed, self._models).routes(),
                 ]
             )
             self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
             await self._runner.setup()
             await web.TCPSite(self._runner, address, port).start()
-            self._tell(f"batchyard: health and metrics at http://{address}:{port}")
+            self._tell(f"batchyard: health and metrics at http://{address}:{port}, the page at /ui/")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+
+    def _models(self) -> tuple[Models, Hub] | None:
+        return None if self._shadow.page is None else self._shadow.page.models
 
     async def _alive(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok")
