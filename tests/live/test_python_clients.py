@@ -287,7 +287,7 @@ def test_lightkube_writes_in_every_way(platform: Running) -> None:
 
 def test_lightkube_reads_page_by_page_watches_and_waits(platform: Running) -> None:
     client: Any = lightkube.Client(lightkube.KubeConfig.from_file(platform.kubeconfig))
-    assert len(list(client.list(core_v1.Node, chunk_size=3))) == len(list(client.list(core_v1.Node))) > 3
+    assert len(list(client.list(core_v1.Namespace, chunk_size=3))) == len(list(client.list(core_v1.Namespace))) > 3
     assert next(iter(client.watch(core_v1.Namespace, server_timeout=1)))[0] == "ADDED"
     done = client.wait(batch_v1.Job, "train-c", for_conditions=["Complete"], namespace="team")
     assert done.status is not None
