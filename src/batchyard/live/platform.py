@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from batchyard.admission_chain import AdmissionChain
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
@@ -57,7 +57,6 @@ from batchyard.live.pod_tokens import pod_token
 from batchyard.live.real_time import RealTime
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
-from batchyard.live.span_export import SpanExport
 from batchyard.ports.client import Create, EventType, Update, WatchEvent, WriteResult
 from batchyard.ports.containers import Containers
 from batchyard.runtime.bare_workloads import BareWorkloads
@@ -72,6 +71,9 @@ from batchyard.web.assets import HEADERS, asset
 from batchyard.web.history import History
 from batchyard.web.pages import Pages, Time
 from batchyard.wiring import Platform, Ports, Settings, build_platform
+
+if TYPE_CHECKING:
+    from batchyard.live.span_export import SpanExport
 
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
@@ -113,7 +115,7 @@ class Embedded:
         token = partial(pod_token, tokens, self._client)
         self._ledger = LiveLedger(place.folder / LEDGER, loop)
         self._decisions = DecisionLog(EventRecorder(self._client), self._ledger.keep, self._ledger.last)
-        self._spans = SpanExport(place.traces_to, loop) if place.traces_to else None
+        self._spans = _exported(place.traces_to, loop) if place.traces_to else None
         if self._spans is not None:
             self._client.subscribe(LifeSpans(self._kernel.now, self._spans.emit).observe)
             self._figures.figures.also.append(self._spans.texts)
@@ -266,6 +268,12 @@ class Embedded:
         for obj in wanted:
             if self._client.get(key_of(obj)) is None:
                 self._client.submit([Create(obj)], _must_succeed)
+
+
+def _exported(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
+    from batchyard.live.span_export import SpanExport  # noqa: PLC0415 - loads an HTTP client, a tenth of a second
+
+    return SpanExport(url, loop)
 
 
 def _root_certificate(place: Place, *, is_mounted: bool) -> str:
