@@ -30,7 +30,7 @@ from batchyard.live.cycle_log import CycleLog
 from batchyard.live.decision_log import DecisionLog, keep_nothing
 from batchyard.live.definitions import install
 from batchyard.live.figures import LEADER, STANDALONE, Figures, Observed
-from batchyard.live.health import Health
+from batchyard.live.health import health
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.kubeconfig import read_access
 from batchyard.live.operator_page import Hub
@@ -242,7 +242,7 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
     )
     operator.answers = lambda: hooks.is_ready
     try:
-        async with Health(operator, wanted.address, wanted.port, tell), hooks:
+        async with health(operator, (wanted.address, wanted.port), tell), hooks:
             tell(f"batchyard: operator at {access.url}")
             why = "" if wanted.beside_upstream else await refusal(wire, wanted.settings.controllers, wall_clock())
             if why:

@@ -5,13 +5,10 @@ clock's.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from aiohttp import web
-
-from batchyard.apiserver.page import Models
 from batchyard.base.instant import Duration
 from batchyard.client.informer import Informer
 from batchyard.client.rate_limit import RateLimit
@@ -24,12 +21,13 @@ from batchyard.controllers.shadow.pursuit import Terms
 from batchyard.core.cycle import Policy
 from batchyard.live.access import Source
 from batchyard.live.kubeconfig import read_access
-from batchyard.live.operator_page import Hub, OperatorPage
+from batchyard.live.operator_page import OperatorPage
 from batchyard.live.real_time import RealTime
 from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.reviewed import Reviewed
 from batchyard.live.shadow_page import ShadowPage
-from batchyard.metrics.exposition import CHOICE, CONTENT_TYPE, Exposition
+from batchyard.live.site import Site, health_routes
+from batchyard.metrics.exposition import Exposition
 from batchyard.metrics.shadow import ShadowFigures
 from batchyard.ports.client import WatchEvent
 from batchyard.ports.kernel import Work
@@ -153,60 +151,16 @@ class Shadow:
             self.ended.set_result(None)
 
 
-class ShadowHealth:
-    """Answers /healthz, /readyz, /metrics and the page at an address; at port 0 it does nothing."""
-
-    def __init__(self, shadow: Shadow, address: str, port: int, tell: Callable[[str], None]) -> None:
-        self._shadow = shadow
-        figures = ShadowFigures(
-            lambda: shadow.counts, lambda: shadow.follower.waiting, lambda: shadow.follower.reordered
-        )
-        self._exposition = Exposition([("batchyard", figures.texts)])
-        self._place = address, port
-        self._tell = tell
-        self._runner: web.AppRunner | None = None
-
-    async def __aenter__(self) -> Self:
-        address, port = self._place
-        if port:
-            app = web.Application()
-            app.add_routes(
-                [
-                    web.get("/healthz", self._alive),
-                    web.get("/readyz", self._ready),
-                    web.get("/metrics", self._metrics),
-                    *OperatorPage(self._shadow.reviewed, self._models).routes(),
-                ]
-            )
-            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
-            await self._runner.setup()
-            await web.TCPSite(self._runner, address, port).start()
-            self._tell(f"batchyard: health and metrics at http://{address}:{port}, the page at /ui/")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    def _models(self) -> tuple[Models, Hub] | None:
-        return None if self._shadow.page is None else self._shadow.page.models
-
-    async def _alive(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ok")
-
-    async def _ready(self, _request: web.Request) -> web.Response:
-        informers = self._shadow.client.informers.items()
-        waits_for = [kind for kind, informer in informers if not informer.is_synced]
-        if waits_for:
-            return web.Response(status=503, text=f"waiting for {', '.join(waits_for)}")
-        return web.Response(text="ok")
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        try:
-            parts: Iterator[str] = self._exposition.parts(request.query.getall(CHOICE, []))
-        except ValueError as error:
-            return web.Response(status=400, text=str(error))
-        return web.Response(body="".join(parts).encode(), headers={"Content-Type": CONTENT_TYPE})
+def told(shadow: Shadow, place: tuple[str, int], tell: Callable[[str], None]) -> Site:
+    """Where a shadow tells how it is, and shows the page."""
+    figures = ShadowFigures(lambda: shadow.counts, lambda: shadow.follower.waiting, lambda: shadow.follower.reordered)
+    informers = shadow.client.informers
+    routes = health_routes(
+        Exposition([("batchyard", figures.texts)]),
+        lambda: ", ".join(kind for kind, informer in informers.items() if not informer.is_synced),
+    )
+    page = OperatorPage(shadow.reviewed, lambda: None if shadow.page is None else shadow.page.models)
+    return Site([*routes, *page.routes()], place, tell)
 
 
 async def look_on(
@@ -220,7 +174,7 @@ async def look_on(
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _take_note(shadow, loop, context))
     try:
-        async with ShadowHealth(shadow, wanted.address, wanted.port, tell):
+        async with told(shadow, (wanted.address, wanted.port), tell):
             tell(f"batchyard: shadow at {access.url}")
             shadow.start()
             await end.wait()
