@@ -19,6 +19,8 @@ JOB_SET = ROOT.parent / "shared/refarch/jobset/workloads/team-a/team-a-jobset-0.
 TRAINING = ROOT / "examples" / "training"
 TORCH = ROOT / ".torch"
 NAME = "team-a-jobset-0"
+#: The pod of rank 0, the one rank that tells its steps.
+FIRST = ("-n", "team-a", "--selector", "batch.kubernetes.io/job-completion-index=0")
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
@@ -104,8 +106,8 @@ def job_set(folder: Path) -> str:
 
 def test_a_killed_worker_restarts_the_job_set_which_goes_on(platform: Running, folder: Path) -> None:
     platform.kubectl("apply", "-f", "-", sent=job_set(folder))
-    told = ["logs", "-f", "-n", "team-a", f"job/{NAME}-worker-0", "--pod-running-timeout=60s"]
-    with following(platform, *told) as lines:
+    wait_for_first(platform)
+    with following(platform, "logs", "-f", *FIRST) as lines:
         assert any(re.search(r"step 1\d ", line) for line in lines)
     kill_a_worker(platform)
     wait_until_complete(platform)
@@ -114,6 +116,12 @@ def test_a_killed_worker_restarts_the_job_set_which_goes_on(platform: Running, f
     last = platform.kubectl("logs", "-n", "team-a", "--selector", f"jobset.sigs.k8s.io/jobset-name={NAME}", "--tail=-1")
     assert re.search(r"resumed from step (5|10|15)\b", last)
     assert re.search(r"done: step 40 loss", last)
+
+
+def wait_for_first(platform: Running) -> None:
+    """Until the pod of rank 0 runs."""
+    for state in ("create", "condition=Ready"):
+        platform.kubectl("wait", "pod", *FIRST, f"--for={state}", "--timeout=60s")
 
 
 def kill_a_worker(platform: Running) -> None:
