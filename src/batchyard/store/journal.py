@@ -42,13 +42,16 @@ from batchyard.store.mark import BadMark, JournalError, Mark, Marked, rename_for
 #: How far revisions leap when some may have been seen that are gone: nobody is served one number with two meanings.
 LEAP: Final = 1_000_000_000
 _Row: TypeAlias = tuple[int, str, str, str, bytes | None, int]
-_ROWS_AT_ONCE: Final = (64, 32, 16, 8, 4, 2, 1)
+#: So many rows are added with one statement.
+_ROWS_AT_ONCE: Final = 64
 #: So many rows are deleted with one statement.
 _DELETED_AT_ONCE: Final = 256
-_INSERT: Final = {
-    count: f"INSERT INTO revisions VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
-    for count in _ROWS_AT_ONCE
-}
+_INSERT: Final = [
+    f"INSERT INTO revisions VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
+    for count in range(1, _ROWS_AT_ONCE + 1)
+]
+#: Each of them is prepared once.
+_STATEMENTS: Final = _ROWS_AT_ONCE + 16
 _encode = msgspec.json.Encoder().encode
 
 
@@ -96,7 +99,8 @@ class Journal:
         JournalError if that cannot be done: then none of them is kept.
         """
         rows = [_row(change) for change in changes]
-        with self._transaction():
+        # One statement is a transaction by itself.
+        with self._transaction() if len(rows) > _ROWS_AT_ONCE else told(self._path):
             self._insert(rows)
         for change in changes:
             note_replaced(self._replaced, change)
@@ -174,7 +178,13 @@ class Journal:
     def _opened(self, revision: int, sync: Sync) -> sqlite3.Connection:
         """The file, to be written; what was read of it is still what is there."""
         with told(self._path):
-            file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=BUSY_FOR)
+            file = sqlite3.connect(
+                self._path,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=BUSY_FOR,
+                cached_statements=_STATEMENTS,
+            )
             file.execute(f"PRAGMA synchronous = {'FULL' if sync is Sync.FULL else 'NORMAL'}")
             file.execute("BEGIN IMMEDIATE")
             (last,) = file.execute("SELECT max(revision) FROM revisions").fetchone()
@@ -188,11 +198,9 @@ class Journal:
 
     def _insert(self, rows: Sequence[_Row]) -> None:
         """Add rows, many with one statement: around each of them the interpreter's lock is let go, and waited for."""
-        begin = 0
-        for count in _ROWS_AT_ONCE:
-            while len(rows) - begin >= count:
-                self._file.execute(_INSERT[count], [value for row in rows[begin : begin + count] for value in row])
-                begin += count
+        for begin in range(0, len(rows), _ROWS_AT_ONCE):
+            part = rows[begin : begin + _ROWS_AT_ONCE]
+            self._file.execute(_INSERT[len(part) - 1], [value for row in part for value in row])
 
     def _delete(self, revisions: Sequence[int]) -> None:
         places = ", ".join("?" * len(revisions))

@@ -28,11 +28,13 @@ CREATE TABLE IF NOT EXISTS decisions (
 CREATE INDEX IF NOT EXISTS about ON decisions (kind, namespace, name);
 """
 _COLUMNS: Final = "number, at, component, kind, namespace, name, type, reason, message, details"
-_ROWS_AT_ONCE: Final = (64, 8, 1)
-_INSERT: Final = {
-    count: f"INSERT INTO decisions ({_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
-    for count in _ROWS_AT_ONCE
-}
+_ROWS_AT_ONCE: Final = 64
+_INSERT: Final = [
+    f"INSERT INTO decisions ({_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * count)}"  # noqa: S608 - of nothing from outside
+    for count in range(1, _ROWS_AT_ONCE + 1)
+]
+#: Each of them is prepared once.
+_STATEMENTS: Final = _ROWS_AT_ONCE + 16
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -76,11 +78,9 @@ class LedgerFile:
 
     def _insert(self, records: Sequence[DecisionRecord]) -> None:
         """Add rows, many with one statement: around each of them the interpreter's lock is let go, and waited for."""
-        begin = 0
-        for count in _ROWS_AT_ONCE:
-            while len(records) - begin >= count:
-                self._file.execute(_INSERT[count], _values(records[begin : begin + count]))
-                begin += count
+        for begin in range(0, len(records), _ROWS_AT_ONCE):
+            part = records[begin : begin + _ROWS_AT_ONCE]
+            self._file.execute(_INSERT[len(part) - 1], _values(part))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
         """The entries asked for, in order; TooBroad where that would take too long."""
@@ -142,7 +142,7 @@ class LedgerFile:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS)
     try:
         file.execute("PRAGMA journal_mode = WAL")
         file.execute("PRAGMA synchronous = NORMAL")

@@ -114,7 +114,7 @@ def undeclared_taint(config: Configuration) -> Iterator[Found]:
 
 
 def _is_declared(config: Configuration, name: str, flavor: Flavor, taint: Taint) -> bool:
-    if taint.key in (*_TOLERATED_ANYWAY, well_known.QUEUED) or tolerates(flavor.tolerations, taint):
+    if taint.key == well_known.QUEUED or taint.key in _TOLERATED_ANYWAY or tolerates(flavor.tolerations, taint):
         return True
     if any((own.key, own.effect) == (taint.key, taint.effect) for own in flavor.taints):
         return True
