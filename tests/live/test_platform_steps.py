@@ -91,3 +91,15 @@ def test_what_the_file_says_no_longer_is_told(tmp_path: Path, running: Running) 
     place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
     told = place.create()
     assert "to be deleted by hand: 3 (cq-team-a-lp, team-a/lq-team-a-lp, team-a)" in told
+
+
+def test_a_queue_that_the_file_stops_stays_so(tmp_path: Path, running: Running) -> None:
+    place = Place(tmp_path, running)
+    text = place.file.read_text("utf-8")
+    held = "stopPolicy: Hold, flavors: [{name: spot, resources: {cpu: {nominalQuota: 1}}}]"
+    place.file.write_text(text.replace("  teams:", f"  queues: [{{name: held, {held}}}]\n  teams:"), "utf-8")
+    assert "cluster-queues: ok: 1 Active" in place.create()
+    running.kubectl("annotate", "clusterqueue", "held", "platform.batchyard.dev/stopped-by=destroy")
+    assert "resume-queues: done" in place.create()
+    assert running.kubectl("get", "clusterqueue", "held", "--output=jsonpath={.spec.stopPolicy}") == "Hold"
+    place.destroy()

@@ -1,6 +1,8 @@
 """All files of a platform: the same every time, and never in the way of what somebody else wrote."""
 
+import signal
 from pathlib import Path
+from resource import RLIMIT_FSIZE, setrlimit
 
 import pytest
 import yaml
@@ -11,6 +13,7 @@ from batchyard.plan.model import Platform
 from batchyard.plan.reading import Source, read_platform
 from batchyard.plan.render import render
 from batchyard.shipped import find_folder
+from clouds import in_a_process
 
 
 def example(old: str = "", new: str = "") -> Platform:
@@ -130,3 +133,17 @@ def test_a_run_that_was_cut_off_knows_its_files_again(tmp_path: Path) -> None:
     (tmp_path / "b.yaml" / "mine").unlink()
     (tmp_path / "b.yaml").rmdir()
     assert write({"a.yaml": "newer", "b.yaml": "newer"}, tmp_path, overwrite=False) == ([], 0)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    write({"a.yaml": "a"}, folder, overwrite=False)
+
+    def without_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        setrlimit(RLIMIT_FSIZE, (4000, 4000))
+        write({"a.yaml": "b" * 5000}, folder, overwrite=False)
+
+    assert in_a_process(without_room, tmp_path / "told") == 70
+    assert there(folder) == {"a.yaml": "a"}
+    assert write({"a.yaml": "c"}, folder, overwrite=False) == ([], 0)

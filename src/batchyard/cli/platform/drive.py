@@ -1,5 +1,6 @@
 """`batchyard platform create`, `status` and `destroy`: what is rendered, driven step by step."""
 
+import errno
 import json
 import shlex
 import signal
@@ -30,6 +31,7 @@ from batchyard.plan.steps.leftovers import leftovers
 from batchyard.plan.steps.model import Command, Leftover, Step
 
 INTERRUPTED: Final = 130
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,8 @@ def run_create(work: Work, request: Request) -> None:
         return
     display = display_for(request.telling)
     with _locked(work, display) as (lock, journal):
-        _write(work)
         reached = _settled(work, request, journal)
+        _write(work)
         counts = _driven(work, request, (lock, journal, display), work.create(reached), "create")
     passed = counts[Kind.PASSED] + counts[Kind.SKIPPED]
     display.tell(f"{work.platform.name} is there: {counts[Kind.DONE]} steps done, {passed} passed over")
@@ -97,8 +99,8 @@ def run_destroy(work: Work, request: Request, *, is_unprotecting: bool) -> None:
         return
     display = display_for(request.telling)
     with _locked(work, display) as (lock, journal):
-        _write(work)
         reached = _settled(work, request, journal)
+        _write(work)
         _driven(work, request, (lock, journal, display), work.destroy(reached, is_unprotecting), "destroy")
         stays = list(_staying(work, reached, Processes(work.folder, lock, display.tell), display))
     display.tell(f"{work.platform.name} is gone. What stays:")
@@ -116,8 +118,8 @@ def run_status(work: Work, request: Request) -> None:
     """Say step by step what is there; exits with 1 where something is not."""
     display = Lines()
     with _locked(work, display) as (lock, journal):
-        _write(work)
         reached = _settled(work, request, journal)
+        _write(work)
         found = looked_at(Processes(work.folder, lock, display.tell), display, work.create(reached))
     is_there = all(seen is not None and (seen.is_so or step.is_optional) for step, seen in found)
     if request.telling is Telling.JSON:
@@ -156,7 +158,10 @@ def _locked(work: Work, display: Display) -> Iterator[tuple[Lock, Journal]]:
     except BusyError as busy:
         output.fail(f"batchyard: {busy}")
     except OSError as wrong:
-        output.fail(f"batchyard: {wrong.filename}: {wrong.strerror}; name another folder with --out DIR")
+        told = f"batchyard: {wrong.filename or work.folder}: {wrong.strerror}"
+        if wrong.errno in _FULL:
+            output.fail(f"{told}; make room, and run the same command again: it goes on from there")
+        output.fail(f"{told}; name another folder with --out DIR")
 
 
 def _settled(work: Work, request: Request, journal: Journal) -> Reached:

@@ -46,11 +46,13 @@ class Journal:
                 yield entry
 
     def target(self) -> Mapping[str, Any] | None:
-        """Where the platform of this folder is; None before it is made, and after it is destroyed."""
-        target = None
+        """Where the platform of this folder is; None before anything of it is made, and after it is destroyed."""
+        meant = target = None
         for entry in self.entries():
             if entry.get("event") == "target":
-                target = entry
+                meant = entry
+            elif entry.get("event") == "begun":
+                target = target or meant
             elif entry.get("event") == "finished" and entry.get("verb") == "destroy":
                 target = None
         return target

@@ -53,7 +53,7 @@ def write(texts: Mapping[str, str], out: Path, *, overwrite: bool) -> tuple[list
     for path, text in texts.items():
         place = out / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(text.encode())
+        _put(place, text.encode())
     removed = sum(_removed(out, path, before[path]) for path in gone)
     _remember(out, now)
     return [], removed
@@ -70,7 +70,18 @@ def _record(out: Path) -> dict[str, list[str]]:
 def _remember(out: Path, record: Mapping[str, list[str]]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     rows = {path: list(dict.fromkeys(record[path])) for path in sorted(record)}
-    (out / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+    _put(out / RECORD, msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+
+
+def _put(place: Path, content: bytes) -> None:
+    """Write a file whole or not at all: half of one, when the disk is full, would be taken for somebody else's."""
+    new = place.with_name(f".{place.name}.new")
+    try:
+        new.write_bytes(content)
+        new.replace(place)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _is_foreign(place: Path, text: str, digests: list[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.install.deployment import WEBHOOK_PORT
 from batchyard.plan.engine import deployed
 from batchyard.plan.manifests.made import PART_OF
-from batchyard.plan.model import Engine, Platform
+from batchyard.plan.model import Engine, Platform, Queue
 from batchyard.plan.steps.manifests import Part
 from batchyard.plan.steps.model import Command, Probe, Retry, Step, demand, run, waiting
 from batchyard.plan.steps.readings import (
@@ -39,7 +39,6 @@ NODES_PATIENCE: Final = 1200
 DELETE_LIMIT: Final = 900
 DELETE_PATIENCE: Final = 300
 _FINALIZERS: Final = "what has finalizers goes only while its controller runs: is the engine there?"
-#: Kinds that are served by an engine, and not by Kubernetes.
 #: Where the webhooks of Kueue and JobSet listen, as they are released.
 _UPSTREAM_PORT: Final = 9443
 _QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
@@ -190,13 +189,19 @@ def webhooks(reached: Reached, flavor: Mapping[str, Any], remedy: str) -> Step:
     )
 
 
-def resumed(reached: Reached, cluster_queues: Sequence[str]) -> Step:
-    """Let queues go on that a destroy has stopped which was then not gone through with."""
-    patch = {"metadata": {"annotations": {_STOPPED: None}}, "spec": {"stopPolicy": "None"}}
+def resumed(reached: Reached, cluster_queues: Sequence[str], stopped: Sequence[str]) -> Step:
+    """Let queues go on that a destroy has stopped which was then not gone through with; `stopped`: who stays so."""
+    going = [name for name in cluster_queues if name not in stopped]
+    unmarked = {"metadata": {"annotations": {_STOPPED: None}}}
+    patches = ((going, {**unmarked, "spec": {"stopPolicy": "None"}}), (stopped, unmarked))
     return Step(
         "resume-queues",
         "let queues go on that an earlier destroy has stopped",
-        commands=(reached.kubectl("patch", _QUEUES, *cluster_queues, "--type=merge", f"--patch={json.dumps(patch)}"),),
+        commands=tuple(
+            reached.kubectl("patch", _QUEUES, *names, "--type=merge", f"--patch={json.dumps(patch)}")
+            for names, patch in patches
+            if names
+        ),
         probes=(Probe(_queues(reached, cluster_queues), none_is(_is_stopped_by_us, "stopped")),),
         retry=_AGAIN,
     )
@@ -214,25 +219,27 @@ def _goes_on(queue: Mapping[str, Any]) -> bool:
     return bool(queue["spec"].get("stopPolicy") != "HoldAndDrain")
 
 
-def queues_active(
-    reached: Reached, cluster_queues: Sequence[str], local_queues: Sequence[tuple[str, str]]
-) -> Iterator[Step]:
-    """Wait until all queues are Active; LocalQueues as (namespace, name)."""
-    if cluster_queues:
-        yield resumed(reached, cluster_queues)
+def queues_active(reached: Reached, queues: Sequence[Queue]) -> Iterator[Step]:
+    """Wait until all queues are Active but those that the platform's file stops: these are there, and wait."""
+    stopped = [queue.name for queue in queues if queue.spec.get("stopPolicy", "None") != "None"]
+    going = [queue for queue in queues if queue.name not in stopped]
+    names = [queue.name for queue in going]
+    if queues:
+        yield resumed(reached, [queue.name for queue in queues], stopped)
+    if names:
         yield waiting(
             "cluster-queues",
-            f"wait until the ClusterQueues are Active ({len(cluster_queues)})",
-            [Probe(_queues(reached, cluster_queues), all_are("Active", cluster_queues))],
+            f"wait until the ClusterQueues are Active ({len(names)})",
+            [Probe(_queues(reached, names), all_are("Active", names))],
             QUEUES_PATIENCE,
             "kubectl describe clusterqueues; `batchyard lint` on manifests/ says what is wrong with them",
         )
-    if local_queues:
+    wanted = [f"{row.namespace}/{row.name}" for queue in going for row in queue.local_queues]
+    if wanted:
         asked = reached.kubectl("get", _LOCAL_QUEUES, "--all-namespaces", "--output=json")
-        wanted = [f"{namespace}/{name}" for namespace, name in local_queues]
         yield waiting(
             "local-queues",
-            f"wait until the LocalQueues are Active ({len(local_queues)})",
+            f"wait until the LocalQueues are Active ({len(wanted)})",
             [Probe(asked, all_are("Active", wanted))],
             QUEUES_PATIENCE,
             "kubectl describe localqueues --all-namespaces",

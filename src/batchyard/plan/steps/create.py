@@ -44,12 +44,11 @@ def _on_cluster(platform: Platform, all_parts: Sequence[Part], reached: Reached)
             yield from engine if platform.google else _unless_embedded(platform, engine, reached)
         else:
             yield cluster.applied(reached, part)
-    queues = [queue.name for queue in platform.queues]
-    local_queues = [(row.namespace, row.name) for queue in platform.queues for row in queue.local_queues]
-    yield from cluster.queues_active(reached, queues, local_queues)
+    yield from cluster.queues_active(reached, platform.queues)
     yield cluster.nothing_else(reached, platform, all_parts)
+    local_queues = [row for queue in platform.queues for row in queue.local_queues]
     if local_queues:
-        yield cluster.job_would_queue(reached, *local_queues[0])
+        yield cluster.job_would_queue(reached, local_queues[0].namespace, local_queues[0].name)
 
 
 def _unless_embedded(platform: Platform, steps: Iterator[Step], reached: Reached) -> Iterator[Step]:

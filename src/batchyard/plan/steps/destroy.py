@@ -99,8 +99,8 @@ def _queue_names(platform: Platform) -> list[str]:
 
 
 def namespaces(all_parts: Sequence[Part]) -> list[str]:
-    """The namespaces that the platform makes."""
-    return [name for part in all_parts for name in part.named("Namespace")]
+    """The namespaces of teams. That of the engine is none of them: what has finalizers goes only while it runs."""
+    return [name for part in all_parts if part.path != ENGINE for name in part.named("Namespace")]
 
 
 def _doomed(platform: Platform, all_parts: Sequence[Part]) -> str:

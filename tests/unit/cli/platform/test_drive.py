@@ -221,6 +221,20 @@ def test_a_folder_belongs_to_one_project_until_it_is_destroyed(cloud: Cloud) -> 
     assert created(cloud, project="project-2") == 0
 
 
+def test_a_folder_of_another_platform_is_refused_before_it_is_written_to(cloud: Cloud) -> None:
+    created(cloud)
+    variables = (cloud.out / "terraform" / "terraform.tfvars").read_text("utf-8")
+    assert created(cloud, project="project-2") == 1
+    assert (cloud.out / "terraform" / "terraform.tfvars").read_text("utf-8") == variables
+
+
+def test_a_folder_belongs_to_nobody_while_nothing_is_made_from_it(cloud: Cloud) -> None:
+    (cloud.tools / "terraform").rename(cloud.tools / "off")
+    assert created(cloud, project="project-2") == 1
+    (cloud.tools / "off").rename(cloud.tools / "terraform")
+    assert created(cloud) == 0
+
+
 def test_a_step_can_be_left_out(cloud: Cloud) -> None:
     assert created(cloud, skipped=frozenset({"apply-60-queues", "cluster-queues"})) == 0
     assert "applied manifests/60-queues.yaml" not in cloud.effects
