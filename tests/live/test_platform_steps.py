@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,10 @@ class Place:
         self.request = drive.Request(str(self.file), folder / "out", "", wanted, is_yes=True)
         self.told = folder / "told"
 
-    def create(self) -> str:
+    def create(self, is_pruning: bool = False) -> str:
         """What it tells."""
-        return self._told(in_a_process(lambda: drive.run_create(drive.work_of(self.request), self.request), self.told))
+        request = replace(self.request, is_pruning=is_pruning)
+        return self._told(in_a_process(lambda: drive.run_create(drive.work_of(request), request), self.told))
 
     def destroy(self) -> str:
         """What it tells."""
@@ -82,15 +84,46 @@ def test_queues_that_a_destroy_had_stopped_go_on_with_the_next_create(tmp_path: 
     running.kubectl("patch", "clusterqueue", "cq-team-a-lp", "--type=merge", f"--patch={stopped}")
     assert "resume-queues: done" in place.create()
     assert running.kubectl("get", "clusterqueue", "cq-team-a-lp", "--output=jsonpath={.spec.stopPolicy}") == "None"
+    place.destroy()
 
 
-def test_what_the_file_says_no_longer_is_told(tmp_path: Path, running: Running) -> None:
+def test_what_the_file_says_no_longer_is_told_and_removed_when_that_is_wanted(tmp_path: Path, running: Running) -> None:
+    place = Place(tmp_path, running)
+    place.create()
+    running.kubectl("apply", "--filename=-", sent=JOB)
+    running.kubectl("wait", "--namespace=team-a", "workloads", "--all", "--for=condition=Admitted", "--timeout=30s")
+    text = place.file.read_text("utf-8")
+    place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
+    goes = "ClusterQueue cq-team-a-lp, Namespace team-a with all that is in it"
+    assert f"no-longer-said: gone on: {goes}; --prune removes it" in place.create()
+    told = place.create(is_pruning=True)
+    assert f"The file says no longer: {goes}. This deletes it. What runs there ends: 1 (team-a/job-long-" in told
+    assert "no-longer-said: done" in told
+    running.kubectl("wait", "--for=delete", "namespace/team-a", "clusterqueue/cq-team-a-lp", "--timeout=60s")
+    assert "no-longer-said: ok" in place.create()
+    place.destroy()
+
+
+def test_rights_that_the_file_says_no_longer_are_taken_away(tmp_path: Path, running: Running) -> None:
+    place = Place(tmp_path, running)
+    text = place.file.read_text("utf-8")
+    place.file.write_text(text.replace("name: team-a,", "name: team-a, admins: {users: [ann]},"), "utf-8")
+    place.create()
+    place.file.write_text(text, "utf-8")
+    place.create(is_pruning=True)
+    assert running.kubectl("get", "roles,rolebindings", "--namespace=team-a", OURS, "--output=name") == ""
+    assert running.kubectl("get", "clusterroles,clusterrolebindings", OURS, "--output=name") == ""
+    place.destroy()
+
+
+def test_what_earlier_files_had_made_goes_with_the_rest(tmp_path: Path, running: Running) -> None:
     place = Place(tmp_path, running)
     place.create()
     text = place.file.read_text("utf-8")
     place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
-    told = place.create()
-    assert "to be deleted by hand: 3 (cq-team-a-lp, team-a/lq-team-a-lp, team-a)" in told
+    place.create()
+    assert "no-longer-said: gone on: ClusterQueue cq-team-a-lp" in place.destroy()
+    assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
 
 
 def test_a_queue_that_the_file_stops_stays_so(tmp_path: Path, running: Running) -> None:

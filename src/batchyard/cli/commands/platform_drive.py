@@ -42,6 +42,10 @@ def create(
     context: _Context = "",
     yes: _Yes = False,
     dry_run: _DryRun = False,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Remove what an earlier file had made and this one says no longer, by --yes too."),
+    ] = False,
     skip: _Skip = None,
     output: _Telling = Telling.TEXT,
 ) -> None:
@@ -52,7 +56,7 @@ def create(
 
     settings = Settings(skipped=frozenset(skip or ()))
     cluster = Wanted(kubeconfig, context)
-    request = drive.Request(file, out, project, cluster, yes, dry_run, output, settings)
+    request = drive.Request(file, out, project, cluster, yes, dry_run, prune, output, settings)
     drive.run_create(drive.work_of(request), request)
 
 
@@ -95,5 +99,5 @@ def destroy(
 
     settings = Settings(skipped=frozenset(skip or ()))
     cluster = Wanted(kubeconfig, context)
-    request = drive.Request(file, out, project, cluster, yes, dry_run, output, settings)
+    request = drive.Request(file, out, project, cluster, is_yes=yes, is_dry=dry_run, telling=output, settings=settings)
     drive.run_destroy(drive.work_of(request), request, is_unprotecting=unprotect)

@@ -4,6 +4,7 @@ import errno
 import json
 import shlex
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ class Request:
     cluster: Wanted
     is_yes: bool = False
     is_dry: bool = False
+    #: Whether create removes what the file says no longer, where nobody is asked.
+    is_pruning: bool = False
     telling: Telling = Telling.TEXT
     settings: Settings = field(default_factory=Settings)
 
@@ -57,9 +60,9 @@ class Work:
     files: Mapping[str, str]
     folder: Path
 
-    def create(self, reached: Reached) -> list[Step]:
+    def create(self, reached: Reached, is_pruning: bool = False) -> list[Step]:
         """The steps that make it."""
-        return create(self.platform, self.files, reached)
+        return create(self.platform, self.files, reached, is_pruning=is_pruning)
 
     def destroy(self, reached: Reached, is_unprotecting: bool) -> list[Step]:
         """The steps that remove it."""
@@ -77,14 +80,15 @@ def work_of(request: Request) -> Work:
 
 def run_create(work: Work, request: Request) -> None:
     """Make the platform, or what of it is not there; exits with 1 where a step fails, 130 after Ctrl-C."""
+    prunes = request.is_pruning or (not request.is_yes and (request.is_dry or sys.stdin.isatty()))
     if request.is_dry:
-        _print_dry(work, request, work.create(reached_by(work.platform, request.cluster)))
+        _print_dry(work, request, work.create(reached_by(work.platform, request.cluster), prunes))
         return
     display = display_for(request.telling)
     with _locked(work, display) as (lock, journal):
         reached = _settled(work, request, journal)
         _write(work)
-        counts = _driven(work, request, (lock, journal, display), work.create(reached), "create")
+        counts = _driven(work, request, (lock, journal, display), work.create(reached, prunes), "create")
     passed = counts[Kind.PASSED] + counts[Kind.SKIPPED]
     display.tell(f"{work.platform.name} is there: {counts[Kind.DONE]} steps done, {passed} passed over")
     for line in _how_to_look(work, reached):
@@ -259,7 +263,8 @@ def _print_dry(work: Work, request: Request, steps: Sequence[Step]) -> None:
             word = "unless" if step.commands else "until" if step.patience_seconds else "if"
             output.write(f"#   {word} this says so: {_shell(probe.command)}\n")
         for command in step.commands:
-            output.write(f"{_shell(command)}\n")
+            sent = " <<< WHAT-IS-FOUND" if step.sends else ""
+            output.write(f"{_shell(command)}{sent}\n")
 
 
 def _dry_row(step: Step) -> dict[str, object]:

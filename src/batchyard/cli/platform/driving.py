@@ -5,7 +5,7 @@ any instant, does what is left and nothing twice.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -103,7 +103,10 @@ class Driver:
         seen = self._seen(step)
         if step.probes and seen.is_so:
             return Kind.PASSED, seen.what
-        if step.consent is not None and not self._agreed(step, seen.what):
+        step, sent = self._complete(step)
+        if step.consent is not None and not self._agreed(step, seen.what, sent):
+            if step.is_optional:
+                raise UnmetError(f"left, as wanted: {seen.what}")
             raise RefusedError
         if step.commands:
             happened(Kind.BEGUN, seen.what)
@@ -117,10 +120,22 @@ class Driver:
             seen = self._awaited(step, seen)
         return Kind.DONE, seen.what
 
-    def _agreed(self, step: Step, what: str) -> bool:
-        assert step.consent is not None, "there is something to ask"
+    def _complete(self, step: Step) -> tuple[Step, str]:
+        """The step with what its commands are sent, which is that alone which is then asked about."""
+        if step.sends is None:
+            return step, ""
+        sent = step.sends([self.processes.look(probe.command, self.display.tick) for probe in step.probes])
+        return replace(step, commands=tuple(replace(command, sent=sent) for command in step.commands)), sent
+
+    def _agreed(self, step: Step, what: str, sent: str) -> bool:
+        consent = step.consent
+        assert consent is not None, "there is something to ask"
+        question = consent.question.replace("{seen}", what)
+        if consent.asking is not None:
+            looked = self.processes.look(consent.asking.command, self.display.tick)
+            question += consent.asking.says(looked, sent)
         self.display.quiet()
-        return self.asking.agrees(step.consent.question.replace("{seen}", what), step.consent.is_grave(what))
+        return self.asking.agrees(question, consent.is_grave(what))
 
     def _do(self, step: Step, happened: Callable[..., None]) -> None:
         """Run the commands, again where that helps; what has been done meanwhile is looked at before each new try."""

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.install.deployment import WEBHOOK_PORT
 from batchyard.plan.engine import deployed
-from batchyard.plan.manifests.made import PART_OF
 from batchyard.plan.model import Engine, Platform, Queue
 from batchyard.plan.steps.manifests import Part
 from batchyard.plan.steps.model import Command, Probe, Retry, Step, demand, run, waiting
@@ -21,7 +20,6 @@ from batchyard.plan.steps.readings import (
     diff_is_empty,
     fails,
     has_quota,
-    name_of,
     none_is,
     prints_nothing,
     succeeds,
@@ -43,17 +41,7 @@ _FINALIZERS: Final = "what has finalizers goes only while its controller runs: i
 _UPSTREAM_PORT: Final = 9443
 _QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
 _LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
-_WORKLOADS: Final = "workloads.kueue.x-k8s.io"
-#: What a platform's file makes and may say no longer.
-_OWN_KINDS: Final = (
-    _QUEUES,
-    _LOCAL_QUEUES,
-    "cohorts.kueue.x-k8s.io",
-    "resourceflavors.kueue.x-k8s.io",
-    "admissionchecks.kueue.x-k8s.io",
-    "priorityclasses.scheduling.k8s.io",
-    "namespaces",
-)
+WORKLOADS: Final = "workloads.kueue.x-k8s.io"
 #: On a ClusterQueue: destroy has stopped it.
 _STOPPED: Final = "platform.batchyard.dev/stopped-by"
 #: What passes by itself: an API server or a webhook that is starting, kinds that were made a moment ago.
@@ -246,28 +234,6 @@ def queues_active(reached: Reached, queues: Sequence[Queue]) -> Iterator[Step]:
         )
 
 
-def nothing_else(reached: Reached, platform: Platform, all_parts: Sequence[Part]) -> Step:
-    """Tell what an earlier file had made that this one does not have any more."""
-    rendered = {(obj["kind"], name_of(obj)) for part in all_parts for obj in part.objects}
-    asked = ("get", *ours(platform), "--output=json")
-    return Step(
-        "no-longer-said",
-        "look for what the file does not say any more",
-        probes=(
-            Probe(
-                reached.kubectl(*asked),
-                none_is(lambda obj: (obj["kind"], name_of(obj)) not in rendered, "to be deleted by hand"),
-            ),
-        ),
-        is_optional=True,
-    )
-
-
-def ours(platform: Platform) -> tuple[str, ...]:
-    """The words by which kubectl finds what a platform has made, as far as it counts."""
-    return (",".join(_OWN_KINDS), "--all-namespaces", f"--selector={PART_OF}={platform.name}")
-
-
 def job_would_queue(reached: Reached, namespace: str, local_queue: str) -> Step:
     """The last check: a Job of a team would be taken."""
     return waiting(
@@ -362,7 +328,7 @@ def nobody_else(reached: Reached) -> Probe:
 
 def what_runs(reached: Reached) -> Step:
     """Tell what has quota at the moment."""
-    asked = reached.kubectl("get", _WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
+    asked = reached.kubectl("get", WORKLOADS, "--all-namespaces", "--ignore-not-found", "--output=json")
     return Step(
         "what-runs",
         "look what runs",

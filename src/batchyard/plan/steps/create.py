@@ -5,17 +5,25 @@ from dataclasses import replace
 
 from batchyard.plan.model import Engine, Platform
 from batchyard.plan.render import ENGINE
-from batchyard.plan.steps import cluster, google
+from batchyard.plan.steps import cluster, google, obsolete
 from batchyard.plan.steps.cluster import Reached
 from batchyard.plan.steps.manifests import Part, parts
 from batchyard.plan.steps.model import Consent, Step
 from batchyard.plan.steps.tools import KUBECTL
 
 
-def create(platform: Platform, files: Mapping[str, str], reached: Reached) -> list[Step]:
-    """The steps that make a platform of what is rendered (path to text); `reached`: how its cluster is reached."""
+def create(platform: Platform, files: Mapping[str, str], reached: Reached, *, is_pruning: bool = False) -> list[Step]:
+    """The steps that make a platform of what is rendered (path to text); `reached`: how its cluster is reached.
+
+    What earlier files had made and this one says no longer is told; and removed, where `is_pruning`.
+    """
     all_parts = parts(platform, files)
-    steps = list(_on_cluster(platform, all_parts, reached))
+    old = (
+        obsolete.removed(reached, platform, all_parts)
+        if is_pruning
+        else obsolete.told(reached, platform, all_parts, "; --prune removes it")
+    )
+    steps = [*_on_cluster(platform, all_parts, reached), old, *_last(platform, reached)]
     made = platform.google
     if made is None:
         consent = Consent(f"This applies {platform.name} to {where(reached)}.")
@@ -45,7 +53,10 @@ def _on_cluster(platform: Platform, all_parts: Sequence[Part], reached: Reached)
         else:
             yield cluster.applied(reached, part)
     yield from cluster.queues_active(reached, platform.queues)
-    yield cluster.nothing_else(reached, platform, all_parts)
+
+
+def _last(platform: Platform, reached: Reached) -> Iterator[Step]:
+    """The last look."""
     local_queues = [row for queue in platform.queues for row in queue.local_queues]
     if local_queues:
         yield cluster.job_would_queue(reached, local_queues[0].namespace, local_queues[0].name)

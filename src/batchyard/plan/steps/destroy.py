@@ -6,7 +6,7 @@ from typing import Any
 
 from batchyard.plan.model import Platform
 from batchyard.plan.render import ENGINE
-from batchyard.plan.steps import cluster, google
+from batchyard.plan.steps import cluster, google, obsolete
 from batchyard.plan.steps.cluster import Reached
 from batchyard.plan.steps.create import where
 from batchyard.plan.steps.manifests import Part, parts
@@ -32,9 +32,11 @@ def destroy(
         KUBECTL.step(),
         cluster.api_server(reached),
         cluster.what_runs(reached),
+        obsolete.told(reached, platform, all_parts, "; it goes too"),
         _asking(f"This deletes {platform.name} from {where(reached)}: {_doomed(platform, all_parts)}."),
         cluster.drained(reached, _queue_names(platform)),
         *cluster.emptied(reached, namespaces(all_parts)),
+        obsolete.destroyed(reached, platform, all_parts),
     ]
     for part in reversed(all_parts):
         step = cluster.deleted(reached, part)
@@ -57,10 +59,12 @@ def _on_google(platform: Platform, reached: Reached, all_parts: Sequence[Part], 
         google.credentials(platform, made, reached.kubeconfig, reached.ask),
         cluster.api_server(reached),
         cluster.what_runs(reached),
+        obsolete.told(reached, platform, all_parts, "; it goes too"),
     ]
     emptied = [
         cluster.drained(reached, _queue_names(platform)),
         *cluster.emptied(reached, namespaces(all_parts), _OUTLIVES),
+        obsolete.destroyed(reached, platform, all_parts),
         cluster.scaled_down(reached, _pools_that_stay(platform)),
     ]
     doomed = f"all that Terraform made for it, the cluster above all: {_doomed(platform, all_parts)}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from batchyard.plan.model import Google, Platform
 from batchyard.plan.steps import google
-from batchyard.plan.steps.cluster import Reached, ours
+from batchyard.plan.steps.cluster import Reached
 from batchyard.plan.steps.model import Command, Leftover, run
 
 _RETAINED = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.metadata.name}{"\\n"}{end}'
@@ -13,12 +13,6 @@ _RETAINED = '{range .items[?(@.spec.persistentVolumeReclaimPolicy=="Retain")]}{.
 def leftovers(platform: Platform, reached: Reached, folder: str) -> Iterator[Leftover]:
     """What stays when all steps are done, with the command that removes each."""
     if platform.google is None:
-        yield Leftover(
-            "of earlier files",
-            "what an earlier file had made that this one does not say any more",
-            reached.kubectl("get", *ours(platform), "--output=name"),
-            reached.kubectl("delete", *ours(platform)).argv,
-        )
         yield Leftover(
             "volumes",
             "PersistentVolumes that are kept when their claim goes (reclaim policy Retain), and their disks",

@@ -6,7 +6,7 @@ All commands work in the rendered folder; paths in them are below it. Nothing he
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
 #: How long a command may take, in seconds, where nothing else is said.
@@ -34,6 +34,10 @@ class Command:
         """What is really run: the variables are given by env(1)."""
         pairs = [f"{name}={value}" for name, value in self.environment]
         return ("env", *pairs, *self.argv) if pairs else self.argv
+
+    def tolerating(self, words: tuple[str, ...]) -> "Command":
+        """The same, which may fail with one of these words."""
+        return replace(self, tolerates=words)
 
 
 def run(*argv: str, sent: str = "", limit_seconds: int = COMMAND_LIMIT, tolerates: tuple[str, ...] = ()) -> Command:
@@ -87,6 +91,17 @@ class Probe:
     reading: Reading
 
 
+#: What commands are sent, made of what the probes' commands answered.
+Sending: TypeAlias = Callable[[Sequence[Answer]], str]
+
+
+class Asking(NamedTuple):
+    """What is looked up before a question is asked, and said behind it, given what the commands would be sent."""
+
+    command: Command
+    says: Callable[[Answer, str], str]
+
+
 @dataclass(frozen=True, slots=True)
 class Consent:
     """What is asked before a step: a sentence that says what it costs or destroys; {seen} is what the probes saw."""
@@ -96,6 +111,7 @@ class Consent:
     destroys: bool = False
     #: So it is too where what was seen has this (a regular expression).
     destroys_where: str = ""
+    asking: Asking | None = None
 
     def is_grave(self, what: str) -> bool:
         """Whether something is lost, given what was seen."""
@@ -128,6 +144,8 @@ class Step:
     probes: tuple[Probe, ...] = ()
     consent: Consent | None = None
     retry: Retry = Retry()
+    #: What its commands are sent is known only when it is done: it is made of what its probes' commands answer.
+    sends: Sending | None = None
     #: How many seconds one waits until the probes say that it is done.
     patience_seconds: int = 0
     #: Whether the probes are asked again after the commands; their exit codes are proof enough otherwise.

@@ -136,7 +136,7 @@ def all_are(condition: str, wanted: Collection[str]) -> Reading:
         document = answer.document()
         if document is None:
             return Seen(False, answer.last_word)
-        found = {name_of(obj): _lacking(obj, condition) for obj in _items(document)}
+        found = {name_of(obj): _lacking(obj, condition) for obj in items_of(document)}
         lacking = [f"{name}: {found.get(name, 'not there')}" for name in wanted if found.get(name, "not there")]
         more = f"; {len(lacking) - 3} more" if len(lacking) > 3 else ""
         return Seen(not lacking, "; ".join(lacking[:3]) + more if lacking else f"{len(wanted)} {condition}")
@@ -151,7 +151,7 @@ def none_is(is_so: Callable[[Mapping[str, Any]], bool], what: str) -> Reading:
         if answer.code:
             return Seen(is_gone(answer), answer.last_word)
         document = answer.document()
-        names = [name_of(obj) for obj in _items(document or {"items": []}) if is_so(obj)]
+        names = [name_of(obj) for obj in items_of(document or {"items": []}) if is_so(obj)]
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         return Seen(not names, f"{what}: {len(names)} ({shown})" if names else "")
 
@@ -164,7 +164,7 @@ def has_quota(workload: Mapping[str, Any]) -> bool:
     return "Admitted" in true and "Finished" not in true
 
 
-def _items(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def items_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The objects of a list, or the one that is no list."""
     items: Sequence[Mapping[str, Any]] = document.get("items", [document])
     return items

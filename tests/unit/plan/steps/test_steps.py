@@ -101,6 +101,13 @@ def test_what_runs_goes_before_terraform_deletes_the_cluster() -> None:
     assert place_of(steps, "stop-queues") < place_of(steps, "empty-team-a") < place_of(steps, "terraform-destroy")
 
 
+@pytest.mark.parametrize("is_on_google", [True, False])
+def test_the_engine_works_while_what_has_finalizers_goes(is_on_google: bool) -> None:
+    names = [step.name for step in destroying(is_on_google)]
+    assert "empty-team-a" in names
+    assert "empty-batchyard-system" not in names
+
+
 def test_elsewhere_the_engine_goes_last_and_only_if_nobody_else_has_queues() -> None:
     last = destroying(False)[-1]
     assert last.name == "delete-00-engine"

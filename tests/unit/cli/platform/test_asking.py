@@ -1,0 +1,58 @@
+"""A step whose commands are sent what its probes found: what is asked about is what is done, or nothing is."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from batchyard.cli import output
+from batchyard.cli.platform.display import Lines
+from batchyard.cli.platform.driving import Driver
+from batchyard.cli.platform.happenings import Kind
+from batchyard.cli.platform.journal import Journal
+from batchyard.cli.platform.lock import Lock
+from batchyard.cli.platform.processes import Processes
+from batchyard.plan.steps.model import Asking, Consent, Probe, Seen, Step, run
+
+FOUND = Probe(run("echo", "old"), lambda answer: Seen(False, answer.printed.strip()))
+LOOKED = Asking(run("echo", "runs"), lambda answer, sent: f" {sent}; {answer.printed.strip()}")
+STEP = Step(
+    "clean",
+    "remove what is old",
+    commands=(run("dd", "of=removed", "status=none"),),
+    probes=(FOUND,),
+    consent=Consent("It goes:", destroys=True, asking=LOOKED),
+    sends=lambda answers: "+".join(answer.printed.strip() for answer in answers),
+    is_checked=False,
+    is_optional=True,
+)
+
+
+@dataclass
+class Person:
+    agrees_to_all: bool
+    asked: list[tuple[str, bool]] = field(default_factory=list)
+
+    def agrees(self, question: str, destroys: bool) -> bool:
+        self.asked.append((question, destroys))
+        return self.agrees_to_all
+
+
+def driven(folder: Path, person: Person) -> dict[Kind, int]:
+    """How the step comes out."""
+    with Lock(folder, output.tell) as lock:
+        driver = Driver(folder, Processes(folder, lock, output.tell), Journal(folder), Lines(), person)
+        return driver.drive([STEP])
+
+
+def test_what_is_asked_about_is_what_the_command_is_sent(tmp_path: Path) -> None:
+    person = Person(agrees_to_all=True)
+    assert driven(tmp_path, person)[Kind.DONE] == 1
+    assert person.asked == [("It goes: old; runs", True)]
+    assert (tmp_path / "removed").read_text("utf-8") == "old"
+
+
+def test_who_does_not_want_it_goes_on_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert driven(tmp_path, Person(agrees_to_all=False))[Kind.UNMET] == 1
+    assert "left, as wanted: old" in capsys.readouterr().err
+    assert not (tmp_path / "removed").exists()
