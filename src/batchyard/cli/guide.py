@@ -205,7 +205,7 @@ def _job(job: Obj, now: Instant) -> dict[str, str]:
 
 def _conclude(seen: Sequence[Seen], guide: Played, *, whole: bool) -> None:
     """Say whether it went as in the guide."""
-    exact = sum(each.step.is_exact(queue) for each in seen for queue in each.rows)
+    exact = sum(len(each.exact) for each in seen)
     wrong = [f"{each.step.name}: {queue}" for each in seen for queue in each.wrong]
     found = _jobs(guide)
     jobs, unfinished = len(found), len(unfinished_of(found))

@@ -162,6 +162,11 @@ class Queue:
     #: The fields of the ClusterQueue's spec that are taken as they are: queueingStrategy, preemption and the like.
     spec: Part
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it admits nothing, by what the file says: it is not Active then."""
+        return bool(self.spec.get("stopPolicy", "None") != "None")
+
 
 @dataclass(frozen=True, slots=True)
 class People:

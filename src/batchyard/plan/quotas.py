@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from batchyard.api import well_known
 from batchyard.plan.model import Platform
 from batchyard.plan.supply import Supply, supplies
+from batchyard.plan.terraform.pools import HYPERDISK, needs_hyperdisk
 
 GLOBAL: Final = "global"
 _GPUS: Final[Mapping[str, str]] = {
@@ -44,6 +45,7 @@ _DISKS: Final[Mapping[str, str]] = {
     "pd-standard": "DISKS_TOTAL_GB",
     "pd-balanced": "SSD_TOTAL_GB",
     "pd-ssd": "SSD_TOTAL_GB",
+    HYPERDISK: "HDB_TOTAL_GB",
 }
 
 
@@ -85,6 +87,6 @@ def _needs(supply: Supply, platform: Platform) -> Iterator[tuple[str, str, int]]
         yield region, "PREEMPTIBLE_CPUS" if preemptible else _CPUS[machine.family], machine.cpu_milli // 1000
     google = platform.google
     assert google is not None
-    if google.disk_type in _DISKS:
-        yield region, _DISKS[google.disk_type], google.disk_size_gb
+    disk_type = HYPERDISK if needs_hyperdisk(machine) else google.disk_type
+    yield region, _DISKS[disk_type], google.disk_size_gb
     yield region, "INSTANCES", 1

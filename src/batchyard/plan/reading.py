@@ -17,6 +17,7 @@ from batchyard.cloud.cluster_objects import catalog_faults
 from batchyard.plan import manifests
 from batchyard.plan.model import Part, Platform
 from batchyard.plan.parts import platform_of
+from batchyard.plan.places import placed
 from batchyard.plan.rules import faults_of
 
 API_VERSION: Final = scheme.kind_info(scheme.PLATFORM).api_version
@@ -82,7 +83,9 @@ def _read(document: Document, project: str) -> tuple[Platform | None, Sequence[F
         return None, errors
     platform = with_project(platform_of(name, spec, cluster), project)
     errors = list(faults_of(platform, spec))
-    return platform, errors or list(manifests.faults(platform))
+    if not errors:
+        errors = list(dict.fromkeys(placed(made, fault, spec) for made, fault in manifests.faults(platform)))
+    return platform, errors
 
 
 def with_project(platform: Platform, project: str) -> Platform:

@@ -5,20 +5,23 @@ What the objects that are made of it must keep besides is found when they are ma
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import IPv4Network, ip_network
 from typing import Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.flaws import shown
 from batchyard.api.schema.nearest import nearest
-from batchyard.plan.model import Collector, Engine, Flavor, Google, Part, Platform, Queue, Team
+from batchyard.plan.engine import NAMESPACES
+from batchyard.plan.google_rules import google_faults
+from batchyard.plan.model import Collector, Engine, Flavor, Part, Platform, Queue
 
-#: Source: the API of Identity and Access Management, projects.serviceAccounts.create.
-_ACCOUNT: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_ACCOUNT_LENGTHS: Final = (6, 30)
-#: Source: the API of the Resource Manager, projects.
-_PROJECT: Final = re.compile(r"([a-z][-a-z0-9.]*:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
-_CONTROL_PLANE_PREFIX: Final = 28
+_RELEASE: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
+#: Who is everybody, or every pod, to the API server.
+_EVERYBODY: Final = frozenset(
+    {"system:authenticated", "system:unauthenticated", "system:anonymous", "system:serviceaccounts"}
+)
+#: Namespaces that are deleted with nobody's platform: those of Kubernetes and of engines.
+_KEPT_NAMESPACES: Final = frozenset({*NAMESPACES.values(), "jobset-system"})
+_OF_KUBERNETES: Final = "kube-"
 
 
 def faults_of(platform: Platform, spec: Part) -> Iterator[FieldError]:
@@ -30,11 +33,12 @@ def faults_of(platform: Platform, spec: Part) -> Iterator[FieldError]:
     yield from _twice(platform)
     yield from _cohort_faults(platform)
     yield from _priority_faults(platform, spec)
-    yield from _team_names(platform, spec)
+    yield from _team_names(platform)
+    yield from _engine_faults(platform)
     yield from _check_faults(spec)
     yield from _budget_faults(platform)
     if platform.google is not None:
-        yield from _google_faults(platform, platform.google)
+        yield from google_faults(platform, platform.google)
     if platform.monitoring.collector is Collector.POD_MONITORING and platform.engine is Engine.KUEUE:
         remedy = "write ServiceMonitor, for a cluster with the Prometheus Operator, or None"
         yield FieldError("spec.monitoring.collector", "Kueue tells its metrics only to who shows a token", remedy)
@@ -153,8 +157,8 @@ def _cohort_faults(platform: Platform) -> Iterator[FieldError]:
     for team in platform.teams:
         if team.cohort:
             yield from _unknown(f"{team.path}.cohortName", team.cohort, "cohort", names)
-    for queue in platform.shared_queues:
-        if queue.cohort:
+    for queue in platform.queues:
+        if queue.cohort and queue.cohort not in {team.cohort for team in platform.teams}:
             yield from _unknown(f"{queue.path}.cohortName", queue.cohort, "cohort", names)
 
 
@@ -168,13 +172,28 @@ def _priority_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
             yield FieldError(f"spec.priorities[{index}].name", "names with system- are Kubernetes's own", "rename it")
 
 
-def _team_names(platform: Platform, spec: Part) -> Iterator[FieldError]:
-    for team, row in zip(platform.teams, spec["teams"], strict=True):
-        everybody = [*(row.get("members") or {}).get("groups", ()), *(row.get("admins") or {}).get("groups", ())]
-        for group in everybody:
-            if group in {"system:authenticated", "system:unauthenticated"}:
-                problem = f"{group} is everybody, and {team.name} would be no tenant of its own"
-                yield FieldError(f"{team.path}.members", problem, "name the groups of the team")
+def _team_names(platform: Platform) -> Iterator[FieldError]:
+    """Who a team is, and where: destroying a platform deletes its teams' namespaces with all that is in them."""
+    for team in platform.teams:
+        if team.namespace in _KEPT_NAMESPACES or team.namespace.startswith(_OF_KUBERNETES):
+            problem = f"{team.namespace} is a namespace of Kubernetes or of the engine, and no team's"
+            yield FieldError(f"{team.path}.namespace", problem, "give the team another namespace")
+        for field, people in (("members", team.members), ("admins", team.admins)):
+            for name in (*people.groups, *people.users):
+                if name in _EVERYBODY:
+                    problem = f"{name} is everybody, and {team.name} would be no tenant of its own"
+                    yield FieldError(f"{team.path}.{field}", problem, "name the groups of the team")
+
+
+def _engine_faults(platform: Platform) -> Iterator[FieldError]:
+    """Versions are those of releases, and an image is one word."""
+    for field, version in (("kueue", platform.kueue_version), ("jobSet", platform.job_set_version)):
+        if version and not _RELEASE.fullmatch(version):
+            problem = f"{shown(version)} is no release"
+            yield FieldError(f"spec.versions.{field}", problem, "write it as v0.19.2")
+    image = platform.operator.image
+    if image and any(letter.isspace() for letter in image):
+        yield FieldError("spec.operator.image", f"{shown(image)} is no image", "write it as REGISTRY/NAME:TAG")
 
 
 def _check_faults(spec: Part) -> Iterator[FieldError]:
@@ -183,6 +202,9 @@ def _check_faults(spec: Part) -> Iterator[FieldError]:
             problem = "nobody answers this check"
             remedy = "write provisioning, for one that asks for capacity, or the controllerName of your own controller"
             yield FieldError(f"spec.admissionChecks[{index}]", problem, remedy)
+        if "provisioning" in row and "parameters" in row:
+            problem = "provisioning is what the parameters name already"
+            yield FieldError(f"spec.admissionChecks[{index}].parameters", problem, "keep one of them")
 
 
 def _budget_faults(platform: Platform) -> Iterator[FieldError]:
@@ -190,61 +212,3 @@ def _budget_faults(platform: Platform) -> Iterator[FieldError]:
         if team.budget is not None and platform.engine is Engine.KUEUE:
             remedy = "leave it out, or choose engine: batchyard"
             yield FieldError(f"{team.path}.budget", "Kueue knows no budgets: nobody would hold it", remedy)
-
-
-# --- Google Cloud ---
-
-
-def _google_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
-    if platform.cluster is None:
-        yield FieldError("spec.cluster", "Required value", "describe the cluster that is to be made on GKE")
-        return
-    if google.project and not _PROJECT.fullmatch(google.project):
-        remedy = "use its id: 6 to 30 small letters, digits and -"
-        yield FieldError("spec.google.project", f"{shown(google.project)} is no project", remedy)
-    yield from _network_faults(google)
-    for team in platform.teams:
-        yield from _account_faults(team)
-
-
-def _network_faults(google: Google) -> Iterator[FieldError]:
-    """Ranges are CIDRs, do not overlap, and the control plane's has the one size that GKE takes."""
-    network, found = google.network, dict[str, IPv4Network]()
-    rows = {
-        "nodes": network.nodes,
-        "pods": network.pods,
-        "services": network.services,
-        "controlPlane": network.control_plane,
-    }
-    for field, text in rows.items():
-        path = f"spec.google.network.{field}"
-        cidr = _cidr(text)
-        if cidr is None:
-            yield FieldError(path, f"{shown(text)} is no range of IPv4 addresses", "write it as 10.0.0.0/20")
-            continue
-        if field == "controlPlane" and cidr.prefixlen != _CONTROL_PLANE_PREFIX:
-            yield FieldError(path, f"GKE's control planes have a /{_CONTROL_PLANE_PREFIX}", "write it as 172.16.0.0/28")
-        other = next((name for name, known in found.items() if known.overlaps(cidr)), None)
-        if other is not None:
-            yield FieldError(path, f"{text} and {other} ({rows[other]}) overlap", "give each a range of its own")
-        found[field] = cidr
-    for index, (_, text) in enumerate(network.authorized):
-        if _cidr(text) is None:
-            path = f"spec.google.network.authorized[{index}].cidr"
-            yield FieldError(path, f"{shown(text)} is no range of IPv4 addresses", "write it as 203.0.113.0/24")
-
-
-def _cidr(text: str) -> IPv4Network | None:
-    try:
-        found = ip_network(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, IPv4Network) and "/" in text else None
-
-
-def _account_faults(team: Team) -> Iterator[FieldError]:
-    name, (shortest, longest) = team.identity.google_name, _ACCOUNT_LENGTHS
-    if not (shortest <= len(name) <= longest and _ACCOUNT.fullmatch(name)):
-        problem = f"{shown(name)} is no id of a Google service account"
-        remedy = f"use {shortest} to {longest} small letters, digits and -"
-        yield FieldError(f"{team.path}.serviceAccount.googleName", problem, remedy)

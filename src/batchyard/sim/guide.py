@@ -128,11 +128,15 @@ class Seen:
         return {obj["metadata"]["name"]: _row(obj) for obj in self.cluster_queues}
 
     @property
+    def exact(self) -> Sequence[str]:
+        """The ClusterQueues whose row is exact in the guide, whether they are here or not."""
+        names = dict.fromkeys([*self.rows, *self.step.exact_rows])
+        return [name for name in names if self.step.is_exact(name)]
+
+    @property
     def wrong(self) -> Sequence[str]:
         """The ClusterQueues whose row is exact in the guide and another one here."""
-        step = self.step
-        names = dict.fromkeys([*self.rows, *step.exact_rows])
-        return [name for name in names if step.is_exact(name) and self.rows.get(name, Row()) != step.saw(name)]
+        return [name for name in self.exact if self.rows.get(name, Row()) != self.step.saw(name)]
 
 
 def guide_steps() -> tuple[GuideStep, ...]:

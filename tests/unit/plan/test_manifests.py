@@ -149,7 +149,7 @@ def test_what_a_kind_does_not_take_is_told_at_the_place_that_says_it() -> None:
         example(
             "refarch", **{"cpu: {nominalQuota: 0, borrowingLimit: 4}": "cpu: {nominalQuota: -1, borrowingLimit: 4}"}
         )
-    assert "spec.teams[0].queues[0]: ClusterQueue cq-team-a-lp: " in str(told.value)
+    assert "spec.queueClasses[0].flavors[0].resources[cpu].nominalQuota: Invalid value" in str(told.value)
 
 
 def test_a_flavor_of_several_pools_has_what_all_their_nodes_have() -> None:

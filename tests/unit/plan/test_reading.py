@@ -132,6 +132,96 @@ def test_what_does_not_go_together_is_told(added: str, said: str) -> None:
     assert said in faults(SMALL + added)
 
 
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        pytest.param("    - {name: kube-system}\n", "p.yaml:17: spec.teams[1].namespace: kube-system is", id="kube"),
+        pytest.param("    - {name: b, namespace: kueue-system}\n", "a namespace of Kubernetes or of the", id="engine"),
+        pytest.param("    - {name: b, members: {users: [system:anonymous]}}\n", "is everybody", id="anonymous"),
+        pytest.param("    - {name: b, admins: {groups: [system:serviceaccounts]}}\n", "is everybody", id="pods"),
+        pytest.param("  versions: {kueue: latest}\n", 'spec.versions.kueue: "latest" is no release', id="release"),
+        pytest.param("  operator: {image: a b}\n", '"a b" is no image', id="image"),
+        pytest.param(
+            "  admissionChecks: [{name: a, provisioning: {}, parameters: {apiGroup: g, kind: K, name: n}}]\n",
+            "spec.admissionChecks[0].parameters: provisioning is what",
+            id="parameters",
+        ),
+    ],
+)
+def test_what_nobody_should_have_is_refused(added: str, said: str) -> None:
+    assert said in faults(SMALL + added)
+
+
+def test_a_class_is_in_a_cohort_that_is_listed() -> None:
+    text = SMALL.replace("- name: lp", "- name: lp\n      cohortName: nowhere")
+    assert 'there is no cohort "nowhere"' in faults(text + "  cohorts: [{name: colours}]\n")
+
+
+@pytest.mark.parametrize(
+    ("google", "team", "said"),
+    [
+        pytest.param("", "roles: [roles/owner]", "roles[0]: with roles/owner the team's pods", id="owner"),
+        pytest.param("", "roles: [bigquery]", '"bigquery" is no role', id="role"),
+        pytest.param("", "buckets: ['gs://data']", "buckets[0]: ", id="bucket"),
+        pytest.param("", "googleName: small-nodes", "is that of the platform itself already", id="account of nodes"),
+        pytest.param(", repository: Images", "", '"Images" is no name of a repository', id="repository"),
+        pytest.param(", state: {bucket: Mine}", "", '"Mine" is no name of a bucket', id="state"),
+        pytest.param(", labels: {Team: x}", "", "spec.google.labels[Team]", id="label"),
+        pytest.param(", labels: {team: X}", "", '"X" is no value of a label', id="value of a label"),
+        pytest.param(", nodes: {diskType: floppy}", "", "use pd-standard", id="disk"),
+        pytest.param(", network: {nodes: 10.0.0.0/30}", "", "a subnet has a /29 at least", id="subnet"),
+    ],
+)
+def test_what_google_cloud_refuses_is_told_beforehand(google: str, team: str, said: str) -> None:
+    text = SMALL.replace("cohortName: colours", f"serviceAccount: {{{team}}}")
+    assert said in faults(text + GOOGLE.replace("my-project", f"my-project{google}"))
+
+
+def test_no_two_teams_are_one_service_account() -> None:
+    text = SMALL + "    - {name: blue, serviceAccount: {googleName: wi-red}}\n" + GOOGLE
+    assert "p.yaml:17: spec.teams[1].serviceAccount.googleName: wi-red is that of red already" in faults(text)
+
+
+def test_a_bucket_of_the_state_with_too_long_a_name_is_told() -> None:
+    text = SMALL.replace("name: small", f"name: {'s' * 40}") + GOOGLE.replace("my-project", "my-project-0123456")
+    assert "spec.google.state.bucket" in faults(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "cidr", "said"),
+    [
+        ("pods", "10.4.0.0/20", "has 4096 addresses, and 20 machines at most need 5120; use a /19 or larger"),
+        ("nodes", "10.0.0.0/28", "has 16 addresses, and 20 machines at most need 24; use a /27 or larger"),
+    ],
+)
+def test_all_machines_and_their_pods_have_addresses(field: str, cidr: str, said: str) -> None:
+    pool = "nodePools: [{name: np, machineType: e2-standard-4, nodeCount: 20}]"
+    google = GOOGLE.replace("my-project", f"my-project, network: {{{field}: {cidr}}}").replace("a]}", f"a], {pool}}}")
+    assert f"spec.google.network.{field}: {cidr} {said}" in faults(SMALL + google)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("nominalQuota: 4", "nominalQuota: -4", "11: spec.queueClasses[0].flavors[0].resources[cpu].nominalQuota"),
+        (
+            "{cpu: {nominalQuota: 4}, memory: {nominalQuota: 8Gi}}",
+            "{}",
+            "11: spec.queueClasses[0].flavors[0].resources",
+        ),
+        ("{class: lp}", "{class: lp, clusterQueue: a b}", "16: spec.teams[0].queues[0].clusterQueue"),
+        ("cohortName: colours", "budget: {dollars: -1}", "14: spec.teams[0].budget.dollars"),
+        ("- name: spot", "- {name: spot, nodeLabels: {a b: c}}", "7: spec.flavors[1].nodeLabels"),
+    ],
+)
+def test_a_rule_of_an_object_is_told_once_and_where_the_file_says_it(old: str, new: str, place: str) -> None:
+    assert old in SMALL
+    blue = "    - {name: blue, queues: [{class: lp}]}\n"
+    (fault, *more) = faults(SMALL.replace(old, new, 1) + blue).splitlines()
+    assert fault.startswith(f"p.yaml:{place}")
+    assert [each for each in more if each.split(": ")[1] != fault.split(": ")[1]] == []
+
+
 def test_ranges_that_overlap_are_told() -> None:
     text = SMALL + GOOGLE.replace(
         "my-project}", "my-project, network: {nodes: 10.8.0.0/20, controlPlane: 10.0.0.0/24}}"

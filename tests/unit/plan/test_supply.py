@@ -113,3 +113,12 @@ def test_what_is_told_to_be_made_on_google_cloud_is_what_terraform_is_told_to_ma
     names = [*told["node pool"], *told["reservation"], *told["service account"][1:], *told["repository"]]
     assert [name for name in names if f'"{name}"' not in variables and f"{name} " not in variables] == []
     assert len(told["node pool"]) == variables.count("machine_type") - len(told["reservation"])
+
+
+def test_machines_without_persistent_disks_need_quota_of_hyperdisks() -> None:
+    found = pools(
+        "{name: a, machineType: e2-medium, nodeCount: 1}",
+        "{name: b, machineType: ct6e-standard-4t, tpuTopology: 2x2, zones: [us-central1-a], nodeCount: 1}",
+    )
+    disks = {row.metric: row.needed for row in quotas(found) if row.metric.endswith("_TOTAL_GB")}
+    assert disks == {"SSD_TOTAL_GB": 200, "HDB_TOTAL_GB": 100}

@@ -237,6 +237,14 @@ def test_a_build_waits_for_kueue_where_kueue_decides() -> None:
     assert script.index("deployment/kueue-controller-manager") < script.index("--kustomize=manifests\n")
 
 
+def test_a_build_waits_for_the_queues_that_the_file_does_not_stop() -> None:
+    flavors = "flavors: [{name: any, resources: {cpu: {nominalQuota: 1}}}]"
+    held = f"  queues: [{{name: held, stopPolicy: Hold, {flavors}}}"
+    script = scripts(platform(rest=f"{REST}{held}, {{name: going, {flavors}}}]\n"))["create manifests"]
+    assert [line.split()[-1] for line in script.splitlines() if "condition=Active" in line] == ["going"]
+    assert "condition=Active" not in scripts(platform(rest=f"{REST}{held}]\n"))["create manifests"]
+
+
 def test_builds_may_be_left_out() -> None:
     assert [path for path in files(platform("{project: my-project, build: false}")) if "build" in path] == []
 

@@ -183,3 +183,8 @@ def test_the_figures_are_those_of_the_guide() -> None:
     assert [step.nodes for step in guide_steps()] == [step.get("nodes") for step in theirs]
     exact = [list(step.exact_rows) or ("every row" if step.every_row_is_exact else None) for step in guide_steps()]
     assert exact == [step.get("exactRows") for step in theirs]
+
+
+def test_rows_that_are_not_there_count_among_the_exact_ones() -> None:
+    for step in guide_steps():
+        assert list(Seen(step, 0, [], 0, []).exact) == list(step.exact_rows)

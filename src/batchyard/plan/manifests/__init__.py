@@ -1,7 +1,7 @@
 """The objects that a platform comes to on a cluster, each with the field of the platform that says so.
 
 made(platform)     all but the engine, by the file they are in, in the order in which they are applied
-faults(platform)   what is wrong with them by the rules of their kinds, with the places of the platform
+faults(platform)   what is wrong with them by the rules of their kinds
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,11 +30,9 @@ def made(platform: Platform) -> Mapping[str, Sequence[Made]]:
     return {name: objects for name, objects in found.items() if objects}
 
 
-def faults(platform: Platform) -> Iterator[FieldError]:
-    """What the rules of the objects' kinds say against them."""
+def faults(platform: Platform) -> Iterator[tuple[Made, FieldError]]:
+    """What the rules of the objects' kinds say against them, by the objects' own paths."""
     for objects in made(platform).values():
         for each in objects:
             for fault in decode(each.obj).faults:
-                who = f"{each.obj['kind']} {each.obj['metadata'].get('name', '')}"
-                problem = f"{who}: {fault.path}: {fault.problem}" if fault.path else f"{who}: {fault.problem}"
-                yield FieldError(each.path, problem, fault.remedy)
+                yield each, fault

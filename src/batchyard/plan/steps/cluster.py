@@ -209,8 +209,8 @@ def _goes_on(queue: Mapping[str, Any]) -> bool:
 
 def queues_active(reached: Reached, queues: Sequence[Queue]) -> Iterator[Step]:
     """Wait until all queues are Active but those that the platform's file stops: these are there, and wait."""
-    stopped = [queue.name for queue in queues if queue.spec.get("stopPolicy", "None") != "None"]
-    going = [queue for queue in queues if queue.name not in stopped]
+    stopped = [queue.name for queue in queues if queue.is_stopped]
+    going = [queue for queue in queues if not queue.is_stopped]
     names = [queue.name for queue in going]
     if queues:
         yield resumed(reached, [queue.name for queue in queues], stopped)

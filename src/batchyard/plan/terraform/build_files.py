@@ -48,10 +48,11 @@ _CREATE: Final = """\
         $$apply --kustomize=manifests/00-engine
 {waits}
         $$apply --kustomize=manifests
-        kubectl wait --for=condition=Active clusterqueues.kueue.x-k8s.io --all --timeout=5m
-"""
+{active}"""
 
 _WAIT: Final = "        kubectl wait --for=condition=Available -n {namespace} deployment/{name} --timeout=10m"
+
+_ACTIVE: Final = "        kubectl wait --for=condition=Active --timeout=5m clusterqueues.kueue.x-k8s.io {names}\n"
 
 _DESTROY: Final = """\
   # So that nobody destroys it by mistake.
@@ -98,6 +99,8 @@ def build_files(platform: Platform, google: Google, bucket: str) -> dict[str, st
         "region": platform.region,
         "waits": "\n".join(_WAIT.format(namespace=each.namespace, name=each.name) for each in deployed(platform)),
     }
+    names = " ".join(queue.name for queue in platform.queues if not queue.is_stopped)
+    words["active"] = _ACTIVE.format(names=names) if names else ""
     consent = f" \\\n#       --substitutions=_NAME={platform.name}"
     create = _HEAD.format(what=f"Creates {platform.name}", name="create", more="", **words) + _CREATE.format(**words)
     destroy = _HEAD.format(what=f"Destroys {platform.name}", name="destroy", more=consent, **words)

@@ -17,7 +17,7 @@ from batchyard.plan.terraform.hcl import Value
 
 #: Machines of these families have no Persistent Disks.
 _HYPERDISK_FAMILIES: Final = ("a4", "a4x", "c4", "c4a", "c4d", "ct6e", "g4", "h4d", "n4", "tpu7x", "x4")
-_HYPERDISK: Final = "hyperdisk-balanced"
+HYPERDISK: Final = "hyperdisk-balanced"
 _SCHEDULED: Final = ("queued", "flex-start")
 _EFFECTS: Final = {
     "NoSchedule": "NO_SCHEDULE",
@@ -66,7 +66,7 @@ def _pool(pool: Part, cluster: Part) -> Mapping[str, Value]:
     row |= {"reservation": pool["reservation"]} if pool.get("reservation") else {}
     row |= _limits(pool)
     row |= _placement(pool, machine, catalog)
-    row |= {"disk_type": _HYPERDISK} if _needs_hyperdisk(machine) else {}
+    row |= {"disk_type": HYPERDISK} if needs_hyperdisk(machine) else {}
     row |= {"local_ssds": machine.local_ssds} if machine.local_ssds else {}
     row |= {"labels": dict(pool["labels"])} if pool.get("labels") else {}
     return row | _taints(pool.get("taints") or ())
@@ -124,7 +124,8 @@ def _has_chips(machine: MachineType) -> bool:
     return machine.accelerator is not None and machine.accelerator.resource == well_known.TPU
 
 
-def _needs_hyperdisk(machine: MachineType) -> bool:
+def needs_hyperdisk(machine: MachineType) -> bool:
+    """Whether a machine has no Persistent Disks, and boots from a Hyperdisk."""
     return machine.family in _HYPERDISK_FAMILIES or machine.name.startswith("a3-ultra")
 
 

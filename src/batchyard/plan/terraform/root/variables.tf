@@ -13,8 +13,8 @@ variable "name" {
   type        = string
 
   validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{0,38}[a-z0-9]$", var.name))
-    error_message = "A cluster's name has 2 to 40 lower-case letters, digits and dashes, a letter first."
+    condition     = can(regex("^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$", var.name))
+    error_message = "A cluster's name has up to 40 lower-case letters, digits and dashes, a letter first."
   }
 }
 
