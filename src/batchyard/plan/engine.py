@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from batchyard.controllers.groups import COSTS, ON_KUBERNETES
 from batchyard.install import Scraping, Settings, parts
+from batchyard.plan.kueue_configuration import patches
 from batchyard.plan.model import Collector, Engine, Platform
 from batchyard.plan.texts import yaml_text
 
@@ -33,7 +34,9 @@ class Deployed(NamedTuple):
 def files(platform: Platform) -> Mapping[str, str]:
     """The files of the engine's kustomization by their names."""
     if platform.engine is Engine.KUEUE:
-        return {"kustomization.yaml": yaml_text([kustomization(_releases(platform))])}
+        more = patches(platform)
+        whole = kustomization(_releases(platform), **({"patches": more} if more else {}))
+        return {"kustomization.yaml": yaml_text([whole])}
     found = {f"{name}.yaml": yaml_text(objects) for name, objects in parts(settings_of(platform)).items()}
     return {"kustomization.yaml": yaml_text([kustomization(list(found))]), **found}
 
@@ -47,6 +50,7 @@ def settings_of(platform: Platform) -> Settings:
         replicas=platform.operator.replicas,
         controllers=(*ON_KUBERNETES, COSTS) if holds else ON_KUBERNETES,
         scraping=_SCRAPING[platform.monitoring.collector],
+        fair_sharing=platform.fair_sharing,
     )
 
 

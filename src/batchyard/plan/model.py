@@ -235,6 +235,10 @@ class Platform:
     #: Versions of what `engine: kueue` installs, such as v0.14.0; '' are those pinned by this version.
     kueue_version: str
     job_set_version: str
+    #: What is said of Kueue's Configuration, by its own fields; nothing: it is that of the release.
+    kueue: Part
+    #: Whether queues and cohorts have by their weights what is lent.
+    fair_sharing: bool
     google: Google | None
     #: The Cluster with this platform's name, complete, as `simulate --cluster` takes it; None: one that is there.
     cluster: Part | None

@@ -42,6 +42,8 @@ def platform_of(name: str, spec: Part, cluster: Part | None) -> Platform:
         engine=Engine(spec["engine"]),
         kueue_version=spec["versions"].get("kueue", ""),
         job_set_version=spec["versions"].get("jobSet", ""),
+        kueue=spec.get("kueue") or {},
+        fair_sharing=spec.get("fairSharing", _has_weights(spec)),
         google=google,
         cluster=cluster,
         flavors=[_flavor(row) for row in spec["flavors"]],
@@ -56,6 +58,13 @@ def platform_of(name: str, spec: Part, cluster: Part | None) -> Platform:
         monitoring=_monitoring(spec, google),
         operator=Operator(spec["operator"].get("image", ""), spec["operator"]["replicas"]),
     )
+
+
+def _has_weights(spec: Part) -> bool:
+    """Whether somebody has a weight, which would count for nothing without fair sharing."""
+    rows = [row for field in ("queueClasses", "queues", "cohorts") for row in spec.get(field) or ()]
+    rows += [row for team in spec["teams"] for row in team.get("queues") or ()]
+    return any("fairSharing" in row for row in rows)
 
 
 def _google(name: str, row: Part) -> Google:

@@ -191,6 +191,8 @@ def _engine_faults(platform: Platform) -> Iterator[FieldError]:
         if version and not _RELEASE.fullmatch(version):
             problem = f"{shown(version)} is no release"
             yield FieldError(f"spec.versions.{field}", problem, "write it as v0.19.2")
+    if platform.kueue and platform.engine is not Engine.KUEUE:
+        yield FieldError("spec.kueue", "it says how Kueue is set up, and the engine is another", "choose engine: kueue")
     image = platform.operator.image
     if image and any(letter.isspace() for letter in image):
         yield FieldError("spec.operator.image", f"{shown(image)} is no image", "write it as REGISTRY/NAME:TAG")

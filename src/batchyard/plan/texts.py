@@ -10,10 +10,11 @@ HEADER: Final = "# Made by `batchyard platform render`: change the platform's fi
 
 def yaml_text(documents: Iterable[Mapping[str, Any]]) -> str:
     """Documents as YAML, fields in the order in which they are."""
-    return HEADER + "---\n".join(_dumped(document) for document in documents)
+    return HEADER + "---\n".join(dumped(document) for document in documents)
 
 
-def _dumped(document: Mapping[str, Any]) -> str:
+def dumped(document: Mapping[str, Any]) -> str:
+    """One document as YAML."""
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
     return text
 

@@ -1,0 +1,111 @@
+"""Kueue's own Configuration: that of the release, unless a platform says something of it."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batchyard.plan.model import Platform
+from batchyard.plan.reading import InvalidPlatform, Source, read_platform
+from batchyard.plan.render import ENGINE, render
+
+TEXT = """\
+apiVersion: platform.batchyard.dev/v1alpha1
+kind: Platform
+metadata: {name: small}
+spec:
+  engine: kueue
+  flavors: [{name: any}]
+  teams: [{name: red}]
+"""
+WEIGHED = "  cohorts: [{name: all, fairSharing: {weight: 2}}]\n"
+RELEASE = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kueue-manager-config, namespace: kueue-system}
+data: {controller_manager_config.yaml: "of the release"}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: kueue-controller-manager, namespace: kueue-system}
+spec:
+  template:
+    metadata: {annotations: {kubectl.kubernetes.io/default-container: manager}}
+    spec: {containers: [{name: manager, image: kueue}]}
+"""
+
+
+def read(more: str = "", text: str = TEXT) -> Platform:
+    return read_platform(Source("p.yaml", text + more))
+
+
+def kustomized(platform: Platform, folder: Path) -> dict[str, Any]:
+    """What kubectl makes of the engine's kustomization, by kind; the releases are not to be had here."""
+    whole = yaml.safe_load(render(platform)[f"{ENGINE}/kustomization.yaml"])
+    (folder / "kustomization.yaml").write_text(yaml.dump({**whole, "resources": ["release.yaml"]}), "utf-8")
+    (folder / "release.yaml").write_text(RELEASE, "utf-8")
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True)
+    return {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
+
+
+def configured(platform: Platform, folder: Path) -> Any:
+    return yaml.safe_load(kustomized(platform, folder)["ConfigMap"]["data"]["controller_manager_config.yaml"])
+
+
+def test_without_a_word_it_is_that_of_the_release(tmp_path: Path) -> None:
+    assert configured(read(), tmp_path) == "of the release"
+
+
+def test_what_is_said_goes_into_the_release_and_the_rest_stays(tmp_path: Path) -> None:
+    said = """\
+  kueue:
+    waitForPodsReady: {timeout: 10m, requeuingStrategy: {backoffLimitCount: 5}}
+    resources: {transformations: [{input: nvidia.com/mig-1g.5gb, strategy: Replace, outputs: {example.com/gb: 5}}]}
+"""
+    found = configured(read(said), tmp_path)
+    assert found["waitForPodsReady"] == {"timeout": "10m", "requeuingStrategy": {"backoffLimitCount": 5}}
+    (row,) = found["resources"]["transformations"]
+    assert row == {"input": "nvidia.com/mig-1g.5gb", "strategy": "Replace", "outputs": {"example.com/gb": "5"}}
+    assert "jobset.x-k8s.io/jobset" in found["integrations"]["frameworks"]
+    assert "fairSharing" not in found
+
+
+def test_weights_count_wherever_somebody_has_one(tmp_path: Path) -> None:
+    assert "preemptionStrategies" in configured(read(WEIGHED), tmp_path)["fairSharing"]
+    operator = render(read(WEIGHED, TEXT.replace("engine: kueue", "engine: batchyard")))
+    assert "--fair-sharing" in operator[f"{ENGINE}/deployment.yaml"]
+
+
+def test_fair_sharing_is_as_it_is_said() -> None:
+    assert read("  fairSharing: true\n").fair_sharing
+    assert not read(f"{WEIGHED}  fairSharing: false\n").fair_sharing
+
+
+def test_the_manager_begins_anew_when_its_configuration_changes(tmp_path: Path) -> None:
+    annotations = []
+    for timeout in ("5m", "6m"):
+        platform = read(f"  kueue: {{waitForPodsReady: {{timeout: {timeout}}}}}\n")
+        template = kustomized(platform, tmp_path)["Deployment"]["spec"]["template"]
+        annotations.append(template["metadata"]["annotations"])
+        assert template["spec"]["containers"] == [{"name": "manager", "image": "kueue"}]
+    assert annotations[0] != annotations[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("{waitForPodsReady: {timeot: 5m}}", "spec.kueue.waitForPodsReady.timeot: unknown field; did you mean"),
+        ("{integrations: {frameworks: [batch/jobs]}}", "did you mean batch/job?"),
+    ],
+)
+def test_what_kueue_would_not_start_with_is_refused(said: str, told: str) -> None:
+    with pytest.raises(InvalidPlatform, match=r"p\.yaml:8: spec\.kueue") as caught:
+        read(f"  kueue: {said}\n")
+    assert told in str(caught.value)
+
+
+def test_it_is_refused_where_kueue_does_not_decide() -> None:
+    with pytest.raises(InvalidPlatform, match="choose engine: kueue"):
+        read("  kueue: {manageJobsWithoutQueueName: true}\n", TEXT.replace("engine: kueue", "engine: batchyard"))
