@@ -138,3 +138,26 @@ def test_a_team_has_its_roles_and_its_buckets_and_another_has_none(plan: Plan) -
     assert roles == ["roles/bigquery.dataViewer", "roles/bigquery.jobUser"]
     buckets = [values for address, values in plan.items() if "google_storage_bucket_iam_member" in address]
     assert [(row["bucket"], row["role"]) for row in buckets] == [("red-data", "roles/storage.objectUser")]
+
+
+@pytest.fixture(scope="module")
+def closed_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """Where Kueue decides, and nobody is said to reach the control plane."""
+    authorized = next(line for line in YARD.splitlines(keepends=True) if "authorized" in line)
+    text = YARD.replace(authorized, "").replace("spec:\n", "spec:\n  engine: kueue\n", 1)
+    with workplace(read_platform(Source("yard.yaml", text)), tmp_path_factory.mktemp("closed")) as opened:
+        return opened.planned()
+
+
+def test_a_control_plane_without_public_address_has_authorized_networks_even_if_it_lists_none(
+    closed_plan: Plan,
+) -> None:
+    (networks,) = cluster(closed_plan)["master_authorized_networks_config"]
+    assert not networks.get("cidr_blocks")
+
+
+def test_the_control_plane_may_ask_kueues_webhooks(closed_plan: Plan, plan: Plan) -> None:
+    rule = closed_plan["module.network.google_compute_firewall.webhooks[0]"]
+    assert [(row["protocol"], row["ports"]) for row in rule["allow"]] == [("tcp", ["9443"])]
+    assert (rule["direction"], rule["source_ranges"]) == ("INGRESS", ["172.16.0.0/28"])
+    assert [name for name in plan if "firewall" in name] == [], "ours listen where it may"

@@ -21,6 +21,8 @@ _SCRAPING: Final[Mapping[Collector, Scraping]] = {
     Collector.SERVICE_MONITOR: Scraping.SERVICE_MONITOR,
     Collector.NONE: Scraping.NONE,
 }
+#: Where the webhooks of Kueue and JobSet listen, as they are released.
+KUEUE_WEBHOOK_PORT: Final = 9443
 NAMESPACES: Final[Mapping[Engine, str]] = {Engine.BATCHYARD: "batchyard-system", Engine.KUEUE: "kueue-system"}
 
 

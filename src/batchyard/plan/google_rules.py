@@ -103,6 +103,10 @@ def _network_faults(network: Network) -> Iterator[FieldError]:
         if cidr_of(text) is None:
             path = f"spec.google.network.authorized[{index}].cidr"
             yield FieldError(path, f"{shown(text)} is no range of IPv4 addresses", "write it as 203.0.113.0/24")
+        elif network.private_endpoint and ip_network(text).is_global:
+            problem = f"{text} is public, and the control plane has no public address (privateEndpoint)"
+            remedy = "name private ranges alone; the DNS endpoint is reached from everywhere, by who may"
+            yield FieldError(f"spec.google.network.authorized[{index}].cidr", problem, remedy)
 
 
 def _ranges(network: Network) -> dict[str, str]:

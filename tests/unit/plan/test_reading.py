@@ -169,6 +169,12 @@ def test_a_class_is_in_a_cohort_that_is_listed() -> None:
         pytest.param(", labels: {Team: x}", "", "spec.google.labels[Team]", id="label"),
         pytest.param(", labels: {team: X}", "", '"X" is no value of a label', id="value of a label"),
         pytest.param(", nodes: {diskType: floppy}", "", "use pd-standard", id="disk"),
+        pytest.param(
+            ", network: {privateEndpoint: true, authorized: [{name: a, cidr: 8.8.8.0/24}]}",
+            "",
+            "is public",
+            id="public",
+        ),
         pytest.param(", network: {nodes: 10.0.0.0/30}", "", "a subnet has a /29 at least", id="subnet"),
     ],
 )

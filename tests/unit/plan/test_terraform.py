@@ -162,14 +162,14 @@ def test_what_google_is_told_becomes_variables() -> None:
         platform(
             "{project: my-project, releaseChannel: RAPID, deletionProtection: false, gpuDriver: disabled, "
             "labels: {cost-centre: a1}, "
-            "network: {privateEndpoint: true, authorized: [{name: office, cidr: 1.2.3.0/24}]}}"
+            "network: {privateEndpoint: true, authorized: [{name: office, cidr: 192.168.3.0/24}]}}"
         )
     )
     assert (told["release_channel"], told["deletion_protection"]) == ("RAPID", False)
     assert told["gpu_driver"] == "INSTALLATION_DISABLED"
     assert told["labels"] == {"platform": "yard", "cost-centre": "a1"}
     assert told["network"]["private_endpoint"] is True
-    assert told["network"]["authorized"] == [{"name": "office", "cidr": "1.2.3.0/24"}]
+    assert told["network"]["authorized"] == [{"name": "office", "cidr": "192.168.3.0/24"}]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from batchyard.install.deployment import WEBHOOK_PORT
-from batchyard.plan.engine import deployed
+from batchyard.plan.engine import KUEUE_WEBHOOK_PORT, deployed
 from batchyard.plan.model import Engine, Platform, Queue
 from batchyard.plan.steps.manifests import Part
 from batchyard.plan.steps.model import Command, Probe, Retry, Step, demand, run, waiting
@@ -37,8 +37,6 @@ NODES_PATIENCE: Final = 1200
 DELETE_LIMIT: Final = 900
 DELETE_PATIENCE: Final = 300
 _FINALIZERS: Final = "what has finalizers goes only while its controller runs: is the engine there?"
-#: Where the webhooks of Kueue and JobSet listen, as they are released.
-_UPSTREAM_PORT: Final = 9443
 _QUEUES: Final = "clusterqueues.kueue.x-k8s.io"
 _LOCAL_QUEUES: Final = "localqueues.kueue.x-k8s.io"
 WORKLOADS: Final = "workloads.kueue.x-k8s.io"
@@ -153,16 +151,9 @@ def runs_batchyard(reached: Reached) -> Probe:
 
 
 def _opened(platform: Platform) -> str:
-    """What lets the control plane of a private cluster on GKE reach webhooks; it may reach 443 and 10250 by itself.
-
-    Ours are at 10250; Kueue's and JobSet's at 9443.
-    """
-    port = WEBHOOK_PORT if platform.engine is Engine.BATCHYARD else _UPSTREAM_PORT
-    if platform.google is None or port == WEBHOOK_PORT:
-        return f"do the pods of the engine run, and may the API server reach port {port} of theirs?"
-    words = ("gcloud", "compute", "firewall-rules", "create", f"{platform.name}-webhooks")
-    place = (f"--project={platform.google.project}", f"--network={platform.name}", "--direction=INGRESS")
-    return " ".join([*words, *place, f"--source-ranges={platform.google.network.control_plane}", f"--allow=tcp:{port}"])
+    """What to look at where webhooks do not answer. On GKE our Terraform lets the control plane reach the port."""
+    port = WEBHOOK_PORT if platform.engine is Engine.BATCHYARD else KUEUE_WEBHOOK_PORT
+    return f"do the pods of the engine run, and may the API server reach port {port} of theirs?"
 
 
 def webhooks(reached: Reached, flavor: Mapping[str, Any], remedy: str) -> Step:

@@ -8,7 +8,8 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from batchyard.plan.model import Google, Part, Platform
+from batchyard.plan.engine import KUEUE_WEBHOOK_PORT
+from batchyard.plan.model import Engine, Google, Part, Platform
 from batchyard.plan.terraform import hcl
 from batchyard.plan.terraform.build_files import build_files
 from batchyard.plan.terraform.pools import node_pools, reservations
@@ -101,7 +102,7 @@ def _variables(platform: Platform, google: Google, cluster: Part) -> str:
     paragraphs = [
         _TOLD.format(name=platform.name),
         hcl.assignments(_place(platform, google, cluster)),
-        hcl.assignments({"network": _network(google)}),
+        hcl.assignments({"network": _network(google), **_webhook_ports(platform)}),
         hcl.assignments(_cluster(platform, google)),
         *_autoscaling(cluster),
         hcl.assignments({"disk": {"size_gb": google.disk_size_gb, "type": google.disk_type}, **_driver(google)}),
@@ -134,6 +135,11 @@ def _network(google: Google) -> dict[str, hcl.Value]:
     if network.authorized:
         ranges["authorized"] = [{"name": name, "cidr": cidr} for name, cidr in network.authorized]
     return ranges
+
+
+def _webhook_ports(platform: Platform) -> dict[str, hcl.Value]:
+    """Where the engine's webhooks listen, if the control plane of a private cluster may not reach it by itself."""
+    return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is Engine.KUEUE else {}
 
 
 def _cluster(platform: Platform, google: Google) -> dict[str, hcl.Value]:

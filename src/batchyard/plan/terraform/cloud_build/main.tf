@@ -58,12 +58,19 @@ resource "google_project_iam_member" "build" {
   member  = google_service_account.build.member
 }
 
-# Networks are in a role of their own, but reservations are only in one with everything of Compute Engine.
+# Networks are in a role of their own, but reservations are only in one with everything of Compute Engine, and firewall
+# rules in one with everything of security.
 resource "google_project_iam_custom_role" "reservations" {
   role_id     = "${replace(var.name, "-", "_")}_reservations"
   title       = "Reservations of ${var.name}"
-  description = "Makes and deletes reservations of machines."
+  description = "Makes and deletes reservations of machines, and the firewall rule of webhooks."
   permissions = [
+    "compute.firewalls.create",
+    "compute.firewalls.delete",
+    "compute.firewalls.get",
+    "compute.firewalls.list",
+    "compute.firewalls.update",
+    "compute.networks.updatePolicy",
     "compute.reservations.create",
     "compute.reservations.delete",
     "compute.reservations.get",

@@ -12,9 +12,11 @@ module "services" {
 module "network" {
   source = "./modules/network"
 
-  name    = var.name
-  region  = var.region
-  network = var.network
+  name                  = var.name
+  region                = var.region
+  network               = var.network
+  webhook_ports         = var.webhook_ports
+  nodes_service_account = module.identity.nodes_email
 
   depends_on = [module.services]
 }

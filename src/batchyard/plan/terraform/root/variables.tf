@@ -70,6 +70,12 @@ variable "network" {
   }
 }
 
+variable "webhook_ports" {
+  description = "Ports of pods at which the control plane asks webhooks, beside 443 and 10250, which it may reach by itself."
+  type        = list(number)
+  default     = []
+}
+
 # --- cluster ---
 
 variable "release_channel" {

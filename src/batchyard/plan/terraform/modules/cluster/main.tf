@@ -37,8 +37,9 @@ resource "google_container_cluster" "this" {
     }
   }
 
+  # Without a public address GKE wants it to be there, even if it lists nobody: then it is the subnet that may.
   dynamic "master_authorized_networks_config" {
-    for_each = length(var.authorized_networks) > 0 ? [var.authorized_networks] : []
+    for_each = var.private_endpoint || length(var.authorized_networks) > 0 ? [var.authorized_networks] : []
 
     content {
       dynamic "cidr_blocks" {

@@ -26,6 +26,23 @@ resource "google_compute_subnetwork" "this" {
   }
 }
 
+# By itself the control plane may reach ports 443 and 10250 of nodes; webhooks of pods may listen elsewhere.
+resource "google_compute_firewall" "webhooks" {
+  count = length(var.webhook_ports) > 0 ? 1 : 0
+
+  name                    = "${var.name}-webhooks"
+  description             = "The control plane of ${var.name} asks webhooks."
+  network                 = google_compute_network.this.id
+  direction               = "INGRESS"
+  source_ranges           = [var.network.control_plane]
+  target_service_accounts = [var.nodes_service_account]
+
+  allow {
+    protocol = "tcp"
+    ports    = [for port in var.webhook_ports : tostring(port)]
+  }
+}
+
 # Nodes have no address outside; what they fetch from elsewhere (images, packages, data) goes by NAT.
 resource "google_compute_router" "this" {
   name    = var.name
