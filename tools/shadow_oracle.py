@@ -1,9 +1,11 @@
 """Follows what upstream decided in every recorded scenario, and tells where a shadow parts from it.
 
-    python tools/shadow_oracle.py [NAME...] [--late KIND=SECONDS ...]
+    python tools/shadow_oracle.py [NAME...] [--late KIND=SECONDS ...] [--trouble SEED ...]
 
-`--late` lets the watch of a kind tell so much later than others, such as `--late clusterqueues=1.3`. Run it with the
-project's environment; it ends with 1 if the shadow parted from upstream anywhere.
+`--late` lets the watch of a kind tell so much later than others, such as `--late clusterqueues=1.3`. `--trouble` makes
+the wire a bad one, of another sort for each seed: each watch is late by a time of its own, up to eight seconds, repeats
+itself, breaks off, at times so that it has to list all again, and the shadow itself is begun anew in the middle. Run it
+with the project's environment; it ends with 1 if the shadow parted from upstream anywhere.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND
 from oracle.recorded import packed_cases, shared_cases
 from oracle.shadowed import shadowed_case
+from oracle.unsteady import Trouble, drawn_trouble
 
 
 def main() -> int:
@@ -23,22 +26,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--late", action="append", default=[], metavar="KIND=SECONDS")
+    parser.add_argument("--trouble", action="append", default=[], type=int, metavar="SEED")
     args = parser.parse_args()
     cases = {**packed_cases(), **shared_cases()}
     late = {kind: round(float(by) * SECOND) for kind, _, by in (each.partition("=") for each in args.late)}
-    agreed = parted = reordered = 0
+    agreed = parted = reordered = unseen = 0
+    troubles = [drawn_trouble(seed) for seed in args.trouble] or [(Trouble(late=late), ())]
     for name in args.names or cases:
-        told = shadowed_case(name, *cases[name], delays=late)
-        agreed += sum(told.counts.agreed.values())
-        parted += bool(told.findings)
-        reordered += told.reordered
-        for finding in told.findings:
-            where = f"{name} at {format_time(finding.at)}"
-            sys.stdout.write(f"{where}: {finding.parting.value} {finding.workload}: {finding.message}\n")
-    count = len(args.names or cases)
+        for trouble, restarts in troubles:
+            told = shadowed_case(name, *cases[name], trouble=trouble, restarts_at=restarts)
+            agreed += sum(told.counts.agreed.values())
+            parted += bool(told.findings)
+            reordered += told.reordered
+            unseen += told.counts.unseen
+            for finding in told.findings:
+                where = f"{name}, {trouble.seed}, at {format_time(finding.at)}"
+                sys.stdout.write(f"{where}: {finding.parting.value} {finding.workload}: {finding.message}\n")
+    count = len(args.names or cases) * len(troubles)
     sys.stdout.write(
-        f"{count} scenarios: {agreed} decisions as foreseen, {reordered} times in another order alone; "
-        f"{parted} scenarios with partings\n"
+        f"{count} scenarios: {agreed} decisions as foreseen, {reordered} times in another order alone, "
+        f"{unseen} not seen; {parted} scenarios with partings\n"
     )
     return 1 if parted else 0
 

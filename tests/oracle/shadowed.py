@@ -1,17 +1,16 @@
 """A shadow beside upstream: what it decided is served by our API server, in virtual time, and followed from there."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from batchyard.api import scheme
 from batchyard.api.admission.namespaces import new_namespace
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.base.instant import MILLISECOND, SECOND, Instant
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.client.informer import Informer
 from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
-from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.controllers.admission.index import KINDS
 from batchyard.controllers.shadow.findings import Counts, Finding
 from batchyard.controllers.shadow.follower import Follower
@@ -21,14 +20,13 @@ from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import WatchEvent
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import EPOCH
+from oracle.unsteady import Trouble, UnsteadyLine
 from oracle.upstream import Record, Upstream, read_case
 from unit.apiserver.api import Api
 from unit.client.served import Line
 
 _BEFORE = 10 * SECOND
 _AFTER = 120 * SECOND
-#: By kind how much later its watches tell.
-Delays = Mapping[str, int]
 
 
 class Served:
@@ -51,24 +49,6 @@ class Served:
         self._stored.store.delete(key)
 
 
-class SlowLine(Line):
-    """A wire on which watches of some kinds tell later than those of others."""
-
-    def __init__(self, kernel: VirtualKernel, api: Api, delays: Delays) -> None:
-        super().__init__(kernel, api)
-        self.delays = delays
-
-    def watch(
-        self, request: HttpRequest, told: Callable[[Sequence[bytes]], None], ended: Callable[[HttpAnswer], None]
-    ) -> None:
-        later = next((by for kind, by in self.delays.items() if kind in request.path), 0)
-
-        def tell(lines: Sequence[bytes]) -> None:
-            self.kernel.call_at(self.kernel.now() + later, partial(told, lines))
-
-        super().watch(request, tell, ended)
-
-
 @dataclass(slots=True)
 class Shadowed:
     """What a shadow told."""
@@ -83,30 +63,36 @@ class Shadowing:
     """A follower at the end of a wire, woken when it wants to be."""
 
     def __init__(self, line: Line, kernel: VirtualKernel, policy: Policy, terms: Terms) -> None:
-        self._kernel = kernel
+        self._line, self._kernel, self._policy, self._terms = line, kernel, policy, terms
         self.told = Shadowed()
         self.follower = Follower(policy, terms, self.told.findings.append)
         wiring = Wiring(kernel, kernel, line, RateLimit(1000.0, 100), lambda: False)
         self.client = RestClient(wiring, KINDS)
-        self._has_begun = False
+        self._has_begun = self._has_ended = False
+        self.client.on_news = self._heard
         self.client.subscribe(self._observe)
         self.client.start()
 
-    def begin(self) -> None:
-        """All that is there has been told."""
-        assert self.client.is_synced
-        self._has_begun = True
-        self.follower.recall(self.client.everything(), self._kernel.now())
-        self._look()
+    def again(self) -> "Shadowing":
+        """It ends, and another one begins."""
+        self._has_ended = True
+        return Shadowing(self._line, self._kernel, self._policy, self._terms)
+
+    def _heard(self, _informer: Informer) -> None:
+        if not self._has_begun and self.client.is_synced:
+            self._has_begun = True
+            self.follower.recall(self.client.everything(), self._kernel.now())
+            self._look()
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
-        if self._has_begun:
+        if self._has_begun and not self._has_ended:
             self.follower.observe(events, self._kernel.now())
             self._wake_later()
 
     def _look(self) -> None:
-        self.follower.observe((), self._kernel.now())
-        self._wake_later()
+        if not self._has_ended:
+            self.follower.observe((), self._kernel.now())
+            self._wake_later()
 
     def _wake_later(self) -> None:
         when = self.follower.next_look()
@@ -114,24 +100,29 @@ class Shadowing:
             self._kernel.call_at(when, self._look)
 
 
-def shadowed(scenario: Scenario, log: list[Record], delays: Delays | None = None) -> Shadowed:
-    """What a shadow tells of a case."""
+def shadowed(
+    scenario: Scenario, log: list[Record], trouble: Trouble | None = None, restarts_at: Sequence[Duration] = ()
+) -> Shadowed:
+    """What a shadow tells of a case, by a wire with which something is wrong, and begun anew at some times."""
     kernel = VirtualKernel(EPOCH - _BEFORE)
     api = Api(100_000, EPOCH - _BEFORE)
-    line = SlowLine(kernel, api, delays or {})
+    line = UnsteadyLine(kernel, api, trouble or Trouble())
     for name in {obj["metadata"].get("namespace", "team") for step in scenario.steps for obj in step.apply}:
         api.stored.store.put(Key(scheme.NAMESPACE, "", name), new_namespace(name))
-    shadowing = Shadowing(line, kernel, Policy(fair_sharing=scenario.fair_sharing), Terms())
-    kernel.run(until=EPOCH - _BEFORE + SECOND)
-    shadowing.begin()
+    one = [Shadowing(line, kernel, Policy(fair_sharing=scenario.fair_sharing), Terms())]
+    for at in restarts_at:
+        kernel.call_at(EPOCH + at, lambda: one.append(one[-1].again()))
     now: Instant = EPOCH
     for moment in Upstream(Served(api), scenario, log).moments():
         now = max(now + MILLISECOND, moment.at)
         kernel.call_at(now, moment.work)
     kernel.run(until=now + _AFTER)
-    shadowing.told.asked, shadowing.told.counts = line.asked, shadowing.follower.counts
-    shadowing.told.reordered = shadowing.follower.reordered
-    return shadowing.told
+    told = Shadowed(asked=line.asked)
+    for shadowing in one:
+        told.findings += shadowing.told.findings
+        told.counts = told.counts.plus(shadowing.follower.counts)
+        told.reordered += shadowing.follower.reordered
+    return told
 
 
 def shadowed_case(name: str, text: str, expected: str, **how: Any) -> Shadowed:

@@ -1,5 +1,6 @@
 """Who waits in a ClusterQueue, in what order, and when the parked come back."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -110,6 +111,11 @@ def test_a_head_waits_until_it_is_removed() -> None:
     assert queue.head() == queue.head()
     assert (take(queue).workload.name, len(queue), queue.get("team/a")) == ("a", 0, None)
     assert queue.by_local_queue == {"team/cq": 0}
+
+
+def test_a_copy_knows_whose_turn_it_is() -> None:
+    copied = pickle.loads(pickle.dumps(waiting(workload("b"), workload("a"))))
+    assert taken(copied) == ["a", "b"]
 
 
 def test_waiting_workloads_are_counted_by_local_queue() -> None:

@@ -41,6 +41,10 @@ class Waiting:
         self.order: Order = (-view.priority, view.queued, view.uid, view.key)
         self.line: Line | None = None
 
+    def __lt__(self, _other: "Waiting") -> bool:
+        """In heaps the order stands before it: where that is equal, either may go first."""
+        return False
+
 
 class Line:
     """Workloads in order. Those that leave from the middle are dropped when they come to the front."""
@@ -48,7 +52,7 @@ class Line:
     __slots__ = ("_heap", "size")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Order, int, Waiting]] = []
+        self._heap: list[tuple[Order, Waiting]] = []
         self.size = 0
 
     def push(self, waiting: Waiting) -> None:
@@ -57,14 +61,14 @@ class Line:
             waiting.line.size -= 1
         waiting.line = self
         self.size += 1
-        heapq.heappush(self._heap, (waiting.order, id(waiting), waiting))
+        heapq.heappush(self._heap, (waiting.order, waiting))
 
     def first(self) -> Waiting | None:
         """The foremost."""
         heap = self._heap
-        while heap and heap[0][2].line is not self:
+        while heap and heap[0][1].line is not self:
             heapq.heappop(heap)
-        return heap[0][2] if heap else None
+        return heap[0][1] if heap else None
 
     def in_order(self) -> Iterator[Waiting]:
         """All, the foremost first: what is looked at grows with what is taken of it, not with the line."""
@@ -72,14 +76,14 @@ class Line:
         edge = [(heap[0][0], 0)] if heap else []
         while edge:
             _, place = heapq.heappop(edge)
-            if heap[place][2].line is self:
-                yield heap[place][2]
+            if heap[place][1].line is self:
+                yield heap[place][1]
             for below in range(2 * place + 1, min(2 * place + 3, len(heap))):
                 heapq.heappush(edge, (heap[below][0], below))
 
     def members(self) -> Iterator[Waiting]:
         """All, in no particular order."""
-        return (waiting for _, _, waiting in self._heap if waiting.line is self)
+        return (waiting for _, waiting in self._heap if waiting.line is self)
 
 
 class PendingClass:
@@ -134,7 +138,7 @@ class PendingQueue:
         self._waiting: dict[str, Waiting] = {}
         self._classes: dict[ClassKey, PendingClass] = {}
         #: The fronts of classes in line; stale ones are dropped on sight.
-        self._fronts: list[tuple[Order, int, ClassKey]] = []
+        self._fronts: list[tuple[Order, Waiting, ClassKey]] = []
         #: Shapes found hopeless since the last wake-up.
         self._hopeless: dict[Shape, None] = {}
         self._held: dict[str, Waiting] = {}
@@ -352,7 +356,7 @@ class PendingQueue:
     def _show_front(self, key: ClassKey, members: PendingClass) -> None:
         first = members.in_line.first()
         if first is not None:
-            heapq.heappush(self._fronts, (first.order, id(first), key))
+            heapq.heappush(self._fronts, (first.order, first, key))
 
     def _front(self) -> Waiting | None:
         """The one whose turn it is."""
@@ -362,10 +366,10 @@ class PendingQueue:
                 return sticky
         fronts = self._fronts
         while fronts:
-            order, number, key = fronts[0]
+            order, shown, key = fronts[0]
             members = self._classes.get(key)
             first = members.in_line.first() if members is not None else None
-            if first is not None and id(first) == number and first.order == order:
+            if first is not None and first is shown and first.order == order:
                 return first
             heapq.heappop(fronts)
         return None

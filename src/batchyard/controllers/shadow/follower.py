@@ -17,6 +17,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.controllers.shadow.findings import Counts, Finding
 from batchyard.controllers.shadow.judgement import Judgement
+from batchyard.controllers.shadow.observed import changes_of
 from batchyard.controllers.shadow.pursuit import Terms
 from batchyard.controllers.shadow.steps import Steps
 from batchyard.core.cycle import Policy
@@ -49,12 +50,15 @@ class Order(NamedTuple):
     shows_first: bool
     #: Whether those of queues go before those of Workloads, whose watch is another.
     queues_first: bool
+    #: Whether they are taken in the order of their revisions instead, all before the next decision together.
+    by_revision: bool = False
 
 
 def orders_of(settle: Duration) -> Sequence[Order]:
     """The orders that are tried: what came further apart than the time `settle` is not taken together."""
     shorter = (settle // 10, settle // 100, 0)
     return (
+        Order(0, True, False, by_revision=True),
         *(Order(within, True, False) for within in (*shorter, settle)),
         *(Order(within, False, True) for within in (settle, settle // 10)),
         Order(settle, True, True),
@@ -164,8 +168,8 @@ class Follower:
                     trial.go_on(call.now)
                 trial.findings.clear()
                 trial.shows_first = order.shows_first
-                for calls in _together(self._calls[start - self._gone :], order.within):
-                    for events, at in _in_order(calls, order):
+                for calls in _ordered(self._calls[start - self._gone :], order):
+                    for events, at in calls:
                         trial.take_in(events, at)
                     trial.go_on(calls[-1].now)
                 trial.go_on(now)
@@ -192,6 +196,15 @@ class Follower:
         yield from ((base, base.number) for base in self._bases if base.number < self._gone + len(self._calls))
 
 
+def _ordered(calls: Sequence[Call], order: Order) -> Iterator[Sequence[Call]]:
+    """Changes in an order; those that are taken together are together."""
+    if order.by_revision:
+        yield from _by_revision(calls)
+        return
+    for together in _together(calls, order.within):
+        yield _queues_first(together) if order.queues_first else together
+
+
 def _together(calls: Sequence[Call], within: Duration) -> Iterator[Sequence[Call]]:
     """Calls that follow each other within a time."""
     found: list[Call] = []
@@ -204,12 +217,33 @@ def _together(calls: Sequence[Call], within: Duration) -> Iterator[Sequence[Call
         yield found
 
 
-def _in_order(calls: Sequence[Call], order: Order) -> Sequence[Call]:
-    """Changes in an order."""
-    if not order.queues_first:
-        return calls
-    single = [Call([event], call.now) for call in calls for event in call.events]
-    return sorted(single, key=lambda call: call.events[0].key.kind == scheme.WORKLOAD)
+def _queues_first(calls: Sequence[Call]) -> Sequence[Call]:
+    in_order = sorted(_single(calls), key=lambda call: call.events[0].key.kind == scheme.WORKLOAD)
+    return [*in_order, Call((), calls[-1].now)]
+
+
+def _by_revision(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
+    """Changes in the order in which they were stored; those that follow a decision begin anew.
+
+    No API promises that revisions of several kinds tell their order, but where one store keeps all of them, they do.
+    """
+    found: list[Call] = []
+    now: Instant = 0
+    is_decided = False
+    for (event,), came in sorted(_single(calls), key=lambda call: call.events[0].revision):
+        now = max(now, came)
+        decides = any(change.decision is not None for change in changes_of(event))
+        if is_decided and not decides:
+            yield found
+            found = []
+        is_decided = decides
+        found.append(Call([event], now))
+    if found:
+        yield found
+
+
+def _single(calls: Sequence[Call]) -> Sequence[Call]:
+    return [Call([event], call.now) for call in calls for event in call.events]
 
 
 class Copy:
