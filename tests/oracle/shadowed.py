@@ -8,16 +8,14 @@ from batchyard.api import scheme
 from batchyard.api.admission.namespaces import new_namespace
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
-from batchyard.client.informer import Informer
 from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
 from batchyard.controllers.admission.index import KINDS
 from batchyard.controllers.shadow.findings import Counts, Finding
-from batchyard.controllers.shadow.follower import Follower
+from batchyard.controllers.shadow.looking import Looking
 from batchyard.controllers.shadow.pursuit import Terms
 from batchyard.core.cycle import Policy
 from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import WatchEvent
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import EPOCH
 from oracle.unsteady import Trouble, UnsteadyLine
@@ -63,41 +61,19 @@ class Shadowing:
     """A follower at the end of a wire, woken when it wants to be."""
 
     def __init__(self, line: Line, kernel: VirtualKernel, policy: Policy, terms: Terms) -> None:
-        self._line, self._kernel, self._policy, self._terms = line, kernel, policy, terms
+        self._line, self._kernel, self._how = line, kernel, (policy, terms)
         self.told = Shadowed()
-        self.follower = Follower(policy, terms, self.told.findings.append)
         wiring = Wiring(kernel, kernel, line, RateLimit(1000.0, 100), lambda: False)
-        self.client = RestClient(wiring, KINDS)
-        self._has_begun = self._has_ended = False
-        self.client.on_news = self._heard
-        self.client.subscribe(self._observe)
-        self.client.start()
+        client = RestClient(wiring, KINDS)
+        self._looking = Looking(client, line, kernel, self._how, tell=self.told.findings.append)
+        self.follower = self._looking.follower
+        client.on_news = self._looking.heard
+        client.start()
 
     def again(self) -> "Shadowing":
         """It ends, and another one begins."""
-        self._has_ended = True
-        return Shadowing(self._line, self._kernel, self._policy, self._terms)
-
-    def _heard(self, _informer: Informer) -> None:
-        if not self._has_begun and self.client.is_synced:
-            self._has_begun = True
-            self.follower.recall(self.client.everything(), self._kernel.now())
-            self._look()
-
-    def _observe(self, events: Sequence[WatchEvent]) -> None:
-        if self._has_begun and not self._has_ended:
-            self.follower.observe(events, self._kernel.now())
-            self._wake_later()
-
-    def _look(self) -> None:
-        if not self._has_ended:
-            self.follower.observe((), self._kernel.now())
-            self._wake_later()
-
-    def _wake_later(self) -> None:
-        when = self.follower.next_look()
-        if when is not None:
-            self._kernel.call_at(when, self._look)
+        self._looking.is_over = True
+        return Shadowing(self._line, self._kernel, *self._how)
 
 
 def shadowed(

@@ -30,6 +30,8 @@ _PAGE_WITHIN: Final = 60 * SECOND
 #: When to look whether a kind is served by now.
 UNSERVED_FOR: Final = 30 * SECOND
 _GONE: Final = 410
+#: The metadata of objects, from servers that know that form; else all of them.
+_NAMES: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _ADDED, _MODIFIED, _DELETED = EventType.ADDED, EventType.MODIFIED, EventType.DELETED
 
 
@@ -76,6 +78,8 @@ class Informer:
         #: How often a list and how often a watch was begun.
         self.lists = 0
         self.watches = 0
+        #: How often a list came to its end.
+        self.listings = 0
         #: What is wrong, in words; '' if nothing is.
         self.trouble = ""
 
@@ -107,6 +111,11 @@ class Informer:
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={self.revision}&timeoutSeconds={lasts}"
         return Following(HttpRequest("GET", f"{path}?{query}{self._selected()}", within=lasts * SECOND), True, wait)
 
+    def look(self, token: str) -> HttpRequest:
+        """Ask for a page of what is there now, names and revisions alone; nothing is taken in of it."""
+        query = f"?limit={PAGE}" + (f"&continue={quote(token, safe='')}" if token else "") + self._selected()
+        return HttpRequest("GET", f"{self._path()}{query}", within=_PAGE_WITHIN, accept=_NAMES)
+
     def listed(self, answer: HttpAnswer) -> Sequence[WatchEvent]:
         """Take in a page of a list; with the last one comes what is different from before."""
         if answer.code != 200:
@@ -120,6 +129,7 @@ class Informer:
         if self._token:
             return ()
         found, self._page = self._page, {}
+        self.listings += 1
         self._recovered()
         self._knows_where, self.revision = True, revision_of(page)
         return self._differences(found, self.revision)

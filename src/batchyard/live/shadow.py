@@ -16,7 +16,7 @@ from batchyard.client.reading_only import ReadingOnly
 from batchyard.client.rest import RestClient, Wiring
 from batchyard.controllers.admission.index import KINDS
 from batchyard.controllers.shadow.findings import Counts, Finding
-from batchyard.controllers.shadow.follower import Follower
+from batchyard.controllers.shadow.looking import Looking
 from batchyard.controllers.shadow.pursuit import Terms
 from batchyard.core.cycle import Policy
 from batchyard.live.access import Source
@@ -67,15 +67,13 @@ class Shadow:
         #: Who looks at the page and may see what; and what there is to be seen, once all is read.
         self.reviewed = Reviewed(wire, self._time.now)
         self.page: ShadowPage | None = None
-        self.follower = Follower(wanted.policy, wanted.terms, found)
         transport = ReadingOnly(wire.carrying_to(self._post))
         wiring = Wiring(self._time, self._time, transport, RateLimit(*_LIMIT), _never)
         self.client = RestClient(wiring, KINDS)
         self.client.on_news = self._heard
+        self._looking = Looking(self.client, transport, self._time, (wanted.policy, wanted.terms), tell=found)
+        self.follower = self._looking.follower
         self.client.subscribe(self._observe)
-        self.has_begun = False
-        self._wakes_at: int | None = None
-        self._ticket: int | None = None
         self._troubles: dict[str, None] = {}
 
     def start(self) -> None:
@@ -84,6 +82,7 @@ class Shadow:
 
     def stop(self) -> None:
         """Look no more."""
+        self._looking.is_over = True
         self._time.stop()
 
     @property
@@ -111,40 +110,19 @@ class Shadow:
         elif self._troubles and not any(each.trouble for each in self.client.informers.values()):
             self._troubles.clear()
             self._tell("batchyard: goes on")
-        if not self.has_begun and self.client.is_synced:
-            self.has_begun = True
-            found = self.client.everything()
-            self.follower.recall(found, self._time.now())
+        has_begun = self._looking.has_begun
+        self._looking.heard(informer)
+        if not has_begun and self._looking.has_begun:
             if self._wanted.port:
                 self.page = ShadowPage(self.client, self._time, self.reviewed)
-                self.page.observe(found)
-            self._look()
+                self.page.observe(self.client.everything())
             self._tell("batchyard: looks on, and writes nothing")
             if self._wanted.lasts is not None:
                 self._time.call_at(self._time.now() + self._wanted.lasts, self._end)
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
-        if self.has_begun:
-            self.follower.observe(events, self._time.now())
-            self._wake_later()
-            if self.page is not None:
-                self.page.observe(events)
-
-    def _look(self) -> None:
-        self._ticket = None
-        self.follower.observe((), self._time.now())
-        self._wake_later()
-
-    def _wake_later(self) -> None:
-        when = self.follower.next_look()
-        if self._ticket is not None and self._wakes_at == when:
-            return
-        if self._ticket is not None:
-            self._time.cancel(self._ticket)
-            self._ticket = None
-        if when is not None:
-            self._wakes_at = when
-            self._ticket = self._time.call_at(when, lambda: self._guarded(self._look))
+        if self.page is not None:
+            self.page.observe(events)
 
     def _end(self) -> None:
         if not self.ended.done():

@@ -2,7 +2,12 @@
 
 A `Pursuit` takes what comes in the order in which it comes. That may be another than that in which the other scheduler
 saw it, and mostly it does not matter. Where both seem to part, all that came since both were level is tried again in
-other orders: what came within a time together, all changes before all decisions. If in one of them both agree, they do.
+other orders: as it was stored, what came within a time together, all changes before all decisions. If in one of them
+both agree, they do. That is looked at only once all is known that happened until then, for each watch may be late by a
+time of its own.
+
+Where it begins, and where a watch had a gap, nobody knows whom the other has looked at. So it is tried as well that it
+has looked at all who wait, and nothing came of it.
 """
 
 import io
@@ -71,15 +76,32 @@ class Base(NamedTuple):
 
     copy: "Copy"
     number: int
+    #: Whether it is where all was read, so that nobody knows whom the other has looked at.
+    is_beginning: bool = False
+
+
+class Start(NamedTuple):
+    """From where an order is tried: what came before the call of that number goes as it came."""
+
+    base: Base
+    number: int
+    #: Whether it is taken that the other has looked at all who wait.
+    is_settled: bool = False
 
 
 class Follower:
     """See the module."""
 
-    def __init__(self, policy: Policy, terms: Terms, tell: Callable[[Finding], None]) -> None:
+    def __init__(
+        self, policy: Policy, terms: Terms, tell: Callable[[Finding], None], knows: Callable[[Instant], bool]
+    ) -> None:
+        """`knows` says whether all was told that happened before an instant; if not, it is asked again later."""
+        self._policy = policy
+        self._terms = terms
         self._pursuit = Judgement(policy, terms)
-        self._steps = Steps(terms)
+        self._steps = Steps(terms, knows)
         self._tell = tell
+        self._knows = knows
         self._orders = orders_of(terms.settle)
         self._calls: list[Call] = []
         #: How many calls went before those that are kept.
@@ -107,18 +129,27 @@ class Follower:
         return self._pursuit.waiting
 
     def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """What was there before: nothing of it is a decision to compare."""
+        """What is there, as where it begins or a watch had a gap: nothing of it is a decision to compare."""
+        before, self._pursuit = self._pursuit, Judgement(self._policy, self._terms)
+        self._pursuit.goes_on_from(before)
         self._steps.recall(events, now)
         self._pursuit.recall(events, now)
-        self._pursuit.go_on(now)
-        self._begin_anew()
+        self._begin_anew(is_beginning=True)
+
+    def unseen(self, count: int) -> None:
+        """So many decisions are not compared."""
+        self._pursuit.counts.unseen += count
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Changes, in the order in which they came; none where time has passed."""
+        """Changes, in the order in which they came; none where time has passed, or more is known."""
         self._calls.append(Call(events, now))
         self._pursuit.take_in(events, now)
         self._pursuit.go_on(now)
-        while self._pursuit.is_overdue and not self._is_agreed_in_another_order(now):
+        while (
+            self._pursuit.is_overdue
+            and self._knows(self._pursuit.overdue_since())
+            and not self._is_agreed_in_another_order(now)
+        ):
             self._pursuit.part()
             self._pursuit.go_on(now)
             self._begin_anew()
@@ -144,34 +175,25 @@ class Follower:
         elif since >= KEPT_MAX:
             self._add_base()
 
-    def _add_base(self) -> None:
+    def _add_base(self, *, is_beginning: bool = False) -> None:
         """What comes can be tried again from here."""
-        self._bases.appendleft(Base(Copy(self._pursuit), self._gone + len(self._calls)))
+        self._bases.appendleft(Base(Copy(self._pursuit), self._gone + len(self._calls), is_beginning))
         self._levels, self._is_reordered = [], False
         first = self._bases[-1].number
         self._calls, self._gone = self._calls[first - self._gone :], first
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, *, is_beginning: bool = False) -> None:
         self._bases.clear()
-        self._add_base()
+        self._add_base(is_beginning=is_beginning)
 
     def _is_agreed_in_another_order(self, now: Instant) -> bool:
         """Whether both agree if what came since they were level is taken in another order; then it is."""
         ours = self._pursuit.overdue()
         # Where no order helps again and again, as where settings differ, few are tried.
         starts = 1 if self._in_vain >= IN_VAIN_MAX else None
-        for base, start in islice(self._starts(), starts):
+        for start in islice(self._starts(), starts):
             for order in self._orders:
-                trial = base.copy.again()
-                for call in self._calls[base.number - self._gone : start - self._gone]:
-                    trial.take_in(call.events, call.now)
-                    trial.go_on(call.now)
-                trial.findings.clear()
-                trial.shows_first = order.shows_first
-                for calls in _ordered(self._calls[start - self._gone :], order):
-                    for events, at in calls:
-                        trial.take_in(events, at)
-                    trial.go_on(calls[-1].now)
+                trial = self._tried(start, order)
                 trial.go_on(now)
                 if not trial.is_overdue and (ours is None or not trial.awaits(ours)):
                     trial.shows_first = False
@@ -183,17 +205,38 @@ class Follower:
         self._in_vain += 1
         return False
 
-    def _starts(self) -> Iterator[tuple[Base, int]]:
+    def _tried(self, start: Start, order: Order) -> Judgement:
+        """How all would be now in an order."""
+        base, number, is_settled = start
+        trial = base.copy.again()
+        if is_settled:
+            trial.recall_settled()
+        for call in self._calls[base.number - self._gone : number - self._gone]:
+            trial.take_in(call.events, call.now)
+            trial.go_on(call.now)
+        trial.findings.clear()
+        trial.shows_first = order.shows_first
+        for calls in _ordered(self._calls[number - self._gone :], order):
+            for events, at in calls:
+                trial.take_in(events, at)
+            trial.go_on(calls[-1].now)
+        return trial
+
+    def _starts(self) -> Iterator[Start]:
         """From where to try: where both were level last, a second before that, and where all is known."""
         last = self._bases[0]
         levels = [] if self._is_reordered else self._levels
         if levels:
-            yield last, levels[-1]
+            yield Start(last, levels[-1])
             before = self._calls[levels[-1] - self._gone - 1].now - SECOND
             earlier = [number for number in levels if self._calls[number - self._gone - 1].now < before]
             if earlier:
-                yield last, earlier[-1]
-        yield from ((base, base.number) for base in self._bases if base.number < self._gone + len(self._calls))
+                yield Start(last, earlier[-1])
+        for base in self._bases:
+            if base.number < self._gone + len(self._calls):
+                yield Start(base, base.number)
+                if base.is_beginning:
+                    yield Start(base, base.number, is_settled=True)
 
 
 def _ordered(calls: Sequence[Call], order: Order) -> Iterator[Sequence[Call]]:

@@ -1,5 +1,6 @@
 """When both have parted, and what is said of it: the third step of a pursuit."""
 
+from batchyard.base.instant import Instant
 from batchyard.controllers.shadow.findings import Finding
 from batchyard.controllers.shadow.matching import Signature, signature_of
 from batchyard.controllers.shadow.observed import Preempted
@@ -15,6 +16,15 @@ class Judgement(Pursuit):
     def is_overdue(self) -> bool:
         """Whether one of both has done for too long what the other has not."""
         return self._overdue_theirs() is not None or self._overdue_ours() is not None
+
+    def overdue_since(self) -> Instant:
+        """From when on the first parting is one, unless there is more to be told of before."""
+        theirs, ours = self._overdue_theirs(), self._overdue_ours()
+        if theirs is not None:
+            return self._due(theirs)
+        if ours is None:
+            return self._now
+        return self._stuck[ours[0]].first[signature_of(ours[1])] + self._terms.patience
 
     def overdue(self) -> Signature | None:
         """What the model has decided, and the other has not done for too long; None if that is nothing."""

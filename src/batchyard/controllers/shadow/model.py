@@ -83,6 +83,14 @@ class Model:
         """Leave one waiting until something changes; whether its queue goes on without it."""
         return self.index.line_up.requeue(head, None, RequeueReason.NO_FIT)
 
+    def rest(self, now: Instant) -> None:
+        """Take it that all who wait have been looked at, and nothing came of it: they wait until something changes."""
+        line_up = self.index.line_up
+        while any(line_up.requeue(head, None, RequeueReason.GENERIC) for head in self.heads(now)):
+            pass  # those of StrictFIFO queues are not parked, but rest with their trees
+        for tree in dict.fromkeys(queue.node.tree for queue in self.index.snapshot.queues.values()):
+            line_up.rest(tree)
+
     # Where things are.
 
     def queue_of(self, view: WorkloadView) -> str | None:

@@ -83,6 +83,16 @@ class Pursuit:
             self._name(event)
             self.model.show(event, now)
 
+    def recall_settled(self) -> None:
+        """Nothing comes of those who wait: the other has looked at all of them."""
+        self.model.rest(self._now)
+
+    def goes_on_from(self, before: "Pursuit") -> None:
+        """What is known of the time before all was read again: counts, and whom it was told of."""
+        self.counts = before.counts
+        self.counts.unseen += len(before._backlog.decided)
+        self._missed = before._missed
+
     def take_in(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Changes, in the order in which they came."""
         for event in events:

@@ -6,7 +6,7 @@ too, with what is known when the time `settle` has passed. What rests on the oth
 may take to be ready, is not judged.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -61,9 +61,12 @@ class Seen:
 class Steps:
     """See the module."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, knows: Callable[[Instant], bool]) -> None:
+        """`knows` says whether all was told that happened before an instant; if not, it is asked again later."""
         self.counts = Counts()
         self._terms = terms
+        self._knows = knows
+        self._now: Instant = 0
         self._seen = Seen()
         self._ours = WorkloadLifecycle()
         #: Workloads to look at, each with when.
@@ -75,12 +78,15 @@ class Steps:
         self._told: dict[Key, str] = {}
 
     def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """What was there before."""
+        """What is there; what was known before counts no more."""
+        for table in (self._seen.objects, self._due, self._wanted, self._evicted):
+            table.clear()
         for event in events:
             self._note(event, now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> Iterator[Finding]:
         """Changes, and what is to be told by now."""
+        self._now = now
         for event in events:
             self._note(event, now)
         yield from self._unfounded(now)
@@ -89,7 +95,7 @@ class Steps:
     def next_look(self) -> Instant | None:
         """When to look again, if nothing comes before."""
         times = [*self._due.values(), *(each.came + self._terms.settle for each in self._evicted.values())]
-        return min(times, default=None)
+        return min((time for time in times if time > self._now), default=None)
 
     def _note(self, event: WatchEvent, now: Instant) -> None:
         if event.type is EventType.DELETED:
@@ -119,7 +125,7 @@ class Steps:
             if wanted == evicted.reason:
                 del self._evicted[key]
                 self.counts.agreed["eviction"] = self.counts.agreed.get("eviction", 0) + 1
-            elif now >= evicted.came + self._terms.settle:
+            elif now >= evicted.came + self._terms.settle and self._knows(evicted.came + self._terms.settle):
                 del self._evicted[key]
                 ours = "we leave it" if wanted is None else f"we evict it for {wanted}"
                 message = f"evicted for {evicted.reason}; {ours}"
@@ -136,9 +142,10 @@ class Steps:
             if not told or self._told.get(key) == told:
                 continue
             since = since if before == told else now
-            if now < since + self._terms.patience:
+            due = since + self._terms.patience
+            if now < due or not self._knows(due):
                 self._wanted[key] = told, since
-                self._due[key] = since + self._terms.patience
+                self._due[key] = due
                 continue
             self._told[key] = told
             ours = {"decision": "; ".join(_DONE[kind] for kind in wanted), "reasons": list(wanted.values())}
