@@ -2,7 +2,6 @@
 
 import pytest
 
-from batchyard.base.instant import SECOND
 from batchyard.controllers.shadow.findings import Finding, Parting
 from batchyard.sim.scenario import Scenario
 from oracle import planted
@@ -39,16 +38,6 @@ def test_all_that_upstream_decided_is_foreseen(name: str) -> None:
 @pytest.mark.parametrize("late", ["clusterqueues", "workloads", "localqueues"])
 def test_watches_may_tell_of_one_kind_later_than_of_others(name: str, late: str) -> None:
     assert shadowed_case(name, *packed_cases()[name], trouble=Trouble(late={late: 1_200_000})).findings == []
-
-
-def test_two_watches_may_be_late_by_different_times() -> None:
-    trouble = Trouble(late={"clusterqueues": 1_300_000, "localqueues": 400_000})
-    assert shadowed_case("hierarchy-41", *packed_cases()["hierarchy-41"], trouble=trouble).findings == []
-
-
-@pytest.mark.parametrize(("name", "at"), [("cohort-5", 28), ("hierarchy-41", 14), ("fair-49", 54)])
-def test_a_shadow_that_begins_where_many_wait_foresees_what_becomes_of_them(name: str, at: int) -> None:
-    assert shadowed_case(name, *packed_cases()[name], restarts_at=[at * SECOND]).findings == []
 
 
 def test_a_shadow_asks_and_writes_nothing() -> None:

@@ -197,6 +197,7 @@ class Follower:
                 trial.go_on(now)
                 if not trial.is_overdue and (ours is None or not trial.awaits(ours)):
                     trial.shows_first = False
+                    trial.findings = self._pursuit.findings  # what was told before is not told again
                     self._pursuit = trial
                     self.reordered += 1
                     self._is_reordered = True
@@ -214,7 +215,6 @@ class Follower:
         for call in self._calls[base.number - self._gone : number - self._gone]:
             trial.take_in(call.events, call.now)
             trial.go_on(call.now)
-        trial.findings.clear()
         trial.shows_first = order.shows_first
         for calls in _ordered(self._calls[number - self._gone :], order):
             for events, at in calls:

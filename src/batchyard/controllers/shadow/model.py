@@ -83,6 +83,15 @@ class Model:
         """Leave one waiting until something changes; whether its queue goes on without it."""
         return self.index.line_up.requeue(head, None, RequeueReason.NO_FIT)
 
+    def take_up(self, workload: str) -> None:
+        """Let one that was parked be tried again."""
+        view = self.index.book.view(workload)
+        queue = None if view is None else self.queue_of(view)
+        waiting = None if queue is None else self.index.line_up.pending.get(queue)
+        if view is not None and queue is not None and waiting is not None and waiting.remove(workload):
+            waiting.put_in_line(view)
+            self.index.line_up.show_new(queue)
+
     def rest(self, now: Instant) -> None:
         """Take it that all who wait have been looked at, and nothing came of it: they wait until something changes."""
         line_up = self.index.line_up

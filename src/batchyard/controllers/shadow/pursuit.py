@@ -99,7 +99,9 @@ class Pursuit:
             self._name(event)
             for change in changes_of(event):
                 self._backlog.add(change, now)
-                self._note(change)
+                self.counts.unseen += change.is_unseen
+                if event.key.kind == scheme.WORKLOAD:
+                    self._take_up(change)
 
     def go_on(self, now: Instant) -> None:
         """Go on as far as that goes."""
@@ -270,23 +272,24 @@ class Pursuit:
 
     # What is where.
 
-    def _note(self, change: Change) -> None:
-        """Take up again who was left aside and changed; let the model decide anew where something was done."""
-        self.counts.unseen += change.is_unseen
-        if change.event.key.kind == scheme.WORKLOAD:
-            self._take_up(change)
-
     def _take_up(self, change: Change) -> None:
         """One that was left aside is to be decided about again: it was done after all, or is another now."""
+        if isinstance(change.decision, Preempted):
+            self._leave_aside_no_more(self._names.get(change.decision.by, ""))
         view, old = workload_view(change.event.obj), change.event.old
         is_other = (
             old is None or change.event.type is EventType.DELETED or old.get("spec") != change.event.obj.get("spec")
         )
         if view.key in self._missed and (change.decision is not None or is_other):
-            del self._missed[view.key]
+            self._leave_aside_no_more(view.key)
             if isinstance(change.decision, Admitted):
                 self.counts.late += 1
                 self.findings.append(Finding(Parting.LATE, self._now, view.key, "admitted after all"))
+
+    def _leave_aside_no_more(self, workload: str) -> None:
+        if workload in self._missed:
+            del self._missed[workload]
+            self.model.take_up(workload)
 
     def _name(self, event: WatchEvent) -> None:
         if event.key.kind == scheme.WORKLOAD:
