@@ -19,7 +19,7 @@ import yaml
 from batchyard.install import Settings, manifests
 from batchyard.live.access import tls_of_owner
 from live.granted import granted, refused
-from live.operating import Operating
+from live.operating import Operating, ask_text
 from live.running import Running
 
 SETTINGS = Settings(controllers=("admission", "jobset"), page=False)
@@ -42,6 +42,8 @@ class Served(NamedTuple):
     ports: tuple[int, int]
     audit_log: Path
     operators: tuple[Operating, Operating]
+    #: Where the first tells its figures.
+    figures: int
 
     def raw(self, path: str) -> Any:
         """An object as the platform has it."""
@@ -71,13 +73,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         kubeconfig = granted(platform.kubeconfig, folder, SETTINGS)
         objects = [obj for obj in manifests(SETTINGS) if obj["kind"] in {"CustomResourceDefinition", *CONFIGURATIONS}]
         platform.kubectl("apply", "--server-side", "-f", "-", sent=yaml.safe_dump_all(objects))
-        ports = (free_port(), free_port())
+        ports, figures = (free_port(), free_port()), free_port()
         operators = [
-            started.enter_context(Operating(kubeconfig, *OPTIONS, "--webhook-port", str(port))) for port in ports
+            started.enter_context(Operating(kubeconfig, *OPTIONS, "--webhook-port", str(port), "--port", str(told)))
+            for port, told in zip(ports, (figures, 0), strict=True)
         ]
         for operator in operators:
             operator.wait_until("webhooks at https")
-        yield Served(platform, ports, audit_log, (operators[0], operators[1]))
+        yield Served(platform, ports, audit_log, (operators[0], operators[1]), figures)
 
 
 CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -91,7 +94,14 @@ def free_port() -> int:
 
 
 def ask(port: int, bundle: bytes, path: str, review: Any) -> Any:
-    """The answer, from whoever shows a certificate of these authorities for the Service."""
+    """What is answered, from whoever shows a certificate of these authorities for the Service."""
+    code, body = posted(port, bundle, path, review)
+    assert code == 200, body
+    return json.loads(body)["response"]
+
+
+def posted(port: int, bundle: bytes, path: str, review: Any) -> tuple[int, bytes]:
+    """The code and the body of an answer."""
     context = ssl.create_default_context(cadata=bundle.decode())
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
         connection = http.client.HTTPConnection(HOST)
@@ -100,8 +110,7 @@ def ask(port: int, bundle: bytes, path: str, review: Any) -> Any:
         answer = connection.getresponse()
         body = answer.read()
         connection.close()
-    assert answer.status == 200, body
-    return json.loads(body)["response"]
+    return answer.status, body
 
 
 def admission(obj: Any) -> Any:
@@ -130,6 +139,28 @@ def test_what_breaks_rules_is_refused(served: Served) -> None:
     answer = ask(served.ports[0], served.bundle(), "/validate", admission(job(**{"kueue.x-k8s.io/queue-name": "No"})))
     assert answer["allowed"] is False
     assert answer["status"]["message"].startswith("metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value")
+
+
+def asked(served: Served) -> dict[str, float]:
+    """The figures of what webhooks were asked."""
+    text = ask_text(served.figures, "/metrics")[1]
+    lines = [line for line in text.splitlines() if line.startswith("controller_runtime_webhook_")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_what_is_asked_is_counted_by_path_and_code(served: Served) -> None:
+    before = asked(served)
+    ask(served.ports[0], served.bundle(), "/mutate", admission(job(a="b")))
+    assert posted(served.ports[0], served.bundle(), "/validate", {"kind": "Other"})[0] == 400
+    after = asked(served)
+    grown = {name for name, value in after.items() if value > before.get(name, 0) and "latency" not in name}
+    total = "controller_runtime_webhook_requests_total"
+    assert grown == {f'{total}{{webhook="/mutate",code="200"}}', f'{total}{{webhook="/validate",code="400"}}'}
+    assert after['controller_runtime_webhook_latency_seconds_bucket{webhook="/mutate",le="1000"}'] == 1 + before.get(
+        'controller_runtime_webhook_latency_seconds_count{webhook="/mutate"}', 0
+    )
+    assert after['controller_runtime_webhook_requests_in_flight{webhook="/convert"}'] == 0
+    assert after[f'{total}{{webhook="/convert",code="500"}}'] == 0
 
 
 def test_definitions_know_who_converts(served: Served) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def health(operator: "Operator", place: tuple[str, int], tell: Callable[[str], None]) -> Site:
     """Where an operator tells how it is, and shows the page."""
-    exposition = Exposition([("program", lambda: _texts(operator)), *operator.figures.sources()])
+    program = [("program", lambda: _texts(operator)), ("program", operator.asked)]
+    exposition = Exposition([*program, *operator.figures.sources()])
     page = OperatorPage(operator.reviewed, lambda: operator.models)
     return Site([*health_routes(exposition, lambda: _missing(operator)), *page.routes()], place, tell)
 

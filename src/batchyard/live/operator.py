@@ -41,6 +41,7 @@ from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.reviewed import Reviewed
 from batchyard.live.span_export import SpanExport
 from batchyard.live.webhooks import Webhooks, WebhookTerms
+from batchyard.metrics.exposition import Texts
 from batchyard.ports.client import WatchEvent
 from batchyard.ports.cycles import CycleWatch
 from batchyard.web.history import History
@@ -115,6 +116,8 @@ class Operator:
         self.leads = False
         #: Whether whoever asks its webhooks is answered.
         self.answers: Callable[[], bool] = lambda: True
+        #: What they were asked, as figures.
+        self.asked: Texts = lambda: iter(())
         self._speed = 1.0
         #: What was told to be wrong, and may be so still.
         self._troubles: dict[str, None] = {}
@@ -240,7 +243,7 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
     hooks = Webhooks(wanted.webhooks, wanted.settings.controllers, wire, (wanted.address, access.namespace)).telling(
         tell
     )
-    operator.answers = lambda: hooks.is_ready
+    operator.answers, operator.asked = (lambda: hooks.is_ready), hooks.texts
     try:
         async with health(operator, (wanted.address, wanted.port), tell), hooks:
             tell(f"batchyard: operator at {access.url}")

@@ -1,8 +1,8 @@
 """The webhooks of an operator: HTTPS for the API server, which asks about objects. Every replica answers."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -15,8 +15,10 @@ from batchyard.client.places import path_of, received
 from batchyard.client.wire import HttpRequest
 from batchyard.client.writes import decoded, trouble_of
 from batchyard.live.certificate_generations import Terms
+from batchyard.live.clock import ticks
 from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.webhook_certificates import CertificateKeeper, Kept
+from batchyard.metrics.webhooks import WebhookFigures
 from batchyard.webhooks.hooks import CONVERT, MUTATE, VALIDATE
 from batchyard.webhooks.lookups import Lookups, Question, Unknown
 from batchyard.webhooks.reviews import NotUnderstood, converted, mutated, namespace_of, validated
@@ -27,6 +29,7 @@ _ENDS_WITHIN: Final = 5.0  # seconds
 #: What an answer may look up, one after the other.
 _LOOKUPS_MAX: Final = 8
 _LOOKS_UP_WITHIN: Final[Duration] = 5 * SECOND
+Answering: TypeAlias = Callable[[web.Request], Awaitable[web.Response]]
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -55,6 +58,7 @@ class Webhooks:
         self._wire = wire
         self._address, self._namespace = place
         self._tell: Callable[[str], None] = _nobody_told
+        self._figures = WebhookFigures(ticks)
         self._keeper: CertificateKeeper | None = None
         self._runner: web.AppRunner | None = None
 
@@ -62,6 +66,10 @@ class Webhooks:
         """Tell somebody what is wrong."""
         self._tell = tell
         return self
+
+    def texts(self) -> Iterator[str]:
+        """What was asked, as figures; nothing where nobody is to ask."""
+        return self._figures.texts()
 
     @property
     def is_ready(self) -> bool:
@@ -78,9 +86,9 @@ class Webhooks:
         self._keeping = self._keeper.keeping()
         await self._keeping.__aenter__()
         app = web.Application(client_max_size=_BODY_MAX)
-        app.add_routes(
-            [web.post(MUTATE, self._mutate), web.post(VALIDATE, self._validate), web.post(CONVERT, _convert)]
-        )
+        answers = {MUTATE: self._mutate, VALIDATE: self._validate, CONVERT: _convert}
+        self._figures.expect(answers)
+        app.add_routes(web.post(path, self._counted(path, answer)) for path, answer in answers.items())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_ENDS_WITHIN)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._address, terms.port, ssl_context=self._keeper.context).start()
@@ -91,6 +99,12 @@ class Webhooks:
         if self._runner is not None:
             await self._runner.cleanup()
             await self._keeping.__aexit__(None, None, None)
+
+    def _counted(self, path: str, answer: Answering) -> Answering:
+        async def counted(request: web.Request) -> web.Response:
+            return await self._figures.counted(path, answer(request), lambda response: response.status)
+
+        return counted
 
     async def _mutate(self, request: web.Request) -> web.Response:
         return await self._answered(request, mutated)

@@ -1,11 +1,14 @@
 """All metrics that are served: names, kinds, meanings, labels and bounds, one table.
 
-Names, labels and buckets are upstream's: Kueue's pkg/metrics, controller-runtime's pkg/metrics and
-pkg/internal/controller/metrics, k8s.io/apiserver's pkg/endpoints/metrics, the docs of kube-state-metrics, the default
-counters of dcgm-exporter. What begins with `batchyard_` is ours. docs/metrics.md is checked against this table.
+Names, labels and buckets are upstream's: Kueue's pkg/metrics, controller-runtime's pkg/metrics,
+pkg/internal/controller/metrics and pkg/webhook/internal/metrics, k8s.io/apiserver's pkg/endpoints/metrics, the docs of
+kube-state-metrics, the default counters of dcgm-exporter. What begins with `batchyard_` is ours. docs/metrics.md is
+checked against this table.
 """
 
 from collections.abc import Mapping
+from itertools import accumulate, repeat
+from operator import mul
 from typing import Final
 
 from batchyard.metrics.families import COUNTER, GAUGE, HISTOGRAM, Labels, Metric
@@ -20,7 +23,8 @@ _LONG: Final = (1.0, *_powers(2.5, 2, 15))
 _SHORT: Final = _LONG[:14]
 #: Those that client_golang takes where nothing is said.
 _PLAIN: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_WORK: Final = tuple(float(f"1e{power}") for power in range(-8, 4))
+#: Multiplied step by step, as client_golang does it: some come out as 9.99e-06.
+_WORK: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
 _RECONCILE: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0),
@@ -237,6 +241,7 @@ _KUEUE: Final = (
 
 _QUEUE: Final = ("name", "controller")
 _CONTROLLER: Final = ("controller",)
+_WEBHOOK: Final = ("webhook",)
 _ASKED: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
 _PROGRAM: Final = (
     # controller-runtime's
@@ -259,6 +264,15 @@ _PROGRAM: Final = (
     ),
     Metric("controller_runtime_max_concurrent_reconciles", GAUGE, "1: one key at a time", _CONTROLLER),
     Metric("controller_runtime_active_workers", GAUGE, "0: nothing is under way while this is told", _CONTROLLER),
+    Metric("controller_runtime_webhook_requests_total", COUNTER, "Requests to webhooks answered", ("webhook", "code")),
+    Metric(
+        "controller_runtime_webhook_latency_seconds",
+        HISTOGRAM,
+        "How long answers to requests to webhooks took",
+        _WEBHOOK,
+        _WORK,
+    ),
+    Metric("controller_runtime_webhook_requests_in_flight", GAUGE, "Requests to webhooks under way", _WEBHOOK),
     Metric("leader_election_master_status", GAUGE, "Whether this one leads", ("name",)),
     Metric("rest_client_requests_total", COUNTER, "Answers to writes", ("code", "method")),
     # the API server's
