@@ -18,6 +18,7 @@ from batchyard.core.cycle import Policy
 from batchyard.kernel import VirtualKernel
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.world import EPOCH
+from batchyard.store.memory import Store
 from oracle.unsteady import Trouble, UnsteadyLine
 from oracle.upstream import Record, Upstream, read_case
 from unit.apiserver.api import Api
@@ -30,21 +31,21 @@ _AFTER = 120 * SECOND
 class Served:
     """Objects in the store of an API server."""
 
-    def __init__(self, api: Api) -> None:
-        self._stored = api.stored
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def get(self, key: Key) -> Obj | None:
-        return self._stored.get(key)
+        return self._store.get(key)
 
     def put(self, obj: Obj) -> None:
-        before = self._stored.get(key_of(obj))
+        before = self._store.get(key_of(obj))
         metadata = obj["metadata"]
         if before is not None and before.get("spec") != obj.get("spec"):
             metadata = {**metadata, "generation": before["metadata"].get("generation", 1) + 1}
-        self._stored.store.put(key_of(obj), {**obj, "metadata": metadata})
+        self._store.put(key_of(obj), {**obj, "metadata": metadata})
 
     def delete(self, key: Key) -> None:
-        self._stored.store.delete(key)
+        self._store.delete(key)
 
 
 @dataclass(slots=True)
@@ -79,7 +80,10 @@ class Shadowing:
 def shadowed(
     scenario: Scenario, log: list[Record], trouble: Trouble | None = None, restarts_at: Sequence[Duration] = ()
 ) -> Shadowed:
-    """What a shadow tells of a case, by a wire with which something is wrong, and begun anew at some times."""
+    """What a shadow tells of a case, by a wire with which something is wrong, and begun anew at some times.
+
+    With a hurry in the trouble what happens is so many times as close together.
+    """
     kernel = VirtualKernel(EPOCH - _BEFORE)
     api = Api(100_000, EPOCH - _BEFORE)
     line = UnsteadyLine(kernel, api, trouble or Trouble())
@@ -89,8 +93,8 @@ def shadowed(
     for at in restarts_at:
         kernel.call_at(EPOCH + at, lambda: one.append(one[-1].again()))
     now: Instant = EPOCH
-    for moment in Upstream(Served(api), scenario, log).moments():
-        now = max(now + MILLISECOND, moment.at)
+    for moment in Upstream(Served(api.stored.store), scenario, log).moments():
+        now = max(now + MILLISECOND, EPOCH + (moment.at - EPOCH) // line.wrong.hurry)
         kernel.call_at(now, moment.work)
     kernel.run(until=now + _AFTER)
     told = Shadowed(asked=line.asked)

@@ -43,10 +43,15 @@ def test_what_happens_while_a_watch_is_broken_off_is_counted_and_not_judged() ->
     assert gone.counts.unseen > 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(7))
 def test_every_sort_of_trouble_leaves_it_at_no_parting(seed: int) -> None:
     trouble, restarts = drawn_trouble(seed)
     assert told("mixed-25", trouble, restarts).findings == []
+
+
+def test_what_is_late_by_much_of_what_happened_is_put_in_order_step_by_step() -> None:
+    trouble = Trouble(6, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, hurry=20)
+    assert told("hierarchy-41", trouble).findings == []
 
 
 def found(name: str, sort: str, seed: int) -> tuple[list[Finding], str]:

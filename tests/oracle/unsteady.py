@@ -39,6 +39,8 @@ class Trouble(NamedTuple):
     breaks_after: Duration = 0
     #: Of so many watches that broke off one cannot go on: what it was told last is too old.
     gone: int = 0
+    #: How many times as close together what is told of happens.
+    hurry: int = 1
 
 
 class UnsteadyLine(Line):
@@ -46,7 +48,7 @@ class UnsteadyLine(Line):
 
     def __init__(self, kernel: VirtualKernel, api: Api, trouble: Trouble) -> None:
         super().__init__(kernel, api)
-        self._wrong = trouble
+        self.wrong = trouble
         self._drawn = 0
         self._late = {plural: trouble.late.get(plural, self._draw(trouble.late_max)) for plural in PLURALS}
         #: Kinds whose next watch is told that it begins too far back.
@@ -64,28 +66,28 @@ class UnsteadyLine(Line):
 
         def tell(lines: Sequence[bytes]) -> None:
             now = self.kernel.now()
-            telling.at = max(telling.at, now + self._late[kind] + self._draw(self._wrong.jitter))
+            telling.at = max(telling.at, now + self._late[kind] + self._draw(self.wrong.jitter))
             self.kernel.call_at(telling.at, partial(telling.tell, self._repeated(lines)))
 
         super().watch(request, tell, telling.end)
-        if self._wrong.breaks_after:
-            lasts = self._draw(2 * self._wrong.breaks_after)
+        if self.wrong.breaks_after:
+            lasts = self._draw(2 * self.wrong.breaks_after)
             self.kernel.call_at(self.kernel.now() + lasts, partial(self._break, kind, telling))
 
     def _draw(self, below: int) -> int:
         self._drawn += 1
-        return draw(self._wrong.seed, "wire", str(self._drawn)) % below if below else 0
+        return draw(self.wrong.seed, "wire", str(self._drawn)) % below if below else 0
 
     def _break(self, kind: str, telling: "_Telling") -> None:
         if not telling.is_over:
-            if self._wrong.gone and not self._draw(self._wrong.gone):
+            if self.wrong.gone and not self._draw(self.wrong.gone):
                 self._too_old[kind] = None
             telling.end(HttpAnswer(200, trouble="cut"))
 
     def _repeated(self, lines: Sequence[bytes]) -> Sequence[bytes]:
-        if not self._wrong.repeats:
+        if not self.wrong.repeats:
             return lines
-        return [each for line in lines for each in [line] * (1 + (not self._draw(self._wrong.repeats)))]
+        return [each for line in lines for each in [line] * (1 + (not self._draw(self.wrong.repeats)))]
 
 
 class _Telling:
@@ -113,7 +115,9 @@ class _Telling:
 
 def drawn_trouble(seed: int) -> tuple[Trouble, Sequence[Duration]]:
     """A sort of trouble by a seed, and when the shadow is begun anew."""
-    sort = seed % 6
+    sort = seed % 7
+    if sort == 6:
+        return Trouble(seed, {}, 3 * SECOND, SECOND // 2, 5, 6 * SECOND, draw(seed, "gone") % 4, 20), [3 * SECOND]
     trouble = Trouble(
         seed,
         late_max=draw(seed, "late") % (8 * SECOND) if sort in {0, 1, 5} else 0,

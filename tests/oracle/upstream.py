@@ -105,7 +105,9 @@ class Upstream:
                 self._place.put(lifecycle.set_requeued(obj, r.CLUSTER_QUEUE_RESTARTED, "The ClusterQueue goes on", now))
 
     def _is_open(self, workload: Obj) -> bool:
-        local = self._place.get(Key(scheme.LOCAL_QUEUE, "team", workload["spec"]["queueName"]))
+        local = self._place.get(
+            Key(scheme.LOCAL_QUEUE, workload["metadata"]["namespace"], workload["spec"]["queueName"])
+        )
         queue = local and self._place.get(Key(scheme.CLUSTER_QUEUE, "", local["spec"]["clusterQueue"]))
         return all(each and (each["spec"].get("stopPolicy") or "None") == "None" for each in (local, queue))
 

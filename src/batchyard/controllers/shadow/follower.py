@@ -10,23 +10,19 @@ Where it begins, and where a watch had a gap, nobody knows whom the other has lo
 has looked at all who wait, and nothing came of it.
 """
 
-import io
-import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from batchyard.api import scheme
-from batchyard.api.views.workload import WorkloadView
-from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.base.instant import SECOND, Instant
+from batchyard.controllers.shadow.copies import Copy
 from batchyard.controllers.shadow.findings import Counts, Finding
 from batchyard.controllers.shadow.judgement import Judgement
-from batchyard.controllers.shadow.observed import changes_of
+from batchyard.controllers.shadow.orders import Call, Order, by_revision, ordered, orders_of
 from batchyard.controllers.shadow.pursuit import Terms
 from batchyard.controllers.shadow.steps import Steps
 from batchyard.core.cycle import Policy
-from batchyard.core.plan import NO_PICK, SCAN_DONE
 from batchyard.ports.client import WatchEvent
 
 #: A copy of the pursuit is made after so many calls, or as many as there are Workloads.
@@ -37,44 +33,15 @@ KEPT_MAX: Final = 20_000
 IN_VAIN_MAX: Final = 10
 #: How many copies are kept.
 BASES: Final = 3
-
-
-class Call(NamedTuple):
-    """What came, and when."""
-
-    events: Sequence[WatchEvent]
-    now: Instant
-
-
-class Order(NamedTuple):
-    """An order other than that in which changes came."""
-
-    #: Within which time they are taken together.
-    within: Duration
-    #: Whether all changes go before decisions.
-    shows_first: bool
-    #: Whether those of queues go before those of Workloads, whose watch is another.
-    queues_first: bool
-    #: Whether they are taken in the order of their revisions instead, all before the next decision together.
-    by_revision: bool = False
-
-
-def orders_of(settle: Duration) -> Sequence[Order]:
-    """The orders that are tried: what came further apart than the time `settle` is not taken together."""
-    shorter = (settle // 10, settle // 100, 0)
-    return (
-        Order(0, True, False, by_revision=True),
-        *(Order(within, True, False) for within in (*shorter, settle)),
-        *(Order(within, False, True) for within in (settle, settle // 10)),
-        Order(settle, True, True),
-        Order(settle // 10, False, False),
-    )
+#: So many calls are tried step by step at most, and so many steps in other ways before both are level again.
+STEPS_MAX: Final = 1000
+APART_MAX: Final = 12
 
 
 class Base(NamedTuple):
     """The pursuit as it was before the call of that number."""
 
-    copy: "Copy"
+    copy: Copy
     number: int
     #: Whether it is where all was read, so that nobody knows whom the other has looked at.
     is_beginning: bool = False
@@ -192,8 +159,7 @@ class Follower:
         # Where no order helps again and again, as where settings differ, few are tried.
         starts = 1 if self._in_vain >= IN_VAIN_MAX else None
         for start in islice(self._starts(), starts):
-            for order in self._orders:
-                trial = self._tried(start, order)
+            for trial in self._trials(start):
                 trial.go_on(now)
                 if not trial.is_overdue and (ours is None or not trial.awaits(ours)):
                     trial.shows_first = False
@@ -206,8 +172,19 @@ class Follower:
         self._in_vain += 1
         return False
 
-    def _tried(self, start: Start, order: Order) -> Judgement:
-        """How all would be now in an order."""
+    def _trials(self, start: Start) -> Iterator[Judgement]:
+        """How all would be now in other orders."""
+        calls = self._calls[start.number - self._gone :]
+        for order in self._orders:
+            trial = self._begun(start)
+            for together in ordered(calls, order):
+                _take(trial, together, order)
+            yield trial
+        if len(calls) <= STEPS_MAX:
+            yield self._in_steps(self._begun(start), calls)
+
+    def _begun(self, start: Start) -> Judgement:
+        """How all was before what is tried in another order."""
         base, number, is_settled = start
         trial = base.copy.again()
         if is_settled:
@@ -215,11 +192,19 @@ class Follower:
         for call in self._calls[base.number - self._gone : number - self._gone]:
             trial.take_in(call.events, call.now)
             trial.go_on(call.now)
-        trial.shows_first = order.shows_first
-        for calls in _ordered(self._calls[number - self._gone :], order):
-            for events, at in calls:
-                trial.take_in(events, at)
-            trial.go_on(calls[-1].now)
+        return trial
+
+    def _in_steps(self, trial: Judgement, calls: Sequence[Call]) -> Judgement:
+        """How all would be by revision, from one time when both are level to the next in whichever way they are."""
+        level, since = Copy(trial), 0
+        steps = list(by_revision(calls))
+        for place, step in enumerate(steps):
+            _take(trial, step, self._orders[0])
+            ways = self._orders if place - since < APART_MAX else ()
+            others = (_taken(level, steps[since : place + 1], order) for order in ways if not trial.is_level)
+            trial = next((each for each in others if each.is_level), trial)
+            if trial.is_level:
+                level, since = Copy(trial), place + 1
         return trial
 
     def _starts(self) -> Iterator[Start]:
@@ -239,79 +224,18 @@ class Follower:
                     yield Start(base, base.number, is_settled=True)
 
 
-def _ordered(calls: Sequence[Call], order: Order) -> Iterator[Sequence[Call]]:
-    """Changes in an order; those that are taken together are together."""
-    if order.by_revision:
-        yield from _by_revision(calls)
-        return
-    for together in _together(calls, order.within):
-        yield _queues_first(together) if order.queues_first else together
+def _take(trial: Judgement, calls: Sequence[Call], order: Order) -> None:
+    """Let it go on with changes that are taken together."""
+    trial.shows_first = order.shows_first
+    for events, at in calls:
+        trial.take_in(events, at)
+    trial.go_on(calls[-1].now)
 
 
-def _together(calls: Sequence[Call], within: Duration) -> Iterator[Sequence[Call]]:
-    """Calls that follow each other within a time."""
-    found: list[Call] = []
-    for call in calls:
-        if found and call.now - found[0].now > within:
-            yield found
-            found = []
-        found.append(call)
-    if found:
-        yield found
-
-
-def _queues_first(calls: Sequence[Call]) -> Sequence[Call]:
-    in_order = sorted(_single(calls), key=lambda call: call.events[0].key.kind == scheme.WORKLOAD)
-    return [*in_order, Call((), calls[-1].now)]
-
-
-def _by_revision(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
-    """Changes in the order in which they were stored; those that follow a decision begin anew.
-
-    No API promises that revisions of several kinds tell their order, but where one store keeps all of them, they do.
-    """
-    found: list[Call] = []
-    now: Instant = 0
-    is_decided = False
-    for (event,), came in sorted(_single(calls), key=lambda call: call.events[0].revision):
-        now = max(now, came)
-        decides = any(change.decision is not None for change in changes_of(event))
-        if is_decided and not decides:
-            yield found
-            found = []
-        is_decided = decides
-        found.append(Call([event], now))
-    if found:
-        yield found
-
-
-def _single(calls: Sequence[Call]) -> Sequence[Call]:
-    return [Call([event], call.now) for call in calls for event in call.events]
-
-
-class Copy:
-    """A pursuit as it was at some time. What never changes is shared."""
-
-    def __init__(self, pursuit: Judgement) -> None:
-        self._shared: list[Any] = [NO_PICK, SCAN_DONE]
-        self._places = {id(each): place for place, each in enumerate(self._shared)}
-        buffer = io.BytesIO()
-        pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
-        pickler.persistent_id = self._place  # type: ignore[method-assign]
-        pickler.dump(pursuit)
-        self._bytes = buffer.getvalue()
-
-    def again(self) -> Judgement:
-        """The pursuit."""
-        unpickler = pickle.Unpickler(io.BytesIO(self._bytes))  # noqa: S301 - what was written above
-        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
-        found: Judgement = unpickler.load()
-        return found
-
-    def _place(self, value: Any) -> int | None:
-        """The place of what is shared; None for what is copied."""
-        place = self._places.get(id(value))
-        if place is None and isinstance(value, WorkloadView | WatchEvent):
-            place = self._places[id(value)] = len(self._shared)
-            self._shared.append(value)
-        return place
+def _taken(level: Copy, steps: Sequence[Sequence[Call]], order: Order) -> Judgement:
+    """How all would be after some steps, each change for itself or as an order has it."""
+    trial = level.again()
+    for step in steps:
+        for together in [step] if order.by_revision else [[call] for call in step]:
+            _take(trial, together, order)
+    return trial
