@@ -1,17 +1,17 @@
 """Controllers look at no other kinds than their groups name, and write nothing else: an operator has these rights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.client.writes import kind_of
-from batchyard.controllers.groups import REMOTE, kinds_seen, kinds_written
+from batchyard.controllers.groups import FINALIZERS, REMOTE, kinds_seen, kinds_written
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, Write
 from batchyard.ports.controller import Controller, Outcome
@@ -56,7 +56,7 @@ class Observed:
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         outcome = self._controller.reconcile(key, Noting(reader, self._note), now)
-        self._written.update(dict.fromkeys(map(written_of, outcome.writes)))
+        self._written.update(dict.fromkeys(each for write in outcome.writes for each in written_of(write, reader)))
         return outcome
 
     def _note(self, kind: str) -> None:
@@ -71,9 +71,21 @@ def names_in(group: str) -> list[str]:
     return [load.name for load in platform.runner.loads()]
 
 
-def written_of(write: Write) -> tuple[str, str]:
-    """The kind of what is written, and what is done to it."""
-    return kind_of(write), _VERBS[type(write)]
+def written_of(write: Write, reader: Reader) -> Iterator[tuple[str, str]]:
+    """The kind of what is written, and what is done to it; the kinds of owners who wait from now on for it to go."""
+    yield kind_of(write), _VERBS[type(write)]
+    if not isinstance(write, Delete):
+        old = None if isinstance(write, Create) else reader.get(key_of(write.obj))
+        before = {} if old is None else waiting(old)
+        for uid, kind in waiting(write.obj).items():
+            if uid not in before:
+                yield kind, FINALIZERS
+
+
+def waiting(obj: Obj) -> dict[str, str]:
+    """The owners that do not go before an object does: their kinds, by uid."""
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return {owner["uid"]: group_kind(owner) for owner in owners if owner.get("blockOwnerDeletion")}
 
 
 class Found(NamedTuple):

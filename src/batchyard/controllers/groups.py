@@ -71,32 +71,35 @@ _SEEN: Final[Mapping[str, Sequence[str]]] = {
 
 #: What is done to objects, as RBAC has it; a status is a part with rights of its own.
 CREATE, UPDATE, DELETE, STATUS = "create", "update", "delete", "status"
+#: Others of its objects hold up that one is deleted. Source: the admission plugin OwnerReferencesPermissionEnforcement,
+#: which asks that whoever says so may update the `finalizers` of the owner.
+FINALIZERS: Final = "finalizers"
 _LIFE: Final = (CREATE, DELETE)
 _ALL: Final = (CREATE, UPDATE, STATUS, DELETE)
 #: What a group writes of which kinds, besides Events: what it does not name here it never does.
 _WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     ADMISSION: {
         scheme.WORKLOAD: _ALL,
-        scheme.JOB: (UPDATE, STATUS),
-        scheme.JOB_SET: (UPDATE,),
+        scheme.JOB: (UPDATE, STATUS, FINALIZERS),
+        scheme.JOB_SET: (UPDATE, FINALIZERS),
         scheme.CLUSTER_QUEUE: (UPDATE, STATUS),
         **dict.fromkeys((scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY), (UPDATE,)),
         **dict.fromkeys((scheme.LOCAL_QUEUE, scheme.COHORT), (STATUS,)),
     },
     PROVISIONING: {
-        scheme.WORKLOAD: (STATUS,),
+        scheme.WORKLOAD: (STATUS, FINALIZERS),
         scheme.ADMISSION_CHECK: (STATUS,),
-        scheme.PROVISIONING_REQUEST: _LIFE,
+        scheme.PROVISIONING_REQUEST: (*_LIFE, FINALIZERS),
         scheme.POD_TEMPLATE: (CREATE, UPDATE, DELETE),
     },
     JOBSET: {
-        scheme.JOB_SET: (STATUS, DELETE),
+        scheme.JOB_SET: (STATUS, DELETE, FINALIZERS),
         scheme.JOB: _ALL,
         scheme.SERVICE: (CREATE,),
         scheme.POD: (STATUS, DELETE),
     },
     HOTSWAP: {scheme.POD: (STATUS, DELETE)},
-    JOBS: {scheme.JOB: (STATUS, DELETE), scheme.POD: (CREATE, UPDATE, DELETE)},
+    JOBS: {scheme.JOB: (STATUS, DELETE, FINALIZERS), scheme.POD: (CREATE, UPDATE, DELETE)},
     PLACEMENT: {scheme.POD: (UPDATE, STATUS, DELETE), scheme.WORKLOAD: (STATUS,)},
     NODES: {scheme.NODE: (UPDATE, STATUS), scheme.POD: (STATUS, DELETE)},
     AUTOSCALER: {

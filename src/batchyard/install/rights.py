@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.apiserver.bootstrap_roles import bootstrap_roles
-from batchyard.controllers.groups import STATUS, UPDATE, UPSTREAM_WEBHOOKS, kinds_seen, kinds_written
+from batchyard.controllers.groups import FINALIZERS, STATUS, UPDATE, UPSTREAM_WEBHOOKS, kinds_seen, kinds_written
 from batchyard.install.definitions import definition_names
 from batchyard.install.deployment import has_webhooks
 from batchyard.install.labelled import labelled
@@ -51,10 +51,12 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
         verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_SEEN))
     for kind, done in kinds_written(groups).items():
         info = kind_info(kind)
-        of_object = [verb for verb in done if verb != STATUS or not info.has_status]
+        of_object = [verb for verb in done if verb != FINALIZERS and (verb != STATUS or not info.has_status)]
         verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(of_object))
         if STATUS in done and info.has_status:
             verbs[info.group, f"{info.plural}/status"] = {UPDATE: None}
+        if FINALIZERS in done:
+            verbs[info.group, f"{info.plural}/finalizers"] = {UPDATE: None}
     together: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (group, resource), wanted in verbs.items():
         together.setdefault((group, tuple(sorted(wanted))), []).append(resource)
