@@ -108,12 +108,14 @@ def test_an_evicted_job_stops_and_its_quota_is_released_when_its_pods_are_gone()
     original = job(stage)["spec"]
     admit(stage)
     set_status(stage, **RUNNING)
+    before = job(stage)["spec"]
     evict(stage)
+    assert job(stage)["spec"] == {**before, "suspend": True}, "its template cannot change while its pods run"
+    assert lifecycle.has_quota_reservation(stage.only_workload()), "its pods still run"
+    set_status(stage, startTime=make.stamp())
     assert job(stage)["spec"] == original
     assert "annotations" not in job(stage)["metadata"]
     assert "startTime" not in job(stage)["status"]
-    assert lifecycle.has_quota_reservation(stage.only_workload()), "its pods still run"
-    set_status(stage)
     assert said(stage.only_workload(), "Requeued") == ("True", "Preempted", "make room")
     assert not lifecycle.has_quota_reservation(stage.only_workload())
     assert [(e.reason, e.message) for e in stage.events[2:]] == [("Stopped", "make room")]
@@ -204,7 +206,7 @@ def test_a_running_job_that_changes_is_stopped_and_gets_another_workload() -> No
     set_status(stage, **RUNNING)
     stage.put(with_path(job(stage), ("spec", "parallelism"), 1))
     assert job(stage)["spec"]["suspend"] is True
-    assert stage.workloads() == [], "the old one is deleted, the next one waits for the pods to go"
+    assert stage.only_workload()["spec"]["podSets"][0]["count"] == 2, "it is kept until its pods are gone"
     set_status(stage)
     assert stage.only_workload()["spec"]["podSets"][0]["count"] == 1
     assert stage.reasons()[2:] == ["Stopped", "DeletedWorkload", "CreatedWorkload"]
