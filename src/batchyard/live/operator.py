@@ -40,6 +40,7 @@ from batchyard.live.report import PATH as REPORT
 from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.reviewed import Reviewed
 from batchyard.live.span_export import SpanExport
+from batchyard.live.troubles import Troubles
 from batchyard.live.webhooks import Webhooks, WebhookTerms
 from batchyard.metrics.exposition import Texts
 from batchyard.ports.client import WatchEvent
@@ -50,6 +51,9 @@ from batchyard.wiring import Platform, Ports, Settings, build_platform
 
 #: How often the operator looks at the clock of a server whose time is its own.
 _CLOCK_EVERY: Final = 5 * SECOND
+#: Where every API server says what it is, to everybody, and by what ours is known.
+_VERSION: Final = "/version"
+_OURS: Final = "batchyard"
 #: Clocks that differ by less are not set.
 _CLOCK_DIFFERS: Final = SECOND // 20
 
@@ -119,8 +123,7 @@ class Operator:
         #: What they were asked, as figures.
         self.asked: Texts = lambda: iter(())
         self._speed = 1.0
-        #: What was told to be wrong, and may be so still.
-        self._troubles: dict[str, None] = {}
+        self._troubles = Troubles()
 
     async def start(self) -> None:
         """Take the server's time, install what is asked for, and try to lead."""
@@ -170,13 +173,8 @@ class Operator:
 
     def _heard(self, informer: Informer) -> None:
         """Tell what is wrong, once; begin when all is known."""
-        trouble = informer.trouble
-        if trouble and trouble not in self._troubles:
-            self._troubles[trouble] = None
-            self._tell(f"batchyard: {_with_remedy(informer)}")
-        elif self._troubles and not any(each.trouble for each in self.client.informers.values()):
-            self._troubles.clear()
-            self._tell("batchyard: goes on")
+        if news := self._troubles.news(informer, self.client.informers.values()):
+            self._tell(f"batchyard: {news}")
         if self.platform is None and self.client.is_synced:
             self.platform = self._begun()
             self._tell(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
@@ -208,7 +206,10 @@ class Operator:
         return CycleLog(cycles, None if self.spans is None else self.spans.emit)
 
     async def _set_clock(self) -> None:
-        """Take the time of a server whose time is its own, and look again later."""
+        """Take the time of a server whose time is its own, and look again later; of others nothing is asked."""
+        version = await self._wire.ask(HttpRequest("GET", _VERSION))
+        if version.code == 200 and _OURS not in str(decoded(version.body).get("gitVersion")):
+            return
         before = self.timers.now()
         answer = await self._wire.ask(HttpRequest("GET", REPORT))
         self._take_clock(answer, before)
@@ -284,10 +285,3 @@ def _at_once(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], 
         loop.call_soon(work)
 
     return post
-
-
-def _with_remedy(informer: Informer) -> str:
-    if informer.is_served:
-        return informer.trouble
-    remedy = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
-    return f"{informer.trouble}: there are none for it, and it looks again from time to time; {remedy}"
