@@ -1,13 +1,21 @@
 """Where the objects of a kind are found on an API server, and how they are read from there."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from batchyard.api import conversion, scheme
 from batchyard.api.defaults.jobset import jobset_defaults
+from batchyard.api.defaults.queues import specified
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind
+
+_SPECIFIED: Final = frozenset(
+    {
+        *(scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
+        *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD),
+    }
+)
 
 
 def path_of_kind(info: ServedKind, version: str) -> str:
@@ -30,13 +38,16 @@ def path_of(info: ServedKind, version: str, namespace: str, name: str = "", part
 def received(info: ServedKind, version: str, sent: Mapping[str, Any]) -> Obj:
     """An object as the server told it, in its storage version. Those of lists may lack their kind.
 
-    A JobSet has its defaults then: on a server that is another's nobody else may have given it any.
+    A JobSet has its defaults then, and what has a spec has one: on a server that is another's nobody else may have
+    given it any, and the kinds of Kueue let whoever writes leave it out.
     """
     obj: Obj = sent
     if "kind" not in sent or "apiVersion" not in sent:
         obj = {"apiVersion": info.api_version_for(version), "kind": info.kind, **sent}
     stored = conversion.to_storage(obj)
-    return jobset_defaults(stored) if info.constant == scheme.JOB_SET else stored
+    if info.constant == scheme.JOB_SET:
+        return jobset_defaults(stored)
+    return specified(stored) if info.constant in _SPECIFIED else stored
 
 
 def key_in(info: ServedKind, obj: Obj) -> Key:

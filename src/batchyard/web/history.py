@@ -17,6 +17,7 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
+from batchyard.core.lifecycle.workload import admission_of, cluster_queue_of
 from batchyard.core.reasons import preemptor_uid_of
 from batchyard.ports.client import EventType, WatchEvent
 
@@ -183,7 +184,7 @@ class History:
     @staticmethod
     def _reserve(life: Life, obj: Obj, at: Instant) -> None:
         """It holds quota from now on: what it was given, which grows less as its pods are done."""
-        admission = obj["status"]["admission"]
+        admission = admission_of(obj)
         usage = tuple(
             (assigned["flavors"][resource], resource, amount(resource, used))
             for assigned in admission.get("podSetAssignments") or ()
@@ -191,7 +192,7 @@ class History:
             if resource in (assigned.get("flavors") or {})
         )
         flavors = tuple(dict.fromkeys(flavor for flavor, _, _ in usage))
-        life.queue = admission["clusterQueue"]
+        life.queue = cluster_queue_of(obj)
         life.stints.append(Stint(life.queue, at, flavors, usage))
 
     @staticmethod

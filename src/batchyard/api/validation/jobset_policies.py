@@ -44,7 +44,9 @@ def policy_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
 def claim_names(spec: Obj) -> list[str]:
     """The names of the volumes a JobSet gives to its pods."""
     return [
-        _claim_name(template) for policy in spec.get("volumeClaimPolicies") or () for template in policy["templates"]
+        _claim_name(template)
+        for policy in spec.get("volumeClaimPolicies") or ()
+        for template in policy.get("templates") or ()
     ]
 
 
@@ -142,7 +144,7 @@ def _claim_faults(spec: Obj, jobset_name: str) -> Iterator[FieldError]:
     """Volume claims have names of their own that are short enough, and some container mounts each."""
     seen: dict[str, None] = {}
     for i, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
-        for j, template in enumerate(policy["templates"]):
+        for j, template in enumerate(policy.get("templates") or ()):
             path, name = f"spec.volumeClaimPolicies[{i}].templates[{j}]", _claim_name(template)
             if (template.get("metadata") or {}).get("namespace"):
                 message = "namespace cannot be set for VolumeClaimPolicies templates"

@@ -124,7 +124,7 @@ class WorkloadView:
         self.counts = _counts(shared, status)
         self.shape = shared.shape, self.priority, self.counts
         admission = status.get("admission")
-        self.cluster_queue = admission["clusterQueue"] if admission else ""
+        self.cluster_queue = admission.get("clusterQueue", "") if admission else ""
         self.holdings = shared.holdings_of(admission, self.counts) if admission else ()
         self._read_conditions(metadata, status)
 

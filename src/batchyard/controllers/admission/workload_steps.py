@@ -293,7 +293,7 @@ def _admitted_event(key: Key, workload: Obj, now: Instant) -> EventRecord:
     reserved = find_condition(workload, r.QUOTA_RESERVED)
     assert reserved is not None
     waited = round(seconds(now - parse_time(reserved["lastTransitionTime"])))
-    cluster_queue = workload["status"]["admission"]["clusterQueue"]
+    cluster_queue = lifecycle.cluster_queue_of(workload)
     message = f"Admitted by ClusterQueue {cluster_queue}, wait time since reservation was {waited}s"
     return EventRecord(key, "Normal", "Admitted", message)
 

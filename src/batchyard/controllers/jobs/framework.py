@@ -273,7 +273,7 @@ class JobController:
         except InvalidInjection as wrong:
             failed = lifecycle.finish(workload, r.FAILED_TO_START, str(wrong), look.now)
             return Outcome([UpdateStatus(failed)])
-        message = f"Admitted by clusterQueue {workload['status']['admission']['clusterQueue']}"
+        message = f"Admitted by clusterQueue {lifecycle.cluster_queue_of(workload)}"
         return Outcome([Update(started)], [look.event("Started", message)])
 
     def _stop(self, look: _Look, workload: Obj | None, message: str) -> Outcome | None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_path
+from batchyard.core.lifecycle.workload import admission_of, cluster_queue_of
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NONE: Final[Mapping[str, str]] = {}
@@ -44,9 +45,9 @@ def admitted_injections(workload: Obj, find_flavor: FindFlavor) -> list[Injectio
 
     InvalidInjection if its checks contradict its flavors or each other.
     """
-    admission = workload["status"]["admission"]
+    assignments = admission_of(workload).get("podSetAssignments") or ()
     injections = []
-    for assignment, pod_set in zip(admission.get("podSetAssignments") or (), workload["spec"]["podSets"], strict=False):
+    for assignment, pod_set in zip(assignments, workload["spec"]["podSets"], strict=False):
         injection = flavor_injection(assignment, pod_set, find_flavor)
         if injection is None:
             return None
@@ -89,7 +90,7 @@ def _from_flavors(assignment: Mapping[str, Any], pod_set: Mapping[str, Any], fla
 
 def _queue_labels(workload: Obj) -> dict[str, str]:
     labels = {well_known.LOCAL_QUEUE: workload["spec"].get("queueName", "")}
-    cluster_queue = workload["status"]["admission"]["clusterQueue"]
+    cluster_queue = cluster_queue_of(workload)
     if _DNS_LABEL.fullmatch(cluster_queue):
         labels[well_known.CLUSTER_QUEUE] = cluster_queue
     return labels

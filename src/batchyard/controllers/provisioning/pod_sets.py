@@ -10,6 +10,7 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.api.quantity import canonical
 from batchyard.controllers.provisioning.config import Config
+from batchyard.core.lifecycle.workload import admission_of
 
 _SCHEDULING_FIELDS: Final = ("resources", "nodeSelector", "tolerations", "affinity", "resourceClaims")
 _CONTAINERS: Final = ("initContainers", "containers")
@@ -53,7 +54,7 @@ def groups_needed(workload: Obj, config: Config) -> list[Group]:
 
 def _admitted(workload: Obj) -> Iterator[tuple[PodSet, Mapping[str, Any]]]:
     """Its pod sets, each with what it was assigned."""
-    assignments = {a["name"]: a for a in workload["status"]["admission"].get("podSetAssignments") or ()}
+    assignments = {a["name"]: a for a in admission_of(workload).get("podSetAssignments") or ()}
     for pod_set in workload["spec"]["podSets"]:
         if pod_set["name"] in assignments:
             yield pod_set, assignments[pod_set["name"]]

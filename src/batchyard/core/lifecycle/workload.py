@@ -100,6 +100,16 @@ def has_quota_reservation(workload: Obj) -> bool:
     return is_true(workload, r.QUOTA_RESERVED)
 
 
+def admission_of(workload: Obj) -> Mapping[str, Any]:
+    """What it was given; nothing where whoever wrote that it holds quota did not write what."""
+    return (workload.get("status") or {}).get("admission") or {}
+
+
+def cluster_queue_of(workload: Obj) -> str:
+    """Where it holds quota; '' where nobody said."""
+    return admission_of(workload).get("clusterQueue") or ""
+
+
 def is_active(workload: Obj) -> bool:
     """It is wanted: `spec.active`, true unless said otherwise."""
     return workload["spec"].get("active") is not False

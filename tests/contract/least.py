@@ -1,0 +1,75 @@
+"""Objects that the schema of a kind allows and hardly anybody writes: nothing that may be left out, and one field more.
+
+A kind's definition is all that an API server elsewhere goes by where nobody asks webhooks. Every text is the same, so
+that such objects name each other.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
+from batchyard.api.schema import settle
+from batchyard.api.scheme import ServedKind
+from batchyard.install import Settings
+from batchyard.install.definitions import definitions
+
+NAME: Final = "a"
+_DEPTH: Final = 6
+_TEXTS: Final = {"date-time": "2026-01-01T00:00:00Z", "duration": "5s"}
+_OF_ALL: Final = ("apiVersion", "kind", "metadata")
+
+
+class Allowed(NamedTuple):
+    """A kind, and objects of it that its schema allows; the first has nothing that may be left out."""
+
+    info: ServedKind
+    objects: list[Obj]
+
+
+def allowed() -> Mapping[str, Allowed]:
+    """Such objects of every kind that an operator brings along."""
+    by_name = {f"{info.plural}.{info.group}": info for info in scheme.KINDS}
+    found = {}
+    for definition in definitions(Settings()):
+        info = by_name[definition["metadata"]["name"]]
+        schema = next(v["schema"]["openAPIV3Schema"] for v in definition["spec"]["versions"] if v["storage"])
+        bodies = list(_fuller(schema, _DEPTH))
+        distinct = [body for number, body in enumerate(bodies) if body not in bodies[:number]]
+        found[info.constant] = Allowed(info, [_stored(info, body) for body in distinct])
+    return found
+
+
+def _stored(info: ServedKind, body: Mapping[str, Any]) -> Obj:
+    """The object as an API server stores it: with what its schema says by itself."""
+    metadata = {"name": NAME, "uid": f"uid-{info.singular}", **({"namespace": NAME} if info.namespaced else {})}
+    obj = {"apiVersion": info.api_version, "kind": info.kind, "metadata": metadata, **body}
+    return settle(info, info.storage_version, obj).obj or obj
+
+
+def _least(schema: Mapping[str, Any]) -> Any:
+    """The least that a schema allows."""
+    if "default" in schema or "enum" in schema:
+        return schema["default"] if "default" in schema else schema["enum"][0]
+    match schema.get("type"):
+        case "object":
+            return {name: _least(schema["properties"][name]) for name in schema.get("required", ())}
+        case "array":
+            return [_least(schema["items"])] * max(1, schema.get("minItems", 0))
+        case "integer":
+            return schema.get("minimum", 1)
+        case "boolean":
+            return True
+        case "string":
+            return _TEXTS.get(schema.get("format", ""), NAME)
+    return 1  # a number, or a text that is one
+
+
+def _fuller(schema: Mapping[str, Any], depth: int) -> Iterator[Any]:
+    """The least, and with each of its fields besides."""
+    yield _least(schema)
+    if depth and schema.get("type") == "array":
+        yield from ([item] for item in _fuller(schema["items"], depth - 1))
+    for name, field in (schema.get("properties") or {}).items() if depth else ():
+        if name not in _OF_ALL:
+            yield from ({**_least(schema), name: value} for value in _fuller(field, depth - 1))

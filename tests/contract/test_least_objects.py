@@ -1,0 +1,109 @@
+"""What a schema allows ends no operator, however little of it makes sense: others write there too."""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.conversion import from_storage
+from batchyard.api.meta import Obj
+from batchyard.base.instant import SECOND
+from batchyard.client.local import LocalClient
+from batchyard.client.places import received
+from batchyard.controllers.groups import ON_KUBERNETES
+from batchyard.kernel import VirtualKernel
+from batchyard.ports.client import Create
+from batchyard.store.memory import Store
+from batchyard.webhooks.lookups import Lookups, Question, Unknown
+from batchyard.webhooks.reviews import converted, mutated, validated
+from batchyard.wiring import Ports, Settings, build_platform
+from contract.least import NAME, allowed
+
+ALLOWED = allowed()
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAME}}
+CONDITIONS = ("QuotaReserved", "Admitted", "Evicted", "Finished", "PodsReady", "Requeued", "Preempted")
+ADMISSIONS: tuple[Obj | None, ...] = (
+    None,
+    {},
+    {"clusterQueue": NAME},
+    {"podSetAssignments": [{"name": "other", "count": 3}]},
+)
+
+
+def decide(objects: Sequence[Obj]) -> None:
+    """Let the controllers of an operator see these objects, one after the other."""
+    kernel = VirtualKernel(make.NOW)
+    client = LocalClient(Store(), kernel)
+    settings = Settings(with_nodes=True, controllers=ON_KUBERNETES)
+    build_platform(Ports(kernel, client, (), (), lambda *_: None, lambda _: None), settings)
+    for obj in [NAMESPACE, *objects]:
+        client.submit([Create(obj)], lambda _: None)
+        kernel.run(kernel.now())
+    kernel.run(kernel.now() + 5 * SECOND)
+
+
+def seen(kind: str, obj: Obj) -> Obj:
+    """The object as an operator reads it."""
+    info = ALLOWED[kind].info
+    return received(info, info.storage_version, obj)
+
+
+def others(kind: str) -> list[Obj]:
+    """The least objects of the other kinds."""
+    return [seen(other, found.objects[0]) for other, found in ALLOWED.items() if other != kind]
+
+
+def said_to_be(conditions: Sequence[str]) -> Iterator[Obj]:
+    """Workloads whose conditions fit to nothing else."""
+    (least, *_) = ALLOWED[scheme.WORKLOAD].objects
+    stated = [make.condition(each) for each in conditions]
+    for pod_sets in ({}, {"podSets": [{"name": "main", "count": 1, "template": {}}]}):
+        for admission in ADMISSIONS:
+            status = {"conditions": stated, **({} if admission is None else {"admission": admission})}
+            yield {**least, "spec": {"queueName": NAME, **pod_sets}, "status": status}
+
+
+@pytest.mark.parametrize("kind", ALLOWED)
+def test_controllers_go_on_beside_whatever_a_schema_allows(kind: str) -> None:
+    for obj in ALLOWED[kind].objects:
+        decide([*others(kind), seen(kind, obj)])
+
+
+@pytest.mark.parametrize("count", range(3))
+def test_controllers_go_on_beside_workloads_whose_status_is_anything(count: int) -> None:
+    for conditions in combinations(CONDITIONS, count):
+        for workload in said_to_be(conditions):
+            decide([*others(scheme.WORKLOAD), seen(scheme.WORKLOAD, workload)])
+
+
+@pytest.mark.parametrize("kind", ALLOWED)
+def test_webhooks_answer_to_whatever_a_schema_allows(kind: str) -> None:
+    (least, *_), part = ALLOWED[kind].objects, {"subResource": "status"}
+    for obj in ALLOWED[kind].objects:
+        for asked in ({"operation": "CREATE"}, {"operation": "UPDATE", "oldObject": least}):
+            answer({**asked, "object": obj})
+        answer({"operation": "UPDATE", "object": least, "oldObject": obj, **part})
+
+
+def answer(asked: Obj) -> None:
+    """Ask both webhooks about it, where nothing else is to be found."""
+    review = {"request": {"uid": "u", "namespace": NAME, **asked}}
+    for hook in (mutated, validated):
+        known: dict[Question, Sequence[Obj]] = {}
+        while True:
+            try:
+                assert hook(review, ON_KUBERNETES, Lookups(NAME, known))["response"]["uid"] == "u"
+                break
+            except Unknown as unknown:
+                known[unknown.question] = []
+
+
+@pytest.mark.parametrize("kind", [kind for kind, found in ALLOWED.items() if len(found.info.versions) > 1])
+def test_whatever_a_schema_allows_is_converted(kind: str) -> None:
+    info, objects = ALLOWED[kind]
+    for version in map(info.api_version_for, info.versions):
+        told = [from_storage(obj, version) for obj in objects]
+        review = {"request": {"desiredAPIVersion": info.api_version, "objects": told}}
+        assert converted(review)["response"]["result"] == {"status": "Success"}
