@@ -278,7 +278,7 @@ class JobController:
 
     def _stop(self, look: _Look, workload: Obj | None, message: str) -> Outcome | None:
         """The next write towards a stopped job with the templates its Workload remembers; None once it is stopped."""
-        if self._is_stopping(look):
+        if _is_told_to_stop(look) and self._integration.is_active(look.job):
             return Outcome()
         originals = original_injections(workload) if workload is not None else []
         write = self._integration.stop(look.job, originals)
@@ -287,13 +287,13 @@ class JobController:
         first = look.job["spec"].get("suspend") is not True
         return Outcome([write], [look.event("Stopped", message)] if first else [])
 
-    def _is_stopping(self, look: _Look) -> bool:
-        """It was told to stop, and has pods still: Kubernetes 1.36 changes the template of no such Job.
 
-        Source: shouldAllowMutablePodTemplate in pkg/registry/batch/job/strategy.go.
-        """
-        is_told = look.job["spec"].get("suspend") is True and not look.suspended
-        return is_told and self._integration.is_active(look.job)
+def _is_told_to_stop(look: _Look) -> bool:
+    """It is suspended, and not stopped yet. While it has pods Kubernetes 1.36 changes the template of no such Job.
+
+    Source: shouldAllowMutablePodTemplate in pkg/registry/batch/job/strategy.go.
+    """
+    return look.job["spec"].get("suspend") is True and not look.suspended
 
 
 def _news_of_checks(look: _Look, workload: Obj) -> list[EventRecord]:
