@@ -1,18 +1,20 @@
 """What the status of ClusterQueues, LocalQueues and Cohorts says, and when it is written."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
 import make
 from batchyard.api import scheme
-from batchyard.api.meta import Obj, with_path
+from batchyard.api.meta import Obj, key_of, with_path
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.controllers.admission.queue_status import QueueStatus
 from batchyard.controllers.admission.scheduler import Scheduler
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.ports.client import EventType, WatchEvent
 from stage import Stage, said
 from yard import cohort, group, queue, workload
 
@@ -66,6 +68,26 @@ def test_a_missing_flavor_is_told_until_it_comes() -> None:
     )
     stage.put(make.flavor("new"))
     assert said(cluster_queue(stage), "Active")[1] == said(local_queue(stage), "Active")[1] == "Ready"
+
+
+def test_a_status_that_another_wrote_is_set_right() -> None:
+    stage = team()
+    for found in (cluster_queue(stage), local_queue(stage)):
+        stage.put(with_path(found, ("status", "pendingWorkloads"), 77))
+    assert figures(cluster_queue(stage)) == figures(local_queue(stage)) == (0, 0, 0)
+
+
+def test_a_queue_that_is_read_anew_follows_what_is_asked_of_it() -> None:
+    index = AdmissionIndex()
+    scheduler, status = Scheduler(index, Policy()), QueueStatus(index, fair_sharing=False)
+    now, old = make.NOW, make.local_queue("cq", cluster_queue="cq")
+    key = key_of(old)
+    scheduler.keys_for(WatchEvent(EventType.ADDED, key, old, None, 1), now)
+    (write,) = status.reconcile(key, {key: old}, now).writes  # type: ignore[arg-type]
+    echo = deepcopy(write.obj)  # type: ignore[union-attr]
+    assert list(status.keys_for(WatchEvent(EventType.MODIFIED, key, echo, old, 2), now)) == []
+    held = with_path(deepcopy(echo), ("spec", "stopPolicy"), "Hold")
+    assert list(status.keys_for(WatchEvent(EventType.MODIFIED, key, held, echo, 3), now)) == [key]
 
 
 def test_a_local_queue_without_its_queue_says_so() -> None:

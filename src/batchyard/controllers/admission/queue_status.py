@@ -27,6 +27,9 @@ from batchyard.ports.controller import Outcome
 BATCH: Final = Key("Batch", "", "queue-status")
 BATCH_PERIOD: Final = SECOND
 _IS_INACTIVE: Final = "Can't submit new workloads to clusterQueue"
+_DELETED: Final = EventType.DELETED  # a member is slow to look up by name
+#: Besides the spec.
+_ASKED: Final = ("annotations", "deletionTimestamp")
 _LOCAL_READY: Final = Readiness(True, "Ready", "Can submit new workloads to localQueue")
 
 
@@ -50,6 +53,8 @@ class QueueStatus:
         #: Queues whose Workloads changed since the last batch: kind, and name after namespace.
         self._stale: dict[tuple[str, str], None] = {}
         self._due: Instant | None = None
+        #: The status written last: that it has arrived is no news.
+        self._written: dict[Key, Mapping[str, Any]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The queues whose status may change at once, and the batch for those whose Workloads did."""
@@ -59,9 +64,9 @@ class QueueStatus:
             case scheme.RESOURCE_FLAVOR | scheme.ADMISSION_CHECK:
                 return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._index.snapshot.queues)]
             case scheme.CLUSTER_QUEUE:
-                return [*_own(event), *self._local_queues_of(event)]
+                return [*self._own(event), *self._local_queues_of(event)]
             case _:
-                return _own(event)
+                return self._own(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """Write what has changed."""
@@ -92,10 +97,20 @@ class QueueStatus:
         if local is not None:
             self._stale[scheme.CLUSTER_QUEUE, local.cluster_queue] = None
 
+    def _own(self, event: WatchEvent) -> Iterable[Key]:
+        """The queue that changed, unless only that is new which was written here. Another's status is set right."""
+        key, old, new = event.key, event.old, event.obj
+        if event.type is _DELETED:
+            self._written.pop(key, None)
+        elif old is not None and not _is_other(old, new):
+            told = new.get("status")
+            return () if told == self._written.get(key) and told != old.get("status") else (key,)
+        return (key,)
+
     def _local_queues_of(self, event: WatchEvent) -> Iterable[Key]:
         """The LocalQueues of a ClusterQueue, when its conditions change."""
         before, after = ((obj or {}).get("status", {}).get("conditions") for obj in (event.old, event.obj))
-        if before == after and event.old is not None and event.type is not EventType.DELETED:
+        if before == after and event.old is not None and event.type is not _DELETED:
             return
         for local in self._index.book.local_queues.values():
             if local.cluster_queue == event.key.name:
@@ -113,7 +128,10 @@ class QueueStatus:
                 status = self._local_queue(obj, reader, now)
             case _:
                 status = self._cohort(key.name, obj)
-        return [] if status == (obj.get("status") or {}) else [UpdateStatus(with_status(obj, status))]
+        if status == (obj.get("status") or {}):
+            return []
+        self._written[key] = status
+        return [UpdateStatus(with_status(obj, status))]
 
     def _cluster_queue(self, name: str, obj: Obj, now: Instant) -> Mapping[str, Any]:
         queue = self._index.snapshot.queues.get(name)
@@ -176,10 +194,10 @@ class QueueStatus:
         ]
 
 
-def _own(event: WatchEvent) -> Iterable[Key]:
-    """The queue that changed, unless its status did: that is written here."""
-    is_status = event.old is not None and event.old.get("status") is not event.obj.get("status")
-    return () if is_status else (event.key,)
+def _is_other(old: Obj, new: Obj) -> bool:
+    """Whether what is asked of a queue has changed, or that it is to go."""
+    before, after = old["metadata"], new["metadata"]
+    return old.get("spec") != new.get("spec") or any(before.get(each) != after.get(each) for each in _ASKED)
 
 
 def _resource_usage(
