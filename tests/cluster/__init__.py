@@ -1,0 +1,1 @@
+"""The operator on the API server of Kubernetes itself."""
