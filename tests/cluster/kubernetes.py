@@ -150,7 +150,9 @@ class Kubernetes:
         if name == "kube-controller-manager":
             tokens = f"--service-account-private-key-file={self._folder / 'tokens.key'}"
             root = f"--root-ca-file={self.authority.certificate_file}"
-            self.start(name, *common, tokens, root, "--use-service-account-credentials")
+            # The nodes of a test send no heartbeats.
+            patient = "--node-monitor-grace-period=1h"
+            self.start(name, *common, tokens, root, patient, "--use-service-account-credentials")
         else:
             self.start(name, *common)
 

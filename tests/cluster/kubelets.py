@@ -1,0 +1,72 @@
+"""Nodes of a cluster whose kubelets are simulated: they run pods in real time, as `batchyard up` does, over HTTP."""
+
+import asyncio
+import json
+import threading
+from typing import Final
+
+from batchyard.api import scheme
+from batchyard.client.rate_limit import RateLimit
+from batchyard.client.rest import RestClient, Wiring
+from batchyard.controllers.runner import Runner
+from batchyard.live.access import Source
+from batchyard.live.kernel import LiveKernel
+from batchyard.live.kubeconfig import read_access
+from batchyard.live.real_time import RealTime
+from batchyard.live.rest_wire import HttpTransport
+from batchyard.runtime.kubelet import Kubelets
+from cluster.kubernetes import Kubernetes
+
+_SEEN: Final = (scheme.POD, scheme.NODE, scheme.JOB, scheme.JOB_SET)
+_READY: Final = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it is simulated"}
+
+
+class SimulatedKubelets:
+    """The kubelets of all nodes; a context as long as which they run."""
+
+    def __init__(self, kubernetes: Kubernetes) -> None:
+        self._kubernetes = kubernetes
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end = asyncio.Event()
+        self._runner: Runner | None = None
+
+    def __enter__(self) -> "SimulatedKubelets":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+
+    def add_node(self, name: str, **labels: str) -> None:
+        """A node that is ready, with eight CPUs."""
+        metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+        self._kubernetes.kubectl("create", "-f", "-", sent=json.dumps(node))
+        size = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        status = {"status": {"capacity": size, "allocatable": size, "conditions": [_READY]}}
+        patch = ("--subresource=status", "--type=merge", "-p", json.dumps(status))
+        self._kubernetes.kubectl("patch", "node", name, *patch)
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        source = Source(str(self._kubernetes.kubeconfig), "")
+        wire = HttpTransport(await read_access(source), lambda: read_access(source))
+        timers = RealTime(self._loop)
+        kernel = LiveKernel(self._loop, timers.now())
+        wiring = Wiring(kernel, timers, wire.carrying_to(kernel.post), RateLimit(300, 500), lambda: True)
+        client = RestClient(wiring, _SEEN)
+        client.on_news = lambda _: self._begin(kernel, client)
+        client.start()
+        await self._end.wait()
+        kernel.stop()
+        timers.stop()
+        await wire.close()
+
+    def _begin(self, kernel: LiveKernel, client: RestClient) -> None:
+        """Run pods from when all is known."""
+        if self._runner is None and client.is_synced:
+            self._runner = Runner(kernel, client, [Kubelets()], lambda *_: None)
+            self._runner.observe(client.everything())
