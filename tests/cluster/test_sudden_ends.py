@@ -1,6 +1,9 @@
 """Operators that are killed and an API server that goes away: who is there then goes on."""
 
-from cluster.installed import Installed
+import json
+
+from cluster.installed import SETTINGS, Installed
+from cluster.kubernetes import wait_for
 from cluster.objects import job, queue, template
 
 
@@ -26,3 +29,14 @@ def test_an_api_server_that_comes_back_is_gone_on_with(cluster: Installed) -> No
     cluster.revive()
     cluster.create(job("after", "gone", template("1")))
     cluster.until("{.spec.suspend}=false", "job", "after")
+
+
+def test_what_was_not_allowed_is_done_when_it_is(cluster: Installed) -> None:
+    role = cluster.get("clusterrole", SETTINGS.name)
+    allowed = [rule for rule in role["rules"] if "jobs/finalizers" not in rule["resources"]]
+    cluster.kubectl("replace", "-f", "-", sent=json.dumps({**role, "rules": allowed}))
+    cluster.create(*queue("rights"), job("rights", "rights", template("1")))
+    wait_for(lambda: "cannot set blockOwnerDeletion" in cluster.log(), cluster.log)
+    del role["metadata"]["resourceVersion"]
+    cluster.kubectl("replace", "-f", "-", sent=json.dumps(role))
+    cluster.until("{.spec.suspend}=false", "job", "rights")

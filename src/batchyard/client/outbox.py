@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from batchyard.api.errors import ApiError, Conflict, NotFound
+from batchyard.api.errors import ApiError, Conflict, NotFound, RefusedForNow
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import Instant
@@ -84,6 +84,9 @@ class Outbox:
         self._last: dict[Key, Submission] = {}
         #: How many requests were answered so, by method and code.
         self.answers: Counter[tuple[str, int]] = Counter()
+        #: Told of what may not be done: the first of its sort, until one of these is done.
+        self.on_refused: Callable[[str], None] = _nobody_told
+        self._refused: dict[tuple[type[Write], str], None] = {}
 
     def submit(self, submission: Submission) -> None:
         """Take writes, to be sent when their turn comes."""
@@ -140,9 +143,19 @@ class Outbox:
             self._later(now + wait, lambda: self._send(submission))
             return
         error = error_of(answer, write)
+        self._note_refusal(write, error)
         if error is not None and submission.is_repeat and self._was_done_before(submission, write, error):
             return
         self._conclude(submission, self._written(write, decoded(answer.body), error))
+
+    def _note_refusal(self, write: Write, error: ApiError | None) -> None:
+        """Tell of what is not allowed, once."""
+        if not isinstance(error, RefusedForNow):
+            if self._refused and error is None:
+                self._refused.pop((type(write), kind_of(write)), None)
+        elif (sort := (type(write), kind_of(write))) not in self._refused:
+            self._refused[sort] = None
+            self.on_refused(f"{type(write).__name__}: {error}")
 
     def _was_done_before(self, submission: Submission, write: Write, error: ApiError) -> bool:
         """Whether a refusal may only say that an earlier try was done; then that is looked into."""
@@ -176,6 +189,10 @@ class Outbox:
             self._send_when_allowed(submission)
         else:
             submission.done(submission)
+
+
+def _nobody_told(_trouble: str) -> None:
+    pass
 
 
 def _key(write: Write) -> Key:

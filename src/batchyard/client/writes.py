@@ -13,10 +13,10 @@ from batchyard.api.errors import (
     ApiError,
     Conflict,
     FieldError,
-    Forbidden,
     InvalidObject,
     NamespaceTerminating,
     NotFound,
+    RefusedForNow,
     Unanswered,
 )
 from batchyard.api.meta import Obj, group_kind
@@ -110,8 +110,8 @@ def error_of(answer: HttpAnswer, write: Write) -> ApiError | None:
         return NotFound(told)
     if answer.code == 409:
         return Conflict(told)
-    if answer.code == 403:
-        return NamespaceTerminating(told) if _says(status, "NamespaceTerminating") else Forbidden(told)
+    if answer.code == 403:  # rights are given and taken, and no watch tells of it
+        return NamespaceTerminating(told) if _says(status, "NamespaceTerminating") else RefusedForNow(told)
     if answer.code == 422:
         return InvalidObject(
             [FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _causes(status)]

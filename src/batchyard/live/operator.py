@@ -110,6 +110,7 @@ class Operator:
         wiring = Wiring(self.kernel, self.timers, wire.carrying_to(self.kernel.post), limit, gate)
         self.client = RestClient(wiring, kinds_seen(wanted.settings.controllers))
         self.client.on_news = self._heard
+        self.client.outbox.on_refused = lambda refusal: tell(f"batchyard: refused: {refusal}; it is tried again")
         self.platform: Platform | None = None
         #: Who looks at the page and may see what; and what there is to be seen, once it leads.
         self.reviewed = Reviewed(wire, self.timers.now)

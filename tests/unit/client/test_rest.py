@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.api import scheme
-from batchyard.api.errors import Conflict, Forbidden, InvalidObject, NotFound, Unanswered
+from batchyard.api.errors import Conflict, InvalidObject, NotFound, RefusedForNow, Unanswered
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND
 from batchyard.client.wire import HttpAnswer, HttpRequest
@@ -191,8 +191,21 @@ def test_refusals_are_told_as_such() -> None:
     assert isinstance(write(world, Create(config_map("No Name"))).error, InvalidObject)
     world.line.trouble = failing(HttpAnswer(403, b'{"message": "no"}'))
     refused = write(world, Create(config_map())).error
-    assert isinstance(refused, Forbidden)
+    assert isinstance(refused, RefusedForNow), "rights may be given later"
     assert str(refused) == "no"
+
+
+def test_what_may_not_be_done_is_said_once_until_it_may() -> None:
+    world, told = served(), list[str]()
+    world.client.outbox.on_refused = told.append
+    refusal = HttpAnswer(403, b'{"message": "no"}')
+    world.line.trouble = failing(refusal, refusal)
+    for name in ("a", "b", "c"):
+        write(world, Create(config_map(name)))
+    assert told == ["Create: no"]
+    world.line.trouble = failing(refusal)
+    write(world, Create(config_map("d")))
+    assert told == ["Create: no", "Create: no"]
 
 
 def test_a_busy_server_is_asked_again_when_it_says() -> None:
