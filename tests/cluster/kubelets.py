@@ -5,6 +5,8 @@ import json
 import threading
 from typing import Final
 
+import uvloop
+
 from batchyard.api import scheme
 from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
@@ -26,7 +28,7 @@ class SimulatedKubelets:
 
     def __init__(self, kubernetes: Kubernetes) -> None:
         self._kubernetes = kubernetes
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._run()))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
         self._runner: Runner | None = None

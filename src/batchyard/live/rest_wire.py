@@ -11,6 +11,8 @@ import aiohttp
 from batchyard.base.instant import SECOND, Duration
 from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.live.access import Access, KubeconfigError
+from batchyard.live.clock import ticks
+from batchyard.live.real_time import passing
 from batchyard.ports.kernel import Work
 
 #: A watch that says nothing for so long is asked for anew: bookmarks come about every minute.
@@ -18,6 +20,9 @@ SILENCE_MAX: Final = 150  # seconds
 _CONNECTS_WITHIN: Final = 10  # seconds
 _UNAUTHORIZED: Final = 401
 _BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError)
+#: What a server says that has no time now, or does not answer; and when it is asked again unless it says so.
+_NOT_NOW: Final = frozenset({0, 429, 503})
+_AGAIN_AFTER: Final = SECOND // 5
 _HEADERS: Final = {"content-type": "application/json"}
 
 
@@ -54,6 +59,16 @@ class HttpTransport:
         answer = await self._asked(request)
         if answer.code == _UNAUTHORIZED and await self._has_renewed():
             answer = await self._asked(request)
+        return answer
+
+    async def ask_patiently(self, request: HttpRequest) -> HttpAnswer:
+        """The answer; asked again where the server has no time or is not there, as long as the request may take."""
+        until = ticks() + request.within / SECOND
+        while (answer := await self.ask(request)).code in _NOT_NOW:
+            wait = answer.retry_after or _AGAIN_AFTER
+            if ticks() + wait / SECOND > until:
+                break
+            await passing(wait)
         return answer
 
     async def stream(

@@ -1,6 +1,5 @@
 """The webhooks of an operator: HTTPS for the API server, which asks about objects. Every replica answers."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
@@ -125,7 +124,7 @@ class Webhooks:
                     known[unknown.question] = await self._looked_up(unknown.question)
         except NotUnderstood as wrong:
             return web.Response(status=400, text=str(wrong))
-        except (LookupFailed, TimeoutError) as failed:
+        except LookupFailed as failed:
             return web.Response(status=500, text=f"nobody told what this rests on: {failed}")
         return web.Response(status=500, text="this rests on more than can be looked up")
 
@@ -137,8 +136,7 @@ class Webhooks:
         if question.owner:
             selector = f"labelSelector={well_known.CONTROLLER_UID}={question.owner}"
         place = path_of(info, info.storage_version, question.key.namespace)
-        async with asyncio.timeout(_LOOKS_UP_WITHIN / SECOND):
-            answer = await self._wire.ask(HttpRequest("GET", f"{place}?{selector}"))
+        answer = await self._wire.ask_patiently(HttpRequest("GET", f"{place}?{selector}", within=_LOOKS_UP_WITHIN))
         if answer.code == 404:  # there is no such kind
             return []
         if answer.code != 200:

@@ -30,6 +30,8 @@ class Server:
         match request.path:
             case "/busy":
                 return web.Response(status=429, headers={"retry-after": "3"}, text="{}")
+            case "/soon" if len(self.tokens) < 3:
+                return web.Response(status=429, text="{}")
             case "/slow":
                 await asyncio.Event().wait()
             case "/watch":
@@ -79,6 +81,16 @@ def test_a_request_is_answered() -> None:
     async def act(wire: HttpTransport, _server: Server) -> None:
         assert await wire.ask(HttpRequest("PUT", "/x?a=%2F", b"body")) == HttpAnswer(200, b"PUT body")
         assert (await wire.ask(HttpRequest("GET", "/busy"))).retry_after == 3 * SECOND
+
+    run(act)
+
+
+def test_a_server_that_has_no_time_is_asked_again_for_as_long_as_there_is_time() -> None:
+    async def act(wire: HttpTransport, server: Server) -> None:
+        assert await wire.ask_patiently(HttpRequest("GET", "/soon")) == HttpAnswer(200, b"GET ")
+        assert len(server.tokens) == 3
+        assert (await wire.ask_patiently(HttpRequest("GET", "/busy", within=2 * SECOND))).code == 429
+        assert len(server.tokens) == 4
 
     run(act)
 
