@@ -1,12 +1,13 @@
 """Follows what upstream decided in recorded scenarios by a shadow in a process of its own, over HTTP.
 
-    python tools/shadow_http.py [NAME...] [--together 12] [--bad SEED]
+    python tools/shadow_http.py [NAME...] [--together 1] [--servers 8] [--bad SEED]
 
 The embedded API server runs in this process, with a journal, and upstream's decisions are put into its store at their
 moments, with what lies between them made short. `batchyard operator --shadow` is another process, and reads over HTTP.
-Several scenarios are on one server, with names of their own. `--bad` puts a proxy between both on which each watch is
-late by a time of its own, up to three seconds, lines come twice, watches break off and cannot go on; and the shadow is
-ended and begun again in the middle. Run it with the project's environment; it ends with 1 if a parting was told.
+Each scenario has a server, or several share one, with names of their own. `--bad` puts a proxy between both on which
+each watch is late by a time of its own, up to three seconds, lines come twice, watches break off and cannot go on; and
+the shadow is ended and begun again in the middle. Run it with the project's environment; it ends with 1 if a parting
+was told.
 """
 
 import argparse
@@ -110,8 +111,7 @@ async def followed(names: Sequence[str], cases: Any, badness: Badness | None, *,
             stored.end_watches()
     finally:
         shutil.rmtree(folder)
-    findings = [finding for each in told for finding in each.findings]
-    return Told(findings, sum(each.agreed for each in told), sum(each.unseen for each in told))
+    return all_of(told)
 
 
 async def begun(kubeconfig: Path, options: Sequence[str]) -> asyncio.subprocess.Process:
@@ -134,30 +134,49 @@ async def ended(shadow: asyncio.subprocess.Process) -> Told:
     return Told(findings, sum(summary["agreed"].values()), summary["unseen"])
 
 
+async def all_followed(args: argparse.Namespace, cases: Any) -> Told:
+    """The same of all scenarios, some on one server, and several servers at a time."""
+    badness = None if args.bad is None else BAD._replace(seed=args.bad)
+    names = args.names or list(cases)
+    shares = {name: read_case(name, *cases[name])[0].fair_sharing for name in names}
+    gate = asyncio.Semaphore(args.servers)
+
+    async def one(some: Sequence[str]) -> Told:
+        async with gate:
+            told = await followed(some, cases, badness, fair_sharing=shares[some[0]])
+        sys.stdout.write(f"{', '.join(some)}: {told.agreed} as foreseen, {len(told.findings)} partings\n")
+        for finding in told.findings:
+            sys.stdout.write(f"  {finding['type']} {finding['workload']}: {finding['message']}\n")
+        sys.stdout.flush()
+        return told
+
+    found: list[Sequence[str]] = []
+    for fair_sharing in (False, True):
+        chosen = [name for name in names if shares[name] is fair_sharing]
+        found += [chosen[begin : begin + args.together] for begin in range(0, len(chosen), args.together)]
+    return all_of(await asyncio.gather(*map(one, found)))
+
+
+def all_of(told: Sequence[Told]) -> Told:
+    """What several have told, together."""
+    findings = [finding for each in told for finding in each.findings]
+    return Told(findings, sum(each.agreed for each in told), sum(each.unseen for each in told))
+
+
 def main() -> int:
     """Follow the scenarios; tell of partings, and what all came to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--together", type=int, default=12)
+    parser.add_argument("--together", type=int, default=1, help="how many scenarios are on one server")
+    parser.add_argument("--servers", type=int, default=8, help="how many servers there are at a time")
     parser.add_argument("--bad", type=int, metavar="SEED")
     args = parser.parse_args()
     cases = {**packed_cases(), **shared_cases()}
-    badness = None if args.bad is None else BAD._replace(seed=args.bad)
-    agreed = parted = unseen = 0
-    names = args.names or list(cases)
-    shares = {name: read_case(name, *cases[name])[0].fair_sharing for name in names}
-    for fair_sharing in (False, True):
-        chosen = [name for name in names if shares[name] is fair_sharing]
-        for begin in range(0, len(chosen), args.together):
-            some = chosen[begin : begin + args.together]
-            told = asyncio.run(followed(some, cases, badness, fair_sharing=fair_sharing))
-            agreed, unseen, parted = agreed + told.agreed, unseen + told.unseen, parted + len(told.findings)
-            sys.stdout.write(f"{', '.join(some)}: {told.agreed} as foreseen, {len(told.findings)} partings\n")
-            for finding in told.findings:
-                sys.stdout.write(f"  {finding['type']} {finding['workload']}: {finding['message']}\n")
-            sys.stdout.flush()
-    sys.stdout.write(f"{len(names)} scenarios: {agreed} decisions as foreseen, {unseen} not seen; {parted} partings\n")
-    return 1 if parted else 0
+    told = asyncio.run(all_followed(args, cases))
+    count = len(args.names or cases)
+    sys.stdout.write(f"{count} scenarios: {told.agreed} decisions as foreseen, {told.unseen} not seen; ")
+    sys.stdout.write(f"{len(told.findings)} partings\n")
+    return 1 if told.findings else 0
 
 
 if __name__ == "__main__":

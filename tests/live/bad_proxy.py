@@ -65,7 +65,10 @@ class BadProxy:
                 body = await answer.read()
                 return web.Response(status=answer.status, body=body, content_type="application/json")
             told = web.StreamResponse(headers={"Content-Type": "application/json"})
-            await told.prepare(request)
+            try:
+                await told.prepare(request)
+            except ConnectionError:  # whoever asked is gone
+                return told
             kind = request.path.rpartition("/")[2]
             self._begun[kind] = self._begun.get(kind, 0) + 1
             self.done["watches"] += 1
