@@ -100,39 +100,23 @@ def test_what_the_file_says_no_longer_is_told_and_removed_when_that_is_wanted(tm
     assert f"The file says no longer: {goes}. This deletes it. What runs there ends: 1 (team-a/job-long-" in told
     assert "no-longer-said: done" in told
     running.kubectl("wait", "--for=delete", "namespace/team-a", "clusterqueue/cq-team-a-lp", "--timeout=60s")
-    assert "no-longer-said: ok" in place.create()
-    place.destroy()
-
-
-def test_rights_that_the_file_says_no_longer_are_taken_away(tmp_path: Path, running: Running) -> None:
-    place = Place(tmp_path, running)
-    text = place.file.read_text("utf-8")
-    place.file.write_text(text.replace("name: team-a,", "name: team-a, admins: {users: [ann]},"), "utf-8")
-    place.create()
     place.file.write_text(text, "utf-8")
-    place.create(is_pruning=True)
-    assert running.kubectl("get", "roles,rolebindings", "--namespace=team-a", OURS, "--output=name") == ""
-    assert running.kubectl("get", "clusterroles,clusterrolebindings", OURS, "--output=name") == ""
-    place.destroy()
-
-
-def test_what_earlier_files_had_made_goes_with_the_rest(tmp_path: Path, running: Running) -> None:
-    place = Place(tmp_path, running)
-    place.create()
-    text = place.file.read_text("utf-8")
-    place.file.write_text(text.replace("name: team-a", "name: team-b"), "utf-8")
-    place.create()
-    assert "no-longer-said: gone on: ClusterQueue cq-team-a-lp" in place.destroy()
+    assert "no-longer-said: gone on: ClusterQueue cq-team-b-lp" in place.destroy()
     assert running.kubectl("get", KINDS, OURS, "--all-namespaces", "--output=name") == ""
 
 
-def test_a_queue_that_the_file_stops_stays_so(tmp_path: Path, running: Running) -> None:
+def test_a_queue_that_is_stopped_stays_so_and_rights_that_are_no_longer_said_go(
+    tmp_path: Path, running: Running
+) -> None:
     place = Place(tmp_path, running)
-    text = place.file.read_text("utf-8")
     held = "stopPolicy: Hold, flavors: [{name: spot, resources: {cpu: {nominalQuota: 1}}}]"
-    place.file.write_text(text.replace("  teams:", f"  queues: [{{name: held, {held}}}]\n  teams:"), "utf-8")
+    text = place.file.read_text("utf-8").replace("  teams:", f"  queues: [{{name: held, {held}}}]\n  teams:")
+    place.file.write_text(text.replace("name: team-a,", "name: team-a, admins: {users: [ann]},"), "utf-8")
     assert "cluster-queues: ok: 1 Active" in place.create()
     running.kubectl("annotate", "clusterqueue", "held", "platform.batchyard.dev/stopped-by=destroy")
-    assert "resume-queues: done" in place.create()
+    place.file.write_text(text, "utf-8")
+    assert "resume-queues: done" in place.create(is_pruning=True)
     assert running.kubectl("get", "clusterqueue", "held", "--output=jsonpath={.spec.stopPolicy}") == "Hold"
+    rights = "roles,rolebindings,clusterroles,clusterrolebindings"
+    assert running.kubectl("get", rights, OURS, "--all-namespaces", "--output=name") == ""
     place.destroy()
