@@ -1,6 +1,7 @@
 """Nodes of a cluster whose kubelets are simulated: they run pods in real time, as `batchyard up` does, over HTTP."""
 
 import asyncio
+import contextlib
 import json
 import threading
 from typing import Final
@@ -66,6 +67,8 @@ class SimulatedKubelets:
         kernel.stop()
         timers.stop()
         await wire.close()
+        with contextlib.suppress(TimeoutError):  # connections with TLS take a moment to close
+            await asyncio.wait_for(asyncio.Event().wait(), 0.25)
 
     def _begin(self, kernel: LiveKernel, client: RestClient) -> None:
         """Run pods from when all is known."""

@@ -12,6 +12,13 @@ def test_a_spec_that_is_left_out_has_the_defaults_of_its_fields() -> None:
     assert decode(queue).obj == queue
 
 
+def test_queues_trees_and_topologies_have_a_spec_whatever_is_left_out() -> None:
+    for kind in ("ClusterQueue", "Cohort", "Topology"):
+        found = decode({"apiVersion": KUEUE, "kind": kind, "metadata": {"name": "a"}}).obj
+        assert found is not None
+        assert "spec" in found, kind
+
+
 def test_where_something_must_be_said_it_is_empty() -> None:
     check = decode({"apiVersion": KUEUE, "kind": "AdmissionCheck", "metadata": {"name": "a"}}).obj
     assert check is not None

@@ -17,10 +17,13 @@ Default: TypeAlias = Callable[[Obj], Obj]
 
 _DEFAULTS: Final[Mapping[str, Default]] = {
     **dict.fromkeys(
-        (scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
+        (
+            *(scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.COHORT, scheme.TOPOLOGY),
+            *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
+        ),
         queues.specified,
     ),
-    scheme.CLUSTER_QUEUE: queues.in_use,
+    scheme.CLUSTER_QUEUE: queues.cluster_queue,
     scheme.RESOURCE_FLAVOR: queues.in_use,
     scheme.CLUSTER: cloud.cluster_defaults,
     scheme.NODE_POOL: cloud.node_pool_defaults,

@@ -19,3 +19,8 @@ def specified(obj: Obj) -> Obj:
         return obj
     info, empty = kind_info(group_kind(obj)), {**obj, "spec": {}}
     return settle(info, info.storage_version, empty).obj or empty
+
+
+def cluster_queue(obj: Obj) -> Obj:
+    """A ClusterQueue with a spec, kept from vanishing while something uses it."""
+    return in_use(specified(obj))
