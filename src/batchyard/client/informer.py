@@ -238,7 +238,7 @@ class Informer:
         if self._refused % len(self._versions):
             return ()
         self._wait = UNSERVED_FOR
-        self.trouble = f"{self.info.plural}.{self.info.group} are not served"
+        self.trouble = f"{self.info.plural}.{self.info.group}".rstrip(".") + " are not served"
         self.revision = self.revision or 0
         return self._differences({}, self.revision)
 

@@ -54,6 +54,8 @@ _CLOCK_EVERY: Final = 5 * SECOND
 #: Where every API server says what it is, to everybody, and by what ours is known.
 _VERSION: Final = "/version"
 _OURS: Final = "batchyard"
+#: What whoever lacks kinds may do.
+_REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
 #: Clocks that differ by less are not set.
 _CLOCK_DIFFERS: Final = SECOND // 20
 
@@ -124,7 +126,7 @@ class Operator:
         #: What they were asked, as figures.
         self.asked: Texts = lambda: iter(())
         self._speed = 1.0
-        self._troubles = Troubles()
+        self._troubles = Troubles(_REMEDY)
 
     async def start(self) -> None:
         """Take the server's time, install what is asked for, and try to lead."""

@@ -27,6 +27,7 @@ from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.reviewed import Reviewed
 from batchyard.live.shadow_page import ShadowPage
 from batchyard.live.site import Site, health_routes
+from batchyard.live.troubles import Troubles
 from batchyard.metrics.exposition import Exposition
 from batchyard.metrics.shadow import ShadowFigures
 from batchyard.ports.client import WatchEvent
@@ -74,7 +75,7 @@ class Shadow:
         self._looking = Looking(self.client, transport, self._time, (wanted.policy, wanted.terms), tell=found)
         self.follower = self._looking.follower
         self.client.subscribe(self._observe)
-        self._troubles: dict[str, None] = {}
+        self._troubles = Troubles()
 
     def start(self) -> None:
         """Begin to read."""
@@ -104,12 +105,8 @@ class Shadow:
             self.ended.set_exception(error)
 
     def _heard(self, informer: Informer) -> None:
-        if informer.trouble and informer.trouble not in self._troubles:
-            self._troubles[informer.trouble] = None
-            self._tell(f"batchyard: {informer.trouble}")
-        elif self._troubles and not any(each.trouble for each in self.client.informers.values()):
-            self._troubles.clear()
-            self._tell("batchyard: goes on")
+        if news := self._troubles.news(informer, self.client.informers.values()):
+            self._tell(f"batchyard: {news}")
         has_begun = self._looking.has_begun
         self._looking.heard(informer)
         if not has_begun and self._looking.has_begun:

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 
 from batchyard.client.informer import Informer
 
-_REMEDY = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
-
 
 class Troubles:
-    """See the module."""
+    """See the module. `remedy` is said where a kind is not served."""
 
-    def __init__(self) -> None:
+    def __init__(self, remedy: str = "") -> None:
+        self._remedy = remedy
         #: What was told, and may be so still.
         self._told: dict[str, None] = {}
 
@@ -23,7 +22,7 @@ class Troubles:
             if informer.trouble in self._told:
                 return ""
             self._told[informer.trouble] = None
-            return _with_remedy(informer)
+            return self._in_words(informer)
         if not self._told:
             return ""
         lasting = {each.trouble: each.is_served for each in all_of_them if each.trouble}
@@ -32,8 +31,8 @@ class Troubles:
         self._told = dict.fromkeys(lasting)
         return "goes on"
 
-
-def _with_remedy(informer: Informer) -> str:
-    if informer.is_served:
-        return informer.trouble
-    return f"{informer.trouble}: there are none for it, and it looks again from time to time; {_REMEDY}"
+    def _in_words(self, informer: Informer) -> str:
+        if informer.is_served:
+            return informer.trouble
+        told = f"{informer.trouble}: there are none for it, and it looks again from time to time"
+        return f"{told}; {self._remedy}" if self._remedy else told

@@ -17,7 +17,7 @@ class Told:
         cache = Cache()
         self.jobs = Informer(kind_info(scheme.JOB), cache, 0)
         self.templates = Informer(kind_info(scheme.POD_TEMPLATE), cache, 0)
-        self._troubles = Troubles()
+        self._troubles = Troubles("look at the terms")
 
     def listed(self, informer: Informer, answer: HttpAnswer) -> str:
         informer.listed(answer)
@@ -36,7 +36,9 @@ def test_a_trouble_is_told_once_and_that_it_is_over() -> None:
 
 def test_a_kind_that_is_not_served_keeps_nothing_from_going_on() -> None:
     told = Told()
-    assert told.listed(told.templates, HttpAnswer(404)).startswith("podtemplates. are not served: ")
+    unserved = told.listed(told.templates, HttpAnswer(404))
+    assert unserved.startswith("podtemplates are not served: ")
+    assert unserved.endswith("; look at the terms")
     assert told.listed(told.jobs, HttpAnswer(503)) == "503: no reason was given"
     assert told.listed(told.jobs, LISTED) == "goes on"
     assert told.listed(told.templates, HttpAnswer(404)) == "", "it was told, and is as it was"
