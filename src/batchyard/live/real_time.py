@@ -52,9 +52,9 @@ class RealTime:
 async def passing(duration: Duration) -> None:
     """Let so much time pass."""
     loop = asyncio.get_running_loop()
-    passed = loop.create_future()
-    handle = loop.call_later(duration / SECOND, passed.set_result, None)
+    passed = asyncio.Event()
+    handle = loop.call_later(duration / SECOND, passed.set)
     try:
-        await passed
+        await passed.wait()
     finally:
         handle.cancel()
