@@ -54,10 +54,7 @@ def _renamed(word: str, obj: Obj) -> Obj:
 
 def _named(word: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """A spec whose references are to the names of its own."""
-    found = dict(spec)
-    for field in ("clusterQueue", "cohortName", "parentName"):
-        if found.get(field):
-            found[field] = f"{word}-{found[field]}"
+    found = _own_names(word, spec, ("clusterQueue", "cohortName", "parentName"))
     if "resourceGroups" in found:
         found["resourceGroups"] = [
             {**group, "flavors": [{**each, "name": f"{word}-{each['name']}"} for each in group["flavors"]]}
@@ -71,11 +68,13 @@ def _named(word: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _own_names(word: str, told: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """The same with names of its own in these fields."""
+    return {**told, **{field: f"{word}-{told[field]}" for field in fields if told.get(field)}}
+
+
 def _record(word: str, record: Record) -> Record:
-    found = dict(record)
-    for field in ("workload", "clusterQueue", "by"):
-        if found.get(field):
-            found[field] = f"{word}-{found[field]}"
+    found = _own_names(word, record, ("workload", "clusterQueue", "by"))
     if "podSets" in found:
         found["podSets"] = [
             {**each, "flavors": {name: f"{word}-{flavor}" for name, flavor in each["flavors"].items()}}
