@@ -176,7 +176,7 @@ class LocalClient:
         try:
             return WriteResult(self._apply(write, DryRun(self._store) if dry_run else self._store))
         except ApiError as error:
-            return WriteResult(None, error)
+            return WriteResult(None, error, write)
 
     def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
         """Tell a writer what became of its writes, with the next delivery."""

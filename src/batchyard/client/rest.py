@@ -222,7 +222,7 @@ def _result_of(written: Written, known: Obj | None) -> WriteResult:
     """The object as stored; of one that is gone what was known of it."""
     write, body = written.write, written.body
     if written.error is not None:
-        return WriteResult(None, written.error)
+        return WriteResult(None, written.error, write)
     if not isinstance(write, Delete) or body.get("kind") == kind_info(write.key.kind).kind:
         return WriteResult(body)
     info, (_, namespace, name) = kind_info(write.key.kind), write.key

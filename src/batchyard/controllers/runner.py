@@ -35,7 +35,7 @@ from batchyard.base.check import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant
 from batchyard.controllers.turns import Turns
 from batchyard.controllers.workqueue import Lane, Load, LookMeter, WakeUp, WorkQueue
-from batchyard.ports.client import Client, EventType, WatchEvent, Writer, WriteResult
+from batchyard.ports.client import Client, EventType, WatchEvent, Write, Writer, WriteResult
 from batchyard.ports.controller import Controller, EventRecord, Outcome
 from batchyard.ports.kernel import Kernel, Pace
 
@@ -316,7 +316,7 @@ class Runner:
 class _Flight:
     """The writes of one outcome, under way."""
 
-    __slots__ = ("error", "key", "lane", "left", "outcome", "runner", "succeeded")
+    __slots__ = ("error", "key", "lane", "left", "outcome", "refused", "runner", "succeeded")
 
     def __init__(self, runner: Runner, lane: Lane, key: Key, outcome: Outcome) -> None:
         self.runner = runner
@@ -325,6 +325,7 @@ class _Flight:
         self.outcome = outcome
         self.left = len(outcome.writes) if outcome.independent else 1
         self.error: ApiError | None = None  # the first
+        self.refused: Write | None = None  # which it is of
         self.succeeded: list[EventRecord] = []
 
     def take_off(self, writer: Writer) -> None:
@@ -343,8 +344,8 @@ class _Flight:
         """What is recorded of all this: all of it if all succeeded."""
         if self.error is None:
             return [*self.succeeded, *self.outcome.events] if self.succeeded else self.outcome.events
-        if isinstance(self.error, Forbidden) and self.outcome.if_forbidden is not None:
-            refusal = self.outcome.if_forbidden(self.error)
+        if self.refused is not None and self.outcome.if_refused is not None:
+            refusal = self.outcome.if_refused(self.refused, self.error)
             return self.succeeded if refusal is None else [*self.succeeded, refusal]
         return self.succeeded
 
@@ -359,7 +360,7 @@ class _Flight:
         """What was submitted together has its answer."""
         self.left -= 1
         if self.error is None:
-            self.error = result.error
+            self.error, self.refused = result.error, result.refused
         if self.left == 0:
             self.runner._landed(self)
 

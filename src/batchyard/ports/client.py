@@ -88,6 +88,8 @@ class WriteResult(NamedTuple):
 
     obj: Obj | None
     error: ApiError | None = None
+    #: Of several that were submitted together, the one that was refused.
+    refused: Write | None = None
 
 
 class Reader(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from batchyard.api.errors import Forbidden
+from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Reader, WatchEvent, Write
@@ -37,8 +37,8 @@ class Outcome:
     independent: bool = False
     #: Of independent writes, what is recorded of each that succeeds, by its place.
     of_writes: dict[int, EventRecord] = field(default_factory=dict)
-    #: What is recorded if one is forbidden: once, of the first.
-    if_forbidden: Callable[[Forbidden], EventRecord | None] | None = None
+    #: What is recorded if one is refused: once, of the first.
+    if_refused: Callable[[Write, ApiError], EventRecord | None] | None = None
 
 
 class Controller(Protocol):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from batchyard.api import scheme
-from batchyard.api.errors import Forbidden, NamespaceTerminating
+from batchyard.api.errors import ApiError, Forbidden, NamespaceTerminating
 from batchyard.api.meta import Key, Obj, controller_of, key_of
 from batchyard.base.instant import Instant
 from batchyard.controllers.job_pods.claims import Claims, given_up, is_selected, may_be_strayed
@@ -18,7 +18,7 @@ from batchyard.core.lifecycle.job.plan import Plan, plan
 from batchyard.core.lifecycle.job.pods import is_tracked, job_pods, untracked
 from batchyard.core.lifecycle.job.spec import is_finished, is_ours
 from batchyard.core.lifecycle.pod import is_terminating
-from batchyard.ports.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent
+from batchyard.ports.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import EventRecord, Outcome
 
 
@@ -135,16 +135,16 @@ def _outcome(key: Key, job: Obj, todo: Plan, new: Sequence[Obj]) -> Outcome:
         told[len(writes)] = _told_of(key, "SuccessfulCreate", "Created", born)
         writes.append(Create(born))
     if new:
-        outcome.if_forbidden = partial(_told_of_refusal, key)
+        outcome.if_refused = partial(_told_of_refusal, key)
     if todo.status is not None and todo.status != job.get("status"):
         writes.append(UpdateStatus({**job, "status": todo.status}))
     outcome.events += [EventRecord(key, *each) for each in todo.told]
     return outcome
 
 
-def _told_of_refusal(key: Key, error: Forbidden) -> EventRecord | None:
+def _told_of_refusal(key: Key, _write: Write, error: ApiError) -> EventRecord | None:
     """A pod is refused; that its Namespace is to go is no news."""
-    if isinstance(error, NamespaceTerminating):
+    if not isinstance(error, Forbidden) or isinstance(error, NamespaceTerminating):
         return None
     return EventRecord(key, "Warning", "FailedCreate", f"Error creating: {error}")
 

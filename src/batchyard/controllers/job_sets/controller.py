@@ -5,9 +5,11 @@ the status last and once. What is decided on the way is in batchyard.core.lifecy
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from batchyard.api import scheme
+from batchyard.api.errors import ApiError, Forbidden, InvalidObject
 from batchyard.api.meta import Key, Obj, controller_of, group_kind, key_of, with_path
 from batchyard.base.instant import Instant
 from batchyard.core.lifecycle.jobset import reasons as r
@@ -47,7 +49,8 @@ class _Look(NamedTuple):
         """The writes so far, then the status if it changed, and the events that tell of it."""
         if self.draft.is_changed:
             self.writes.append(UpdateStatus(self.draft.result()))
-        return Outcome(self.writes, [EventRecord(self.key, *note) for note in self.draft.notes])
+        events = [EventRecord(self.key, *note) for note in self.draft.notes]
+        return Outcome(self.writes, events, if_refused=partial(_told_of_refusal, self.key))
 
 
 class JobSetController:
@@ -181,6 +184,20 @@ def _creation_failed(key: Key, taken: Sequence[Key]) -> EventRecord:
     """Others' Jobs have the names; the JobSet waits for them to go."""
     said = [f'job "{k.name}" creation failed with error: jobs.batch "{k.name}" already exists' for k in taken]
     return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, "\n".join(said))
+
+
+def _told_of_refusal(key: Key, write: Write, error: ApiError) -> EventRecord | None:
+    """What the JobSet needs may not be made as it is; nobody but whoever wrote the JobSet can help that."""
+    if not isinstance(write, Create) or not isinstance(error, Forbidden | InvalidObject):
+        return None
+    name, why = write.obj["metadata"]["name"], str(error)
+    if isinstance(error, InvalidObject):
+        kind = "Job.batch" if write.obj["kind"] == "Job" else "Service"
+        listed = ", ".join(map(str, error.faults))
+        why = f'{kind} "{name}" is invalid: {listed if len(error.faults) == 1 else f"[{listed}]"}'
+    if write.obj["kind"] == "Job":
+        return EventRecord(key, "Warning", r.JOB_CREATION_FAILED, f'job "{name}" creation failed with error: {why}')
+    return EventRecord(key, "Warning", r.SERVICE_CREATION_FAILED, why)
 
 
 # --- which changes matter ---

@@ -47,4 +47,5 @@ RESTART_ENDED_BY_COMPLETION: Final = Why("JobSetCompleted", JOBS_COMPLETED.messa
 RESTART_ENDED_BY_SUSPENSION: Final = Why("JobSetSuspended", JOBS_SUSPENDED.message)
 
 JOB_CREATION_FAILED: Final = "JobCreationFailed"
+SERVICE_CREATION_FAILED: Final = "HeadlessServiceCreationFailed"
 PLACEMENT_VIOLATION: Final = Why("ExclusivePlacementViolation", "Pod violated JobSet exclusive placement policy")

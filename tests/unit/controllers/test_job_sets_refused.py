@@ -1,0 +1,65 @@
+"""What a JobSet needs and the API does not take: whoever wrote the JobSet is told."""
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, RefusedForNow
+from batchyard.api.meta import Obj
+from batchyard.client.local import Admission, LocalClient
+from batchyard.controllers.job_sets.controller import JobSetController
+from batchyard.controllers.runner import Runner
+from batchyard.ports.client import Reader
+from batchyard.ports.controller import EventRecord
+from batchyard.store.memory import Store
+from stage import Stage
+from unit.controllers.test_job_sets import KEY, built
+
+ONE, OTHER = FieldError("spec.a", "no"), FieldError("spec.b", "never")
+QUOTA = 'jobs.batch "js-driver-0" is forbidden: exceeded quota: few'
+
+
+class Door:
+    """Refuses new objects of a kind, as long as there is something to say."""
+
+    def __init__(self, kind: str, error: ApiError | None) -> None:
+        self.error = error
+        self.stage = Stage()
+        self.stage.client = LocalClient(Store(), self.stage.kernel, admission=Admission({kind: self._prepare}))
+        self.stage.runner = Runner(self.stage.kernel, self.stage.client, [JobSetController()], self._record)
+        self.stage.put(built())
+
+    def _prepare(self, obj: Obj, reader: Reader) -> Obj:
+        if self.error is not None:
+            raise self.error
+        return obj
+
+    def _record(self, now: int, controller: str, event: EventRecord) -> None:
+        self.stage.events.append(event)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (RefusedForNow(QUOTA), QUOTA),
+        (InvalidObject([ONE]), 'Job.batch "js-driver-0" is invalid: spec.a: no'),
+        (InvalidObject([ONE, OTHER]), 'Job.batch "js-driver-0" is invalid: [spec.a: no, spec.b: never]'),
+    ],
+)
+def test_a_job_that_is_refused_is_told_of(error: ApiError, why: str) -> None:
+    door = Door(scheme.JOB, error)
+    message = f'job "js-driver-0" creation failed with error: {why}'
+    assert set(door.stage.events) == {EventRecord(KEY, "Warning", "JobCreationFailed", message)}
+    assert "status" not in door.stage.get(scheme.JOB_SET, "js"), "it is no further than its Jobs"
+    door.error = None
+    door.stage.run(60)
+    assert len(door.stage.client.list(scheme.JOB)) == 3
+
+
+def test_a_service_that_is_refused_is_told_of() -> None:
+    stage = Door(scheme.SERVICE, InvalidObject([ONE])).stage
+    (told,) = set(stage.events)
+    assert (told.reason, told.message) == ("HeadlessServiceCreationFailed", 'Service "js" is invalid: spec.a: no')
+
+
+def test_that_another_was_faster_is_no_news() -> None:
+    assert not Door(scheme.JOB, Conflict("it is there")).stage.events
