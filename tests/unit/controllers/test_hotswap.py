@@ -14,10 +14,12 @@ from unit.core.node_make import node, pod, running, taint
 POD = Key(scheme.POD, "team", "pod")
 
 
-def member(name: str = "pod", *, node: str | None = "node", phase: str = "Running", **metadata: Any) -> Any:
-    """A pod of a gang; the finalizer of Jobs keeps it."""
+def member(
+    name: str = "pod", *, node: str | None = "node", phase: str = "Running", placed: float = 0, **metadata: Any
+) -> Any:
+    """A pod of a gang, placed so many seconds after the beginning; the finalizer of Jobs keeps it."""
     marks = {"annotations": {well_known.WORKLOAD: "job-a"}, "finalizers": [well_known.JOB_TRACKING]}
-    return pod(name, node=node, status={**running(), "phase": phase}, metadata={**marks, **metadata})
+    return pod(name, node=node, status={**running(placed), "phase": phase}, metadata={**marks, **metadata})
 
 
 def started(*objects: Any) -> Stage:
@@ -57,7 +59,7 @@ def test_they_go_for_good_if_no_finalizer_keeps_them() -> None:
 
 
 def test_a_node_that_is_gone_is_lost() -> None:
-    stage = started(node(), member())
+    stage = started(node(), member(placed=-20))
     stage.delete(scheme.NODE, "node", "")
     assert phase(stage) == "Failed"
 
@@ -66,6 +68,31 @@ def test_an_unreachable_node_is_lost_whatever_it_said_last() -> None:
     stage = started(node(), member())
     stage.put(node(taints=[taint(well_known.UNREACHABLE, "NoSchedule")]))
     assert phase(stage) == "Failed"
+
+
+@pytest.mark.parametrize("lost", [{"ready": "Unknown"}, {"taints": [taint(well_known.UNREACHABLE)]}])
+def test_a_pod_that_was_placed_after_its_node_was_lost_waits_for_news_of_the_node(lost: Any) -> None:
+    stage = started(node(**lost), member(placed=5))
+    stage.run(14)
+    assert is_left_alone(stage)
+    stage.put(node())
+    stage.run(60)
+    assert is_left_alone(stage)
+
+
+def test_a_pod_that_was_placed_on_a_lost_node_goes_when_there_is_no_news() -> None:
+    stage = started(node(ready="Unknown"), member(placed=5))
+    stage.run(16)
+    assert phase(stage) == "Failed"
+
+
+def test_a_pod_may_be_heard_of_before_its_node() -> None:
+    stage = started(member())
+    stage.run(9)
+    assert is_left_alone(stage)
+    stage.put(node())
+    stage.run(60)
+    assert is_left_alone(stage)
 
 
 def test_a_node_that_is_not_ready_and_says_so_is_not_lost() -> None:

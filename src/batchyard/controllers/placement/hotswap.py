@@ -4,6 +4,10 @@ Without it they stay for the five minutes that pods tolerate it, and then until 
 else can end them; only then does their Job fail and the gang start anew. This does at once what an administrator does
 with the taint out-of-service. The other half, to find the gang another place, is placement's
 (batchyard.controllers.placement.swaps).
+
+Nodes and pods are heard of apart from each other. So a pod that was placed on a node after that was lost, or just now
+on one that is not known, is left alone for a moment: whoever placed it knew of a node that is back, or new. Kubernetes
+places pods on a node that is back while that still has the taint that drives out, which all tolerate for five minutes.
 """
 
 from collections.abc import Iterable
@@ -12,13 +16,16 @@ from typing import Final
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, annotation
-from batchyard.base.instant import Instant
+from batchyard.api.times import parse_time
+from batchyard.base.instant import SECOND, Instant
 from batchyard.core.lifecycle import node as nodes
 from batchyard.core.lifecycle import pod as lifecycle
 from batchyard.core.lifecycle.pods_by_node import PodsByNode
 from batchyard.ports.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
 
+#: How much later than of a pod one may hear of its node.
+HEARD_WITHIN: Final = 10 * SECOND
 BY_HOTSWAP: Final = lifecycle.Disruption("DeletionByHotswap", "Hotswap: node is lost")
 
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
@@ -57,6 +64,8 @@ class Hotswap:
         if (node is not None and not is_lost(node)) or not _is_left_over(pod):
             return Outcome()
         failed = lifecycle.failed(pod, BY_HOTSWAP, now)
+        if failed is not pod and now < (heard := _heard_by(node, pod)):
+            return Outcome(requeue_at=heard)
         if failed is pod:
             return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])])
         event = EventRecord(key, "Warning", "NodeLost", f"Node {name} is lost: the pod is removed")
@@ -70,6 +79,20 @@ class Hotswap:
 def is_lost(node: Obj) -> bool:
     """Whether nobody hears of a node any more."""
     return nodes.readiness(node) == "Unknown" or nodes.has_taint(node, well_known.UNREACHABLE)
+
+
+def _heard_by(node: Obj | None, pod: Obj) -> Instant:
+    """When one has heard what whoever placed the pod knew of its node; long since, if that was before it was lost."""
+    placed = lifecycle.scheduled_at(pod)
+    return placed if node is not None and placed <= _lost_at(node, placed) else placed + HEARD_WITHIN
+
+
+def _lost_at(node: Obj, unless_told: Instant) -> Instant:
+    """Since when a lost node has not been heard of, or has had the taint."""
+    ready = find_condition(node, nodes.READY)
+    marks = [ready["lastTransitionTime"]] if ready is not None and ready["status"] == "Unknown" else []
+    marks += [taint.get("timeAdded") for taint in nodes.taints_of(node) if taint["key"] == well_known.UNREACHABLE]
+    return max((parse_time(mark) for mark in marks if mark), default=unless_told)
 
 
 def _is_left_over(pod: Obj) -> bool:
