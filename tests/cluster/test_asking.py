@@ -3,7 +3,8 @@
 import json
 
 from cluster.installed import Installed
-from cluster.objects import V1BETA2, job, kueue, queue, template
+from cluster.kubernetes import wait_for
+from cluster.objects import V1BETA2, job, job_set, kueue, queue, template
 
 
 def test_a_job_of_a_queue_waits_from_the_beginning_and_goes_where_its_flavor_is(cluster: Installed) -> None:
@@ -47,3 +48,16 @@ def test_a_status_that_another_writes_is_set_right(cluster: Installed) -> None:
     options = ("--server-side", "--force-conflicts", "--field-manager=other", "--subresource=status", "-f", "-")
     cluster.kubectl("apply", *options, sent=json.dumps({**theirs, "status": {"pendingWorkloads": 77}}))
     cluster.until("{.status.pendingWorkloads}=0", "clusterqueue", "status")
+
+
+def test_a_job_set_whose_jobs_are_refused_is_told_why(cluster: Installed) -> None:
+    privileged = template("1")
+    privileged["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    cluster.create(*queue("refused"), job_set("refused", "refused", privileged, 2))
+    told = ("events", "--field-selector=involvedObject.name=refused,reason=JobCreationFailed")
+    wait_for(lambda: bool(cluster.get(*told)["items"]), cluster.log)
+    place = "spec.template.spec.containers[0].securityContext.privileged"
+    why = f'Job.batch "refused-workers-0" is invalid: {place}: Forbidden: disallowed by cluster policy'
+    message = cluster.get(*told)["items"][0]["message"]
+    assert message == f'job "refused-workers-0" creation failed with error: {why}'
+    cluster.kubectl("delete", "jobset", "refused")
