@@ -12,13 +12,18 @@ from batchyard.install import Settings, manifests
 from batchyard.install.deployment import arguments
 from cluster.kubernetes import Kubernetes, Terms, wait_for
 from live.granted import audited, refused
-from live.leaders import ELECTION
 from live.operating import Operating, free_port
 
 SETTINGS: Final = Settings()
 #: The API server finds the operators by a Service that names this machine, since they are in no pods.
 _HERE: Final = {"type": "ExternalName", "externalName": "localhost"}
 _BEGINS_WITHIN: Final = 60.0  # seconds
+#: Leases that a machine with much else to do can keep.
+_ELECTION: Final = (
+    *("--leader-elect-lease-duration", "8s"),
+    *("--leader-elect-renew-deadline", "6s"),
+    *("--leader-elect-retry-period", "1s"),
+)
 
 
 class Installed:
@@ -106,7 +111,7 @@ def _options(port: int) -> list[str]:
     """The options that its pods have, but for where it listens."""
     elsewhere = ("--listen", "--port", "--webhook-port", "--log-format")
     found = [each for each in arguments(SETTINGS)[1:] if not each.startswith(elsewhere)]
-    return [*found, *ELECTION, f"--webhook-port={port}"]
+    return [*found, *_ELECTION, f"--webhook-port={port}"]
 
 
 def _reached(obj: Mapping[str, Any], port: int) -> Mapping[str, Any]:
