@@ -7,7 +7,7 @@ cycle changed nothing rests until something in it does. A tree frozen in a loop 
 from collections.abc import Callable, Mapping
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.base.instant import Instant
+from batchyard.base.instant import Duration, Instant
 from batchyard.controllers.admission.pending import PendingQueue
 from batchyard.core.assignment import LastAssignment
 from batchyard.core.decisions import Head
@@ -26,7 +26,12 @@ class LineUp:
         self.now: Instant = 0
         self._snapshot = snapshot
         self._namespaces = namespaces
-        self._to_wake: dict[str, None] = {}
+        #: How long a tree stays marked before it is woken: upstream gathers what may help. Ours need not wait.
+        self.gathers: Duration = 0
+        #: Trees that were woken since somebody asked.
+        self.woken: list[str] = []
+        #: ClusterQueues that are marked, each with when it was.
+        self._to_wake: dict[str, Instant] = {}
         #: ClusterQueues that may have somebody in line, but for those of resting trees.
         self._in_line: dict[str, None] = {}
         #: Resting trees, each with its ClusterQueues that may have somebody in line.
@@ -44,7 +49,7 @@ class LineUp:
     def heads(self) -> list[Head]:
         """Wake whom changes may help, then look at the front of every ClusterQueue that has one and can admit."""
         if self._to_wake:
-            self._wake_marked()
+            self.wake_marked()
         heads = []
         for name in sorted(self._in_line):
             queue, waiting = self._snapshot.queues.get(name), self.pending.get(name)
@@ -84,7 +89,7 @@ class LineUp:
 
     def wake(self, name: str) -> None:
         """Mark a ClusterQueue: something in it may help those who are parked in its tree."""
-        self._to_wake[name] = None
+        self._to_wake.setdefault(name, self.now)
 
     def wake_later(self, queue: ClusterQueue, when: Instant) -> None:
         """Wake a tree at that time unless something else does before."""
@@ -99,18 +104,19 @@ class LineUp:
                 continue
             release = waiting.next_release()
             if release is not None and release <= self.now:
-                self._to_wake[name] = None
+                self._to_wake[name] = self.now - self.gathers
         for root, (name, until) in list(self._unnoticed.items()):
             if until <= self.now:
                 # Its tree may have another root by now, or the queue be gone: then all are woken.
                 del self._unnoticed[root]
-                self._to_wake.update(dict.fromkeys([name] if name in self.pending else self.pending))
+                self._to_wake.update(dict.fromkeys([name] if name in self.pending else self.pending, until))
 
     def next_release(self) -> Instant | None:
         """When time alone will have somebody tried again; None if never."""
         queues = [self.pending[name] for name in self._holding if name in self.pending]
         times = [t for queue in queues if (t := queue.next_release()) is not None]
         times += [until for _, until in self._unnoticed.values()]
+        times += [since + self.gathers for since in self._to_wake.values()] if self.gathers else []
         return min(times, default=None)
 
     def touch(self, queue: ClusterQueue) -> None:
@@ -157,20 +163,35 @@ class LineUp:
         else:
             self._in_line[name] = None
 
-    def _wake_marked(self) -> None:
-        roots: dict[str, ClusterQueue] = {}
+    def wake_marked(self, tree: str = "") -> None:
+        """Wake the trees that have been marked for long enough, and that one if it is marked."""
+        marked: dict[str, list[str]] = {}
         for name in self._to_wake:
             queue = self._snapshot.queues.get(name)
-            if queue is not None:
-                roots[queue.node.tree] = queue
-        self._to_wake.clear()
-        for root, any_queue in roots.items():
-            self._unnoticed.pop(root, None)
-            self.touch(any_queue)
-            for queue in self._snapshot.queues_below(any_queue.node.path[0]):
-                waiting = self.pending[queue.name]
-                if waiting.may_wake and waiting.wake(self._admits(queue), self.now):
-                    self._show(queue.name, queue)
+            marked.setdefault("" if queue is None else queue.node.tree, []).append(name)
+        for root, names in marked.items():
+            first = min([self._to_wake[name] for name in names])
+            if root and root != tree and first + self.gathers > self.now:
+                continue
+            for name in names:
+                del self._to_wake[name]
+            if root:
+                self._wake(root, self._snapshot.queues[names[-1]])
+
+    def is_marked(self, tree: str) -> bool:
+        """Whether a tree is to be woken."""
+        queues = (self._snapshot.queues.get(name) for name in self._to_wake)
+        return any(queue is not None and queue.node.tree == tree for queue in queues)
+
+    def _wake(self, root: str, any_queue: ClusterQueue) -> None:
+        self._unnoticed.pop(root, None)
+        if self.gathers:
+            self.woken.append(root)
+        self.touch(any_queue)
+        for queue in self._snapshot.queues_below(any_queue.node.path[0]):
+            waiting = self.pending[queue.name]
+            if waiting.may_wake and waiting.wake(self._admits(queue), self.now):
+                self._show(queue.name, queue)
 
     def _admits(self, queue: ClusterQueue) -> Callable[[str], bool]:
         selector = queue.view.namespaces

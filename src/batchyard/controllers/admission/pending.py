@@ -234,6 +234,11 @@ class PendingQueue:
         self._push(waiting)
         return True
 
+    def is_parked(self, key: str) -> bool:
+        """Whether a Workload waits here until something may help it."""
+        waiting = self._waiting.get(key)
+        return waiting is not None and waiting.line is not None and not self._is_in_line(waiting)
+
     def put_in_line(self, view: WorkloadView) -> None:
         """Add a Workload in line unless it waits already, as when its LocalQueue appears."""
         if view.key not in self._waiting:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from batchyard.base.instant import SECOND, Instant
+from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.controllers.shadow.copies import Copy
 from batchyard.controllers.shadow.findings import Counts, Finding
 from batchyard.controllers.shadow.judgement import Judgement
@@ -175,18 +175,20 @@ class Follower:
     def _trials(self, start: Start) -> Iterator[Judgement]:
         """How all would be now in other orders."""
         calls = self._calls[start.number - self._gone :]
-        for order in self._orders:
-            trial = self._begun(start)
-            for together in ordered(calls, order):
-                _take(trial, together, order)
-            yield trial
-        if len(calls) <= STEPS_MAX:
-            yield self._in_steps(self._begun(start), calls)
+        for gathers in dict.fromkeys((self._pursuit.gathers, self._terms.gathers, 0)):
+            for order in self._orders:
+                trial = self._begun(start, gathers)
+                for together in ordered(calls, order):
+                    _take(trial, together, order)
+                yield trial
+            if len(calls) <= STEPS_MAX:
+                yield self._in_steps(self._begun(start, gathers), calls)
 
-    def _begun(self, start: Start) -> Judgement:
+    def _begun(self, start: Start, gathers: Duration) -> Judgement:
         """How all was before what is tried in another order."""
         base, number, is_settled = start
         trial = base.copy.again()
+        trial.gathers = gathers
         if is_settled:
             trial.recall_settled()
         for call in self._calls[base.number - self._gone : number - self._gone]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.workload import WorkloadView
-from batchyard.base.instant import Instant
+from batchyard.base.instant import Duration, Instant
 from batchyard.controllers.admission.idle_watch import IdleWatch
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.core.cycle import Cycle, Policy
@@ -21,8 +21,10 @@ from batchyard.ports.client import EventType, WatchEvent
 class Model:
     """See the module."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, gathers: Duration) -> None:
+        """`gathers`: how long the other gathers what may help those who are parked, before they are tried again."""
         self.index = AdmissionIndex()
+        self.index.line_up.gathers = gathers
         self._policy = policy
         self._idle = IdleWatch(self.index)
         self._number = 0
@@ -55,6 +57,23 @@ class Model:
         """Whose turn it is."""
         self.index.look_anew(self, now)
         return self.index.heads(now)
+
+    def woken(self) -> list[str]:
+        """Trees that were woken since this was asked last."""
+        found, self.index.line_up.woken = self.index.line_up.woken, []
+        return found
+
+    def wake_for(self, workload: str, now: Instant) -> bool:
+        """Wake the tree of one that is parked, if something may help him; whether it is so."""
+        view, line_up = self.index.book.view(workload), self.index.line_up
+        queue = None if view is None else self.queue_of(view)
+        waiting = None if queue is None else line_up.pending.get(queue)
+        tree = None if queue is None else self.tree_of_queue(queue)
+        if waiting is None or tree is None or not waiting.is_parked(workload) or not line_up.is_marked(tree):
+            return False
+        line_up.now = now
+        line_up.wake_marked(tree)
+        return True
 
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
         """A cycle."""

@@ -43,6 +43,9 @@ class Terms(NamedTuple):
     settle: Duration = 2 * SECOND
     #: How long the other may take to do what the model has decided.
     patience: Duration = 15 * SECOND
+    #: How long the other gathers what may help those who are parked, before it tries them again.
+    #: Source: requeueBatchPeriod in pkg/cache/queue/inadmissible_workloads.go of Kueue.
+    gathers: Duration = SECOND
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ class Pursuit:
     """See the module."""
 
     def __init__(self, policy: Policy, terms: Terms) -> None:
-        self.model = Model(policy)
+        self.model = Model(policy, terms.gathers)
         self.counts = Counts()
         #: What is to be told.
         self.findings: list[Finding] = []
@@ -92,6 +95,7 @@ class Pursuit:
         self.counts = before.counts
         self.counts.unseen += len(before._backlog.decided)
         self._missed = before._missed
+        self.gathers = before.gathers
 
     def take_in(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Changes, in the order in which they came."""
@@ -107,8 +111,17 @@ class Pursuit:
         """Go on as far as that goes."""
         self._now = now
         first, second = (self._show_next, self._decide) if self.shows_first else (self._decide, self._show_next)
-        while self._look_again() or first() or second():
+        while self._look_again() or first() or self._wake() or second():
             pass
+
+    @property
+    def gathers(self) -> Duration:
+        """How long the other is taken to gather what may help those who are parked."""
+        return self.model.index.line_up.gathers
+
+    @gathers.setter
+    def gathers(self, gathers: Duration) -> None:
+        self.model.index.line_up.gathers = gathers
 
     @property
     def is_level(self) -> bool:
@@ -141,7 +154,11 @@ class Pursuit:
     def _decide(self) -> bool:
         """Let the model decide where it may have something to; whether anything came of it."""
         heads, parked = [], False
-        for head in self.model.heads(self._now):
+        all_heads = self.model.heads(self._now)
+        for tree in self.model.woken():
+            if tree in self._stuck:
+                self._stuck[tree].is_stale = True
+        for head in all_heads:
             stuck = self._stuck.get(self._tree(head.queue))
             if stuck is not None and not stuck.is_stale:
                 continue
@@ -212,6 +229,15 @@ class Pursuit:
             ):
                 self.counts.alike += 1
             self._show(number)
+
+    def _wake(self) -> bool:
+        """Wake who is parked and has been decided about: the other tried him again; whether there was one."""
+        for number in self._backlog.fronts():
+            observed = self._backlog.items[number].change.decision
+            about = observed.workload if isinstance(observed, Admitted) else self._names.get(observed.by, "")
+            if self.model.wake_for(about, self._now):
+                return True
+        return False
 
     # 2. Changes are shown to it.
 

@@ -166,7 +166,7 @@ class Steps:
         written = [write.obj for write in outcome.writes if isinstance(write, UpdateStatus)]
         found: dict[str, str] = {}
         for kind in _DONE if written and before is None else (r.EVICTED,) if written else ():
-            if not _may_be_missed(workload, kind):
+            if before is None and not _may_be_missed(workload, kind):
                 continue
             condition = find_condition(written[-1], kind)
             if condition is not None and condition["status"] == "True" and not is_true(workload, kind):
