@@ -12,8 +12,8 @@ from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
 from batchyard.controllers.admission.index import KINDS
 from batchyard.controllers.shadow.findings import Counts, Finding
+from batchyard.controllers.shadow.known import Terms
 from batchyard.controllers.shadow.looking import Looking
-from batchyard.controllers.shadow.pursuit import Terms
 from batchyard.core.cycle import Policy
 from batchyard.kernel import VirtualKernel
 from batchyard.sim.scenario import Scenario

@@ -16,8 +16,8 @@ from batchyard.client.reading_only import ReadingOnly
 from batchyard.client.rest import RestClient, Wiring
 from batchyard.controllers.admission.index import KINDS
 from batchyard.controllers.shadow.findings import Counts, Finding
+from batchyard.controllers.shadow.known import Terms
 from batchyard.controllers.shadow.looking import Looking
-from batchyard.controllers.shadow.pursuit import Terms
 from batchyard.core.cycle import Policy
 from batchyard.live.access import Source
 from batchyard.live.kubeconfig import read_access

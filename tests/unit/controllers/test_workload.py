@@ -139,6 +139,18 @@ def test_a_drained_queue_evicts_and_its_restart_requeues(kind: str) -> None:
     assert said(stage.workload(), "Requeued") == ("True", f"{kind}Restarted", restarted)
 
 
+def test_a_restart_of_the_cluster_queue_waits_for_that_of_the_local_queue() -> None:
+    stage = open_stage()
+    stage.put(admitted())
+    stage.put(make.cluster_queue(stopPolicy="HoldAndDrain"))
+    release(stage)
+    stage.put(make.local_queue(stopPolicy="Hold"))
+    stage.put(make.cluster_queue())
+    assert said(stage.workload(), "Requeued")[:2] == ("False", "ClusterQueueStopped")
+    stage.put(make.local_queue())
+    assert said(stage.workload(), "Requeued")[:2] == ("True", "ClusterQueueRestarted")
+
+
 def test_a_queue_on_hold_keeps_what_is_admitted() -> None:
     stage = open_stage()
     stage.put(admitted())

@@ -42,7 +42,7 @@ def look_on(
 ) -> None:
     """Look on beside the Kueue of a kubeconfig and a context."""
     from batchyard.cli import shadow as command  # noqa: PLC0415 - loads the platform
-    from batchyard.controllers.shadow.pursuit import Terms  # noqa: PLC0415 - as above
+    from batchyard.controllers.shadow.known import Terms  # noqa: PLC0415 - as above
     from batchyard.core.cycle import Policy  # noqa: PLC0415 - as above
     from batchyard.live.access import Source  # noqa: PLC0415 - as above
     from batchyard.live.shadow import Wanted  # noqa: PLC0415 - as above

@@ -4,7 +4,7 @@ A change that may help somebody marks a ClusterQueue; before the next cycle its 
 cycle changed nothing rests until something in it does. A tree frozen in a loop rests for that instant whatever happens.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Duration, Instant
@@ -26,10 +26,8 @@ class LineUp:
         self.now: Instant = 0
         self._snapshot = snapshot
         self._namespaces = namespaces
-        #: How long a tree stays marked before it is woken: upstream gathers what may help. Ours need not wait.
+        #: How long a tree stays marked, until somebody wakes it: upstream gathers what may help. 0: none waits.
         self.gathers: Duration = 0
-        #: Trees that were woken since somebody asked.
-        self.woken: list[str] = []
         #: ClusterQueues that are marked, each with when it was.
         self._to_wake: dict[str, Instant] = {}
         #: ClusterQueues that may have somebody in line, but for those of resting trees.
@@ -48,8 +46,8 @@ class LineUp:
 
     def heads(self) -> list[Head]:
         """Wake whom changes may help, then look at the front of every ClusterQueue that has one and can admit."""
-        if self._to_wake:
-            self.wake_marked()
+        if self._to_wake and not self.gathers:
+            self.wake_marked(self.now)
         heads = []
         for name in sorted(self._in_line):
             queue, waiting = self._snapshot.queues.get(name), self.pending.get(name)
@@ -163,30 +161,28 @@ class LineUp:
         else:
             self._in_line[name] = None
 
-    def wake_marked(self, tree: str = "") -> None:
-        """Wake the trees that have been marked for long enough, and that one if it is marked."""
+    def wake_marked(self, marked_by: Instant, may_wake: Callable[[str], bool] = bool) -> list[str]:
+        """Wake the trees that were marked by then, as far as they may be; which they are."""
         marked: dict[str, list[str]] = {}
         for name in self._to_wake:
             queue = self._snapshot.queues.get(name)
             marked.setdefault("" if queue is None else queue.node.tree, []).append(name)
+        woken = []
         for root, names in marked.items():
-            first = min([self._to_wake[name] for name in names])
-            if root and root != tree and first + self.gathers > self.now:
-                continue
-            for name in names:
-                del self._to_wake[name]
-            if root:
+            if not root:
+                self._unmark(names)
+            elif min([self._to_wake[name] for name in names]) <= marked_by and may_wake(root):
+                self._unmark(names)
                 self._wake(root, self._snapshot.queues[names[-1]])
+                woken.append(root)
+        return woken
 
-    def is_marked(self, tree: str) -> bool:
-        """Whether a tree is to be woken."""
-        queues = (self._snapshot.queues.get(name) for name in self._to_wake)
-        return any(queue is not None and queue.node.tree == tree for queue in queues)
+    def _unmark(self, names: Iterable[str]) -> None:
+        for name in names:
+            del self._to_wake[name]
 
     def _wake(self, root: str, any_queue: ClusterQueue) -> None:
         self._unnoticed.pop(root, None)
-        if self.gathers:
-            self.woken.append(root)
         self.touch(any_queue)
         for queue in self._snapshot.queues_below(any_queue.node.path[0]):
             waiting = self.pending[queue.name]

@@ -89,15 +89,18 @@ class Line:
 class PendingClass:
     """Equal Workloads of one namespace: those in line and those parked."""
 
-    __slots__ = ("in_line", "parked")
+    __slots__ = ("in_line", "parked", "parked_at")
 
     def __init__(self) -> None:
         self.in_line = Line()
         self.parked = Line()
+        #: When one of them was parked last.
+        self.parked_at: Instant = 0
 
-    def park(self) -> None:
+    def park(self, now: Instant) -> None:
         """Move those in line to the parked ones."""
         self.in_line, self.parked = _merged(self.in_line, self.parked)
+        self.parked_at = now
 
     def wake(self) -> None:
         """Move the parked ones back in line."""
@@ -129,8 +132,8 @@ class Foremost:
         return self.known[:count]
 
 
-class PendingQueue:
-    """What waits in one ClusterQueue."""
+class Waiters:
+    """Who waits in one ClusterQueue, and in which order."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -161,13 +164,6 @@ class PendingQueue:
     def held(self) -> list[WorkloadView]:
         """Those that must wait for a time or a condition of their own."""
         return [waiting.view for waiting in self._held.values()]
-
-    def clear(self) -> None:
-        """Forget all, and leave no cycles."""
-        for waiting in self._waiting.values():
-            waiting.line = None
-        for table in (self._waiting, self._classes, self._hopeless, self._held, self._fronts):
-            table.clear()
 
     def views(self) -> list[WorkloadView]:
         """All that wait, in the order of their turn."""
@@ -211,6 +207,34 @@ class PendingQueue:
         """Whether a wake-up could change anything."""
         return bool(self._waiting or self._hopeless)
 
+    def parked_at(self, key: str) -> Instant | None:
+        """When a Workload, or one equal to it, was parked last; None if it is not parked here."""
+        waiting = self._waiting.get(key)
+        members = None if waiting is None else self._classes.get(_class_key(waiting.view))
+        if waiting is None or members is None or waiting.line is not members.parked:
+            return None
+        return members.parked_at
+
+    def head_of(self, key: str) -> Head:
+        """A Workload that waits here, as if it were its turn."""
+        waiting = self._waiting[key]
+        return Head(waiting.view, self.name, waiting.last)
+
+    def _is_in_line(self, waiting: Waiting) -> bool:
+        members = self._classes.get(_class_key(waiting.view))
+        return members is not None and waiting.line is members.in_line
+
+
+class PendingQueue(Waiters):
+    """What waits in one ClusterQueue."""
+
+    def clear(self) -> None:
+        """Forget all, and leave no cycles."""
+        for waiting in self._waiting.values():
+            waiting.line = None
+        for table in (self._waiting, self._classes, self._hopeless, self._held, self._fronts):
+            table.clear()
+
     def has_heads(self) -> bool:
         """Whether anybody is in line."""
         return self._front() is not None
@@ -234,10 +258,9 @@ class PendingQueue:
         self._push(waiting)
         return True
 
-    def is_parked(self, key: str) -> bool:
-        """Whether a Workload waits here until something may help it."""
-        waiting = self._waiting.get(key)
-        return waiting is not None and waiting.line is not None and not self._is_in_line(waiting)
+    def bring_back(self, key: str) -> None:
+        """Put one that is parked back in line, alone."""
+        self._push(self._waiting[key])
 
     def put_in_line(self, view: WorkloadView) -> None:
         """Add a Workload in line unless it waits already, as when its LocalQueue appears."""
@@ -271,10 +294,11 @@ class PendingQueue:
                 self._push(waiting)
             return False
         if reason in _HOPELESS and not self.strict_fifo:
-            self._park_shape(view.shape)
+            self._park_shape(view.shape, now)
         members = self._class_of(view)
         if waiting.line is not members.parked:
             members.parked.push(waiting)
+            members.parked_at = now
             self._show_front(_class_key(view), members)
         return True
 
@@ -312,10 +336,6 @@ class PendingQueue:
 
     def _stays_in_line(self, reason: RequeueReason) -> bool:
         return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _IN_LINE_AGAIN
-
-    def _is_in_line(self, waiting: Waiting) -> bool:
-        members = self._classes.get(_class_key(waiting.view))
-        return members is not None and waiting.line is members.in_line
 
     def _class_of(self, view: WorkloadView) -> PendingClass:
         key = _class_key(view)
@@ -379,11 +399,11 @@ class PendingQueue:
             heapq.heappop(fronts)
         return None
 
-    def _park_shape(self, shape: Shape) -> None:
+    def _park_shape(self, shape: Shape, now: Instant) -> None:
         self._hopeless[shape] = None
         for key, members in self._classes.items():
             if key[0] == shape and members.in_line.size:
-                members.park()
+                members.park(now)
 
 
 def must_wait(view: WorkloadView, now: Instant) -> bool:

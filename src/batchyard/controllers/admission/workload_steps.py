@@ -172,9 +172,10 @@ def _gate(look: Look) -> Outcome | None:
 
 
 def _cluster_queue_restart(look: Look) -> Outcome | None:
-    cluster_queue = look.queues.cluster_queue
-    if _held_back_by(look.workload) != r.EVICTED_BY_CLUSTER_QUEUE_STOPPED or not _is_open(cluster_queue):
+    if _held_back_by(look.workload) != r.EVICTED_BY_CLUSTER_QUEUE_STOPPED:
         return None
+    if not _is_open(look.queues.local_queue) or not _is_open(look.queues.cluster_queue):
+        return None  # upstream knows no ClusterQueue of a LocalQueue that is stopped
     return _requeue(look, r.CLUSTER_QUEUE_RESTARTED, "The ClusterQueue was restarted after being stopped")
 
 

@@ -19,8 +19,8 @@ from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.controllers.shadow.copies import Copy
 from batchyard.controllers.shadow.findings import Counts, Finding
 from batchyard.controllers.shadow.judgement import Judgement
+from batchyard.controllers.shadow.known import Terms
 from batchyard.controllers.shadow.orders import Call, Order, by_revision, ordered, orders_of
-from batchyard.controllers.shadow.pursuit import Terms
 from batchyard.controllers.shadow.steps import Steps
 from batchyard.core.cycle import Policy
 from batchyard.ports.client import WatchEvent

@@ -13,8 +13,8 @@ from batchyard.client.rest import RestClient
 from batchyard.client.wire import Transport
 from batchyard.controllers.shadow.findings import Finding
 from batchyard.controllers.shadow.follower import Follower
+from batchyard.controllers.shadow.known import Terms
 from batchyard.controllers.shadow.observed import changes_of
-from batchyard.controllers.shadow.pursuit import Terms
 from batchyard.core.cycle import Policy
 from batchyard.ports.client import WatchEvent
 from batchyard.ports.kernel import Kernel, Ticket

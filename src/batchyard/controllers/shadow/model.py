@@ -4,7 +4,7 @@ What it decides has no effect by itself. Who is left waiting goes back in line a
 evictions count when they are shown, as the other one wrote them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
@@ -12,6 +12,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Duration, Instant
 from batchyard.controllers.admission.idle_watch import IdleWatch
 from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.pending import PendingQueue
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Decision, Head, Preempt, Wait
 from batchyard.core.reasons import RequeueReason
@@ -33,14 +34,14 @@ class Model:
 
     # What it is shown.
 
-    def show(self, event: WatchEvent, now: Instant) -> None:
-        """Take note of a change."""
+    def show(self, event: WatchEvent, came: Instant) -> None:
+        """Take note of a change that came then: from then on the other gathers what it may help."""
         if event.key.kind == scheme.WORKLOAD:
             of_namespace = self._workloads.setdefault(event.key.namespace, {})
             of_namespace.pop(event.key, None)
             if event.type is not EventType.DELETED:
                 of_namespace[event.key] = event.obj
-        self.index.observe(event, now)
+        self.index.observe(event, came)
 
     def get(self, key: Key) -> Obj | None:
         """A Workload as it was shown last."""
@@ -58,22 +59,37 @@ class Model:
         self.index.look_anew(self, now)
         return self.index.heads(now)
 
-    def woken(self) -> list[str]:
-        """Trees that were woken since this was asked last."""
-        found, self.index.line_up.woken = self.index.line_up.woken, []
-        return found
+    def wake(self, now: Instant, may_wake: Callable[[str], bool]) -> list[str]:
+        """Wake the trees for which the other has gathered for long enough by then; which they are."""
+        line_up = self.index.line_up
+        return line_up.wake_marked(now - line_up.gathers, may_wake) if line_up.gathers else []
 
-    def wake_for(self, workload: str, now: Instant) -> bool:
-        """Wake the tree of one that is parked, if something may help him; whether it is so."""
-        view, line_up = self.index.book.view(workload), self.index.line_up
+    def parked(self, workload: str, since: Instant) -> Head | None:
+        """One that is parked, if it was parked since then; else None."""
+        place = self._place_of(workload)
+        if place is None or (parked_at := place[0].parked_at(workload)) is None or parked_at < since:
+            return None
+        return place[0].head_of(workload)
+
+    def bring_back(self, head: Head) -> None:
+        """Let one that is parked stand in line again, alone."""
+        self.index.line_up.pending[head.queue].bring_back(head.workload.key)
+        self.index.line_up.show_new(head.queue)
+
+    def wake_for(self, workload: str, now: Instant) -> str:
+        """Wake the tree of one that is parked, if something may help it; the tree, '' if not."""
+        place = self._place_of(workload)
+        if place is None or place[0].parked_at(workload) is None:
+            return ""
+        return "".join(self.index.line_up.wake_marked(now, lambda tree: tree == place[1]))
+
+    def _place_of(self, workload: str) -> tuple[PendingQueue, str] | None:
+        """Where a Workload waits, with the tree."""
+        view = self.index.book.view(workload)
         queue = None if view is None else self.queue_of(view)
-        waiting = None if queue is None else line_up.pending.get(queue)
+        waiting = None if queue is None else self.index.line_up.pending.get(queue)
         tree = None if queue is None else self.tree_of_queue(queue)
-        if waiting is None or tree is None or not waiting.is_parked(workload) or not line_up.is_marked(tree):
-            return False
-        line_up.now = now
-        line_up.wake_marked(tree)
-        return True
+        return None if waiting is None or tree is None else (waiting, tree)
 
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
         """A cycle."""

@@ -17,35 +17,16 @@ which our scheduler makes each decision of the other, and none besides. In each 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.api.views.workload import workload_view
-from batchyard.base.instant import SECOND, Duration, Instant
-from batchyard.controllers.shadow.backlog import Backlog, Item
-from batchyard.controllers.shadow.findings import Counts, Finding, Parting
+from batchyard.base.instant import Instant
+from batchyard.controllers.shadow.known import ALL, Known, Terms
 from batchyard.controllers.shadow.matching import Signature, done, is_effective, signature_of
-from batchyard.controllers.shadow.model import Model
-from batchyard.controllers.shadow.observed import Admitted, Change, Preempted, changes_of
+from batchyard.controllers.shadow.observed import Admitted, Preempted, changes_of
 from batchyard.core.cycle import Policy
 from batchyard.core.decisions import Decision
-from batchyard.ports.client import EventType, WatchEvent
-
-#: The trees of what bears on all of them.
-_ALL: Final = "*"
-
-
-class Terms(NamedTuple):
-    """How long the other may take."""
-
-    #: By how much what is told of one object may be later than what is told of another.
-    settle: Duration = 2 * SECOND
-    #: How long the other may take to do what the model has decided.
-    patience: Duration = 15 * SECOND
-    #: How long the other gathers what may help those who are parked, before it tries them again.
-    #: Source: requeueBatchPeriod in pkg/cache/queue/inadmissible_workloads.go of Kueue.
-    gathers: Duration = SECOND
+from batchyard.ports.client import WatchEvent
 
 
 @dataclass(slots=True)
@@ -61,34 +42,17 @@ class Stuck:
     is_stale: bool = False
 
 
-class Pursuit:
+class Pursuit(Known):
     """See the module."""
 
     def __init__(self, policy: Policy, terms: Terms) -> None:
-        self.model = Model(policy, terms.gathers)
-        self.counts = Counts()
-        #: What is to be told.
-        self.findings: list[Finding] = []
+        super().__init__(policy, terms)
         #: Whether the model is shown all that it may be before it decides.
         self.shows_first = False
-        self._terms = terms
-        self._backlog = Backlog()
         self._stuck: dict[str, Stuck] = {}
-        #: What the other has not done and was told so: it is left aside until it is done.
-        self._missed: dict[str, Signature] = {}
-        self._names: dict[str, str] = {}
-        self._now: Instant = 0
-
-    def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """What was there before: nothing of it is a decision to compare."""
-        self._now = now
-        for event in events:
-            self._name(event)
-            self.model.show(event, now)
-
-    def recall_settled(self) -> None:
-        """Nothing comes of those who wait: the other has looked at all of them."""
-        self.model.rest(self._now)
+        #: Decisions of the other, by number, for which one who was parked was tried again, upon what was shown.
+        self._tried: dict[int, int] = {}
+        self._shown = 0
 
     def goes_on_from(self, before: "Pursuit") -> None:
         """What is known of the time before all was read again: counts, and whom it was told of."""
@@ -111,17 +75,8 @@ class Pursuit:
         """Go on as far as that goes."""
         self._now = now
         first, second = (self._show_next, self._decide) if self.shows_first else (self._decide, self._show_next)
-        while self._look_again() or first() or self._wake() or second():
+        while self._look_again() or first() or self._try_again() or second():
             pass
-
-    @property
-    def gathers(self) -> Duration:
-        """How long the other is taken to gather what may help those who are parked."""
-        return self.model.index.line_up.gathers
-
-    @gathers.setter
-    def gathers(self, gathers: Duration) -> None:
-        self.model.index.line_up.gathers = gathers
 
     @property
     def is_level(self) -> bool:
@@ -133,32 +88,17 @@ class Pursuit:
         times = [self._due(number) for number in self._backlog.decided]
         for stuck in self._stuck.values():
             times += [first + self._terms.patience for first in stuck.first.values()]
-            if self._backlog.items and stuck.since + self._terms.settle > self._now:
-                times.append(stuck.since + self._terms.settle)
+            times.append(stuck.since + self._terms.settle)
         release = self.model.index.line_up.next_release()
         times += [] if release is None else [release]
         return min((time for time in times if time > self._now), default=None)
-
-    @property
-    def size(self) -> int:
-        """How many Workloads there are."""
-        return len(self._names)
-
-    @property
-    def waiting(self) -> int:
-        """How many changes the model was not shown yet."""
-        return len(self._backlog.items)
 
     # 1. The model decides.
 
     def _decide(self) -> bool:
         """Let the model decide where it may have something to; whether anything came of it."""
         heads, parked = [], False
-        all_heads = self.model.heads(self._now)
-        for tree in self.model.woken():
-            if tree in self._stuck:
-                self._stuck[tree].is_stale = True
-        for head in all_heads:
+        for head in self.model.heads(self._now):
             stuck = self._stuck.get(self._tree(head.queue))
             if stuck is not None and not stuck.is_stale:
                 continue
@@ -230,12 +170,29 @@ class Pursuit:
                 self.counts.alike += 1
             self._show(number)
 
-    def _wake(self) -> bool:
-        """Wake who is parked and has been decided about: the other tried him again; whether there was one."""
+    def _try_again(self) -> bool:
+        """Let the model try one that is parked, and was decided about by the other; whether anything came of it.
+
+        The other goes through its lines one by one, and meanwhile things change: who was parked lately may have had
+        his turn after a change that was shown to the model later, alone. Else all of his tree are tried again, if
+        something may help them.
+        """
         for number in self._backlog.fronts():
+            if self._tried.get(number) == self._shown:
+                continue
+            self._tried[number] = self._shown
             observed = self._backlog.items[number].change.decision
-            about = observed.workload if isinstance(observed, Admitted) else self._names.get(observed.by, "")
-            if self.model.wake_for(about, self._now):
+            about = observed.workload if isinstance(observed, Admitted) else ""
+            if isinstance(observed, Preempted):
+                about = self._names.get(observed.by, "")
+            head = self.model.parked(about, self._now - self._terms.settle - self.gathers)
+            decisions = [] if head is None else self.model.decide([head])
+            if head is not None and all(is_effective(each) and self._done(each) is not None for each in decisions):
+                self.model.bring_back(head)
+                self._complete(self._tree(head.queue), decisions)
+                return True
+            if tree := self.model.wake_for(about, self._now):
+                self._outdate(tree)
                 return True
         return False
 
@@ -250,18 +207,30 @@ class Pursuit:
             tree = self._tree_of(item)
             if item.change.decision is not None or not self._may_show(tree):
                 held[item.key] = None
-                if tree == _ALL:
+                if tree == ALL:
                     return False  # what comes after it may rest upon it
                 continue
-            self._show(number)
-            for stuck in self._stuck.values() if tree == _ALL else filter(None, [self._stuck.get(tree)]):
-                stuck.is_stale = True
+            if not self._wake(item.came, tree):
+                self._show(number)
+                self._outdate(tree)
             return True
-        return False
+        return self._wake(self._now, ALL)
+
+    def _wake(self, now: Instant, tree: str) -> bool:
+        """Wake those of a tree for whom the other has gathered for long enough by then; whether there were any."""
+        woken = self.model.wake(now, lambda each: tree in (ALL, each) and self._may_show(each))
+        for each in woken:
+            self._outdate(each)
+        return bool(woken)
+
+    def _outdate(self, tree: str) -> None:
+        """The model knows more of a tree than when it decided."""
+        for stuck in self._stuck.values() if tree == ALL else filter(None, [self._stuck.get(tree)]):
+            stuck.is_stale = True
 
     def _may_show(self, tree: str) -> bool:
         """Whether the other may be taken to have seen more than the model."""
-        trees = self._stuck if tree == _ALL else [tree] if tree in self._stuck else []
+        trees = self._stuck if tree == ALL else [tree] if tree in self._stuck else []
         return all(
             self._now - self._stuck[each].since >= self._terms.settle or self._is_unforeseen(each) for each in trees
         )
@@ -282,7 +251,10 @@ class Pursuit:
         return {number for each in effective for number in self._done(each) or ()}
 
     def _show(self, number: int) -> None:
-        self.model.show(self._backlog.take(number).change.event, self._now)
+        self._shown += 1
+        self._tried.pop(number, None)
+        item = self._backlog.take(number)
+        self.model.show(item.change.event, item.came)
 
     # 3. They part (`judgement.py`).
 
@@ -295,41 +267,3 @@ class Pursuit:
         stuck = self._stuck.get(self._tree_of(self._backlog.items[number]))
         is_foreseen = stuck is not None and number in self._foreseen(stuck)
         return self._backlog.items[number].came + (self._terms.patience if is_foreseen else self._terms.settle)
-
-    # What is where.
-
-    def _take_up(self, change: Change) -> None:
-        """One that was left aside is to be decided about again: it was done after all, or is another now."""
-        if isinstance(change.decision, Preempted):
-            self._leave_aside_no_more(self._names.get(change.decision.by, ""))
-        view, old = workload_view(change.event.obj), change.event.old
-        is_other = (
-            old is None or change.event.type is EventType.DELETED or old.get("spec") != change.event.obj.get("spec")
-        )
-        if view.key in self._missed and (change.decision is not None or is_other):
-            self._leave_aside_no_more(view.key)
-            if isinstance(change.decision, Admitted):
-                self.counts.late += 1
-                self.findings.append(Finding(Parting.LATE, self._now, view.key, "admitted after all"))
-
-    def _leave_aside_no_more(self, workload: str) -> None:
-        if workload in self._missed:
-            del self._missed[workload]
-            self.model.take_up(workload)
-
-    def _name(self, event: WatchEvent) -> None:
-        if event.key.kind == scheme.WORKLOAD:
-            view = workload_view(event.obj)
-            self._names[view.uid] = view.key
-
-    def _tree(self, queue: str) -> str:
-        return self.model.tree_of_queue(queue) or queue
-
-    def _tree_of(self, item: Item) -> str:
-        """The tree that a change is about."""
-        event = item.change.event
-        if event.key.kind == scheme.WORKLOAD:
-            return self.model.tree_of(str(event.key), event.obj) or str(event.key)
-        if event.key.kind == scheme.LOCAL_QUEUE:
-            return self._tree(event.obj["spec"]["clusterQueue"])
-        return _ALL

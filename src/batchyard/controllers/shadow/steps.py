@@ -16,7 +16,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import Instant
 from batchyard.controllers.admission.workload import WorkloadLifecycle
 from batchyard.controllers.shadow.findings import Counts, Finding, Parting
-from batchyard.controllers.shadow.pursuit import Terms
+from batchyard.controllers.shadow.known import Terms
 from batchyard.core.lifecycle import reasons as r
 from batchyard.ports.client import EventType, UpdateStatus, WatchEvent
 from batchyard.ports.controller import Outcome

@@ -1,0 +1,112 @@
+"""What is known while another scheduler is followed: what the model was shown, what came and was not, who is who."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from batchyard.api import scheme
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.controllers.shadow.backlog import Backlog, Item
+from batchyard.controllers.shadow.findings import Counts, Finding, Parting
+from batchyard.controllers.shadow.matching import Signature
+from batchyard.controllers.shadow.model import Model
+from batchyard.controllers.shadow.observed import Admitted, Change, Preempted
+from batchyard.core.cycle import Policy
+from batchyard.ports.client import EventType, WatchEvent
+
+#: The trees of what bears on all of them.
+ALL: Final = "*"
+
+
+class Terms(NamedTuple):
+    """How long the other may take."""
+
+    #: By how much what is told of one object may be later than what is told of another.
+    settle: Duration = 2 * SECOND
+    #: How long the other may take to do what the model has decided.
+    patience: Duration = 15 * SECOND
+    #: How long the other gathers what may help those who are parked, before it tries them again.
+    #: Source: requeueBatchPeriod in pkg/cache/queue/inadmissible_workloads.go of Kueue.
+    gathers: Duration = SECOND
+
+
+class Known:
+    """See the module."""
+
+    def __init__(self, policy: Policy, terms: Terms) -> None:
+        self.model = Model(policy, terms.gathers)
+        self.counts = Counts()
+        #: What is to be told.
+        self.findings: list[Finding] = []
+        self._terms = terms
+        self._backlog = Backlog()
+        #: What the other has not done and was told so: it is left aside until it is done.
+        self._missed: dict[str, Signature] = {}
+        self._names: dict[str, str] = {}
+        self._now: Instant = 0
+
+    def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
+        """What was there before: nothing of it is a decision to compare."""
+        self._now = now
+        for event in events:
+            self._name(event)
+            self.model.show(event, now)
+
+    def recall_settled(self) -> None:
+        """Nothing comes of those who wait: the other has looked at all of them."""
+        self.model.rest(self._now)
+
+    @property
+    def gathers(self) -> Duration:
+        """How long the other is taken to gather what may help those who are parked."""
+        return self.model.index.line_up.gathers
+
+    @gathers.setter
+    def gathers(self, gathers: Duration) -> None:
+        self.model.index.line_up.gathers = gathers
+
+    @property
+    def size(self) -> int:
+        """How many Workloads there are."""
+        return len(self._names)
+
+    @property
+    def waiting(self) -> int:
+        """How many changes the model was not shown yet."""
+        return len(self._backlog.items)
+
+    def _take_up(self, change: Change) -> None:
+        """One that was left aside is to be decided about again: it was done after all, or is another now."""
+        if isinstance(change.decision, Preempted):
+            self._leave_aside_no_more(self._names.get(change.decision.by, ""))
+        view, old = workload_view(change.event.obj), change.event.old
+        is_other = (
+            old is None or change.event.type is EventType.DELETED or old.get("spec") != change.event.obj.get("spec")
+        )
+        if view.key in self._missed and (change.decision is not None or is_other):
+            self._leave_aside_no_more(view.key)
+            if isinstance(change.decision, Admitted):
+                self.counts.late += 1
+                self.findings.append(Finding(Parting.LATE, self._now, view.key, "admitted after all"))
+
+    def _leave_aside_no_more(self, workload: str) -> None:
+        if workload in self._missed:
+            del self._missed[workload]
+            self.model.take_up(workload)
+
+    def _name(self, event: WatchEvent) -> None:
+        if event.key.kind == scheme.WORKLOAD:
+            view = workload_view(event.obj)
+            self._names[view.uid] = view.key
+
+    def _tree(self, queue: str) -> str:
+        return self.model.tree_of_queue(queue) or queue
+
+    def _tree_of(self, item: Item) -> str:
+        """The tree that a change is about."""
+        event = item.change.event
+        if event.key.kind == scheme.WORKLOAD:
+            return self.model.tree_of(str(event.key), event.obj) or str(event.key)
+        if event.key.kind == scheme.LOCAL_QUEUE:
+            return self._tree(event.obj["spec"]["clusterQueue"])
+        return ALL

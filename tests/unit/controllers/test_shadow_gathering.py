@@ -1,0 +1,120 @@
+"""A shadow knows that Kueue gathers for a second what may help those who are parked, and tries them one by one."""
+
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api.meta import Key, Obj, key_of, with_path
+from batchyard.base.instant import SECOND
+from batchyard.controllers.shadow.findings import Finding, Parting
+from batchyard.controllers.shadow.follower import Follower
+from batchyard.controllers.shadow.known import Terms
+from batchyard.core.cycle import Policy
+from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.ports.client import EventType, WatchEvent
+from watcher import holding, open_queue
+from yard import workload
+
+
+class Watched:
+    """A follower, and what it is shown, at seconds from its beginning."""
+
+    def __init__(self, *objects: Obj) -> None:
+        self.told: list[Finding] = []
+        self.follower = Follower(Policy(), Terms(), self.told.append, lambda _: True)
+        self._known: dict[Key, Obj] = {}
+        self._revision = 0
+        first = (make.namespace(), make.flavor("spot"), *objects)
+        self.follower.recall([self._event(obj) for obj in first], make.NOW)
+
+    def at(self, second: float, *objects: Obj) -> None:
+        """Objects are there or change then, one after the other."""
+        now = make.NOW + int(second * SECOND)
+        while (look := self.follower.next_look()) is not None and look <= now:
+            self.follower.observe((), look)
+        for obj in objects:
+            self.follower.observe([self._event(obj)], now)
+
+    def end(self) -> list[str]:
+        """Whom it told of by a minute later."""
+        self.at(60)
+        return [finding.workload for finding in self.told]
+
+    def _event(self, obj: Obj) -> WatchEvent:
+        self._revision += 1
+        key, old = key_of(obj), self._known.get(key_of(obj))
+        self._known[key] = obj
+        return WatchEvent(EventType.ADDED if old is None else EventType.MODIFIED, key, obj, old, self._revision)
+
+
+def admitted(name: str, cpu: int = 1, **fields: Any) -> Obj:
+    return holding(name, cpu, **fields)
+
+
+def finished(name: str, cpu: int) -> Obj:
+    return lifecycle.finish(holding(name, cpu), "Done", "", make.NOW)
+
+
+def full() -> Watched:
+    """A queue that is full, in which `early` has been tried and parked, and which is half empty again at 10 s."""
+    watched = Watched(*open_queue(), holding("running", 4))
+    watched.at(1, workload("early", 3, created=1))
+    watched.at(10, finished("running", 4))
+    return watched
+
+
+def test_who_comes_within_the_second_may_go_before_one_who_is_parked() -> None:
+    watched = full()
+    watched.at(10.4, workload("new", 2, created=10))
+    watched.at(10.5, admitted("new", 2, created=10))
+    assert watched.end() == []
+    assert watched.follower.counts.agreed == {"admission": 1}
+
+
+def test_after_the_second_he_may_not() -> None:
+    watched = full()
+    watched.at(16, workload("new", 2, created=16))
+    watched.at(16.1, admitted("new", 2, created=16))
+    assert "team/early" in watched.end()
+
+
+@pytest.mark.parametrize("after", [0, 0.5, 1, 1.7])
+def test_who_is_parked_may_be_admitted_when_the_second_is_over_or_before(after: float) -> None:
+    watched = full()
+    watched.at(10 + after, admitted("early", 3, created=1))
+    assert watched.end() == []
+
+
+def test_a_slow_write_keeps_the_decision_that_came_before_the_second_was_over() -> None:
+    watched = full()
+    watched.at(10.9, workload("new", 2, created=10))
+    watched.at(12.2, admitted("new", 2, created=10))
+    assert watched.end() == []
+
+
+def test_a_change_between_two_of_one_line_finds_the_second() -> None:
+    watched = Watched(*open_queue(), holding("running", 3))
+    watched.at(1, workload("first", 3, created=1), workload("second", 2, created=2))
+    watched.at(1.3, finished("running", 3), admitted("second", 2, created=2))
+    assert watched.end() == []
+
+
+def test_one_who_waits_may_be_deactivated() -> None:
+    watched = Watched(*open_queue(cpu=1))
+    waits = workload("waits", 3)
+    inactive = with_path(waits, ("spec", "active"), value=False)
+    watched.at(1, waits)
+    watched.at(2, inactive)
+    watched.at(2.1, lifecycle.deactivate(inactive, make.NOW))
+    assert watched.end() == []
+    assert watched.follower.counts.agreed == {"eviction": 1}
+
+
+def test_another_eviction_of_one_who_waits_is_told() -> None:
+    watched = Watched(*open_queue(cpu=1))
+    waits = workload("waits", 3)
+    watched.at(1, waits)
+    watched.at(2, lifecycle.evict(waits, reason="ClusterQueueStopped", message="", now=make.NOW))
+    assert watched.end() == ["team/waits"]
+    assert watched.told[0].parting is Parting.EVICTED
