@@ -1,0 +1,85 @@
+"""What a shadow saw beside the manager of upstream Kueue on Kubernetes' own API server, again: no parting is told.
+
+`kueue_streams.tar.xz` holds a file for each run: on each line when a watch told of an object (milliseconds), how, and
+the object, less what nobody decides by. Jobs of several priorities came in bursts to queues of one cohort tree, were
+preempted, deleted and finished, while quotas, stop policies and priorities changed, on a machine that was far too busy.
+"""
+
+import json
+import tarfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from batchyard.api.meta import Key, Obj, key_of
+from batchyard.base.instant import MILLISECOND, MINUTE, Instant
+from batchyard.controllers.shadow.findings import Finding, Parting
+from batchyard.controllers.shadow.follower import Follower
+from batchyard.controllers.shadow.known import Terms
+from batchyard.core.cycle import Policy
+from batchyard.ports.client import EventType, WatchEvent
+
+ARCHIVE = Path(__file__).parent / "kueue_streams.tar.xz"
+#: By run, what was decided.
+DECIDED = {
+    "kueue-3": {"admission": 48, "preemption": 6, "eviction": 1},
+    "kueue-6": {"admission": 41, "preemption": 7},
+    "kueue-8": {"admission": 29, "preemption": 9, "eviction": 1},
+    "kueue-9": {"admission": 22, "preemption": 2, "eviction": 5},
+}
+
+
+@cache
+def streams() -> dict[str, str]:
+    with tarfile.open(ARCHIVE) as archive:
+        files = {member.name: archive.extractfile(member) for member in archive.getmembers()}
+        return {name.removesuffix(".jsonl"): file.read().decode() for name, file in files.items() if file is not None}
+
+
+def events_of(text: str) -> Iterator[tuple[Instant, bool, WatchEvent]]:
+    """When each came, and whether it was there from the beginning."""
+    known: dict[Key, Obj] = {}
+    for line in text.splitlines():
+        at, how, obj = json.loads(line)
+        key, revision = key_of(obj), int(obj["metadata"]["resourceVersion"])
+        old = known.get(key)
+        kind = EventType.DELETED if how == "DELETED" else EventType.ADDED if old is None else EventType.MODIFIED
+        if kind is EventType.DELETED:
+            known.pop(key, None)
+        else:
+            known[key] = obj
+        yield at * MILLISECOND, how == "LISTED", WatchEvent(kind, key, obj, old, revision)
+
+
+def followed(text: str) -> tuple[Follower, list[Finding]]:
+    """A follower that was shown all of it, and what it told."""
+    told: list[Finding] = []
+    follower = Follower(Policy(), Terms(), told.append, lambda _: True)
+    came = list(events_of(text))
+    follower.recall([event for _, is_first, event in came if is_first], came[0][0])
+    for at, is_first, event in came:
+        if not is_first:
+            look_until(follower, at)
+            follower.observe([event], at)
+    look_until(follower, came[-1][0] + MINUTE)
+    return follower, told
+
+
+def look_until(follower: Follower, end: Instant) -> None:
+    while (look := follower.next_look()) is not None and look <= end:
+        follower.observe((), look)
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_all_that_kueue_decided_is_foreseen(name: str) -> None:
+    follower, told = followed(streams()[name])
+    assert told == []
+    assert follower.counts.agreed == DECIDED[name]
+
+
+def test_quota_that_kueue_never_gave_is_found() -> None:
+    follower, told = followed(streams()["kueue-9"].replace('"nominalQuota":"', '"nominalQuota":"1'))
+    assert follower.counts.parted
+    assert {finding.parting for finding in told} & {Parting.NOT_ADMITTED, Parting.NOT_PREEMPTED, Parting.FLAVORS}
