@@ -118,3 +118,15 @@ def test_another_eviction_of_one_who_waits_is_told() -> None:
     watched.at(2, lifecycle.evict(waits, reason="ClusterQueueStopped", message="", now=make.NOW))
     assert watched.end() == ["team/waits"]
     assert watched.told[0].parting is Parting.EVICTED
+
+
+def test_an_eviction_that_is_written_when_the_victim_has_finished_is_none() -> None:
+    watched = Watched(*open_queue(cpu=2), holding("runs", 1), workload("waits", 2, priority=9))
+    done = finished("runs", 1)
+    evicted = lifecycle.evict(done, reason="Preempted", message="(UID: uid-waits)", now=make.NOW)
+    preempted = make.condition("Preempted", reason="InClusterQueue", message="(UID: uid-waits)")
+    watched.at(1, done)
+    watched.at(1.1, with_path(evicted, ("status", "conditions"), [*evicted["status"]["conditions"], preempted]))
+    watched.at(1.3, admitted("waits", 2, priority=9))
+    assert watched.end() == []
+    assert watched.follower.counts.agreed == {"admission": 1}

@@ -63,6 +63,8 @@ def changes_of(event: WatchEvent) -> Iterator[Change]:
         yield Change(event)
     elif view.quota_reserved and not before.quota_reserved:
         yield Change(event, admitted_of(view))
+    elif view.finished or before.finished:
+        yield Change(event)  # an eviction that was written too late takes nothing, though it may undo the end at first
     elif view.evicted and not before.evicted and (preempted := preempted_of(event.obj, view)) is not None:
         yield Change(event, preempted)
     else:
