@@ -80,6 +80,7 @@ def test_all_that_kueue_decided_is_foreseen(name: str) -> None:
 
 
 def test_quota_that_kueue_never_gave_is_found() -> None:
-    follower, told = followed(streams()["kueue-9"].replace('"nominalQuota":"', '"nominalQuota":"1'))
+    beginning = "".join(streams()["kueue-9"].splitlines(keepends=True)[:100])
+    follower, told = followed(beginning.replace('"nominalQuota":"', '"nominalQuota":"1'))
     assert follower.counts.parted
     assert {finding.parting for finding in told} & {Parting.NOT_ADMITTED, Parting.NOT_PREEMPTED, Parting.FLAVORS}
