@@ -28,6 +28,16 @@ def apart(word: str, scenario: Scenario, log: Sequence[Record]) -> tuple[Scenari
     return replace(scenario, steps=steps), [_record(word, record) for record in log]
 
 
+def together(cases: Sequence[tuple[Scenario, Sequence[Record]]]) -> tuple[Scenario, list[Record]]:
+    """Scenarios that are apart as one."""
+    steps: dict[int, Step] = {}
+    for step in (step for scenario, _ in cases for step in scenario.steps):
+        before = steps.get(step.at, Step(step.at, (), ()))
+        steps[step.at] = Step(step.at, (*before.apply, *step.apply), (*before.delete, *step.delete))
+    log = sorted((record for _, records in cases for record in records), key=lambda record: float(record["time"]))
+    return replace(cases[0][0], steps=tuple(steps[at] for at in sorted(steps))), log
+
+
 def _is_within(obj: Obj) -> bool:
     return key_of(obj).kind not in _OF_CLUSTER
 

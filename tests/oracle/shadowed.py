@@ -56,6 +56,8 @@ class Shadowed:
     counts: Counts = field(default_factory=Counts)
     asked: list[str] = field(default_factory=list)
     reordered: int = 0
+    #: How many trees were followed at the end.
+    trees: int = 0
 
 
 class Shadowing:
@@ -67,7 +69,7 @@ class Shadowing:
         wiring = Wiring(kernel, kernel, line, RateLimit(1000.0, 100), lambda: False)
         client = RestClient(wiring, KINDS)
         self._looking = Looking(client, line, kernel, self._how, tell=self.told.findings.append)
-        self.follower = self._looking.follower
+        self.followers = self._looking.followers
         client.on_news = self._looking.heard
         client.start()
 
@@ -78,7 +80,12 @@ class Shadowing:
 
 
 def shadowed(
-    scenario: Scenario, log: list[Record], trouble: Trouble | None = None, restarts_at: Sequence[Duration] = ()
+    scenario: Scenario,
+    log: list[Record],
+    trouble: Trouble | None = None,
+    restarts_at: Sequence[Duration] = (),
+    *,
+    is_told_of_fair_sharing: bool = True,
 ) -> Shadowed:
     """What a shadow tells of a case, by a wire with which something is wrong, and begun anew at some times.
 
@@ -89,7 +96,8 @@ def shadowed(
     line = UnsteadyLine(kernel, api, trouble or Trouble())
     for name in {obj["metadata"].get("namespace", "team") for step in scenario.steps for obj in step.apply}:
         api.stored.store.put(Key(scheme.NAMESPACE, "", name), new_namespace(name))
-    one = [Shadowing(line, kernel, Policy(fair_sharing=scenario.fair_sharing), Terms())]
+    policy = Policy(fair_sharing=scenario.fair_sharing and is_told_of_fair_sharing)
+    one = [Shadowing(line, kernel, policy, Terms())]
     for at in restarts_at:
         kernel.call_at(EPOCH + at, lambda: one.append(one[-1].again()))
     now: Instant = EPOCH
@@ -100,8 +108,9 @@ def shadowed(
     told = Shadowed(asked=line.asked)
     for shadowing in one:
         told.findings += shadowing.told.findings
-        told.counts = told.counts.plus(shadowing.follower.counts)
-        told.reordered += shadowing.follower.reordered
+        told.counts = told.counts.plus(shadowing.followers.counts)
+        told.reordered += shadowing.followers.reordered
+    told.trees = one[-1].followers.trees
     return told
 
 

@@ -1,16 +1,18 @@
 """`batchyard operator --shadow`: tells where a scheduler elsewhere decides otherwise than ours would.
 
-Each parting is a line of JSON on standard output, and at the end so is a summary; everything else goes to standard
-error. It ends with 1 if there was a parting.
+Each parting is a line of JSON on standard output, and at the end so is a summary, or lines for people; everything else
+goes to standard error. It ends with 1 if there was a parting.
 """
 
 import asyncio
 import signal
+from collections.abc import Callable
 
 import msgspec
 import uvloop
 
 from batchyard.cli import output
+from batchyard.cli.options import Telling
 from batchyard.controllers.shadow.findings import Counts, Finding
 from batchyard.live.access import KubeconfigError
 from batchyard.live.shadow import Wanted, look_on
@@ -18,14 +20,17 @@ from batchyard.live.shadow import Wanted, look_on
 _encode = msgspec.json.Encoder().encode
 
 
-def shadow(wanted: Wanted) -> None:
+def shadow(wanted: Wanted, form: Telling) -> None:
     """Look on until told to end, or for as long as is wanted."""
     try:
-        counts = uvloop.run(_until_told(wanted))
+        counts = uvloop.run(_until_told(wanted, _write_text if form is Telling.TEXT else _write))
     except (KubeconfigError, OSError) as error:
         output.fail(f"batchyard: {error}")
-    output.write(_encode(counts.document()).decode() + "\n")
-    output.tell(f"batchyard: {summary(counts)}")
+    if form is Telling.TEXT:
+        output.write(summary(counts) + "\n")
+    else:
+        output.write(_encode(counts.document()).decode() + "\n")
+        output.tell(f"batchyard: {summary(counts)}")
     if counts.divergences:
         raise SystemExit(1)
 
@@ -38,13 +43,17 @@ def summary(counts: Counts) -> str:
     return f"{told}: {parted}" if parted else told
 
 
-async def _until_told(wanted: Wanted) -> Counts:
+async def _until_told(wanted: Wanted, write: Callable[[Finding], None]) -> Counts:
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
-    return await look_on(wanted, _write, output.tell, end)
+    return await look_on(wanted, write, output.tell, end)
 
 
 def _write(finding: Finding) -> None:
     output.write(_encode(finding.document()).decode() + "\n")
+
+
+def _write_text(finding: Finding) -> None:
+    output.write(finding.text() + "\n")

@@ -44,6 +44,11 @@ class Hub:
         for stream in list(self._streams):
             stream.feed(events)
 
+    def touch(self) -> None:
+        """There is something to show that no object tells."""
+        for stream in list(self._streams):
+            stream.touch()
+
 
 class OperatorPage:
     """See the module. `models` are there once the operator leads."""

@@ -61,6 +61,7 @@ class Shadow:
         loop = asyncio.get_running_loop()
         self._wanted = wanted
         self._tell = tell
+        self._tell_of = found
         self._loop = loop
         #: Ends with the time that it was to last, or with a defect.
         self.ended: asyncio.Future[None] = loop.create_future()
@@ -72,8 +73,8 @@ class Shadow:
         wiring = Wiring(self._time, self._time, transport, RateLimit(*_LIMIT), _never)
         self.client = RestClient(wiring, KINDS)
         self.client.on_news = self._heard
-        self._looking = Looking(self.client, transport, self._time, (wanted.policy, wanted.terms), tell=found)
-        self.follower = self._looking.follower
+        self._looking = Looking(self.client, transport, self._time, (wanted.policy, wanted.terms), tell=self._found)
+        self.followers = self._looking.followers
         self.client.subscribe(self._observe)
         self._troubles = Troubles()
 
@@ -89,7 +90,7 @@ class Shadow:
     @property
     def counts(self) -> Counts:
         """What came of it so far."""
-        return self.follower.counts
+        return self.followers.counts
 
     def _post(self, work: Work) -> None:
         """Do work that came from outside."""
@@ -111,7 +112,7 @@ class Shadow:
         self._looking.heard(informer)
         if not has_begun and self._looking.has_begun:
             if self._wanted.port:
-                self.page = ShadowPage(self.client, self._time, self.reviewed)
+                self.page = ShadowPage(self.client, self._time, self.reviewed, lambda: self.counts)
                 self.page.observe(self.client.everything())
             self._tell("batchyard: looks on, and writes nothing")
             if self._wanted.lasts is not None:
@@ -121,6 +122,11 @@ class Shadow:
         if self.page is not None:
             self.page.observe(events)
 
+    def _found(self, finding: Finding) -> None:
+        self._tell_of(finding)
+        if self.page is not None:
+            self.page.found(finding)
+
     def _end(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
@@ -128,7 +134,7 @@ class Shadow:
 
 def told(shadow: Shadow, place: tuple[str, int], tell: Callable[[str], None]) -> Site:
     """Where a shadow tells how it is, and shows the page."""
-    figures = ShadowFigures(lambda: shadow.counts, lambda: shadow.follower.waiting, lambda: shadow.follower.reordered)
+    figures = ShadowFigures(lambda: shadow.counts, lambda: shadow.followers.waiting, lambda: shadow.followers.reordered)
     informers = shadow.client.informers
     routes = health_routes(
         Exposition([("batchyard", figures.texts)]),

@@ -14,6 +14,7 @@ SCRIPTS: Final = (
     "format.js",
     "source.js",
     "parts.js",
+    "comparison.js",
     "overview.js",
     "cohorts.js",
     "workloads.js",

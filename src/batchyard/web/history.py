@@ -20,6 +20,7 @@ from batchyard.base.instant import Instant
 from batchyard.core.lifecycle.workload import admission_of, cluster_queue_of
 from batchyard.core.reasons import preemptor_uid_of
 from batchyard.ports.client import EventType, WatchEvent
+from batchyard.web.comparison import Comparison
 
 #: How many Workloads that are over are remembered, and how many stays of pods.
 ENDED_MAX: Final = 20_000
@@ -97,6 +98,8 @@ class History:
         self._now = now
         self._queue_of = queue_of
         self.began = now()
+        #: What a shadow compares, if that is what looks on.
+        self.comparison: Comparison | None = None
         #: By uid, in the order of their beginning.
         self.lives: dict[str, Life] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()

@@ -8,7 +8,7 @@ import make
 from batchyard.api.meta import Key, Obj, key_of, with_path
 from batchyard.base.instant import SECOND
 from batchyard.controllers.shadow.findings import Finding, Parting
-from batchyard.controllers.shadow.follower import Follower
+from batchyard.controllers.shadow.followers import Followers
 from batchyard.controllers.shadow.known import Terms
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle import workload as lifecycle
@@ -18,11 +18,11 @@ from yard import workload
 
 
 class Watched:
-    """A follower, and what it is shown, at seconds from its beginning."""
+    """Followers, and what they are shown, at seconds from its beginning."""
 
     def __init__(self, *objects: Obj) -> None:
         self.told: list[Finding] = []
-        self.follower = Follower(Policy(), Terms(), self.told.append, lambda _: True)
+        self.follower = Followers(Policy(), Terms(), self.told.append, lambda _: True)
         self._known: dict[Key, Obj] = {}
         self._revision = 0
         first = (make.namespace(), make.flavor("spot"), *objects)

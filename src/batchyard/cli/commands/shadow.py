@@ -6,6 +6,7 @@ import typer
 
 from batchyard.base.instant import Duration
 from batchyard.cli.commands import forks as of
+from batchyard.cli.options import Telling
 
 Shadow: TypeAlias = Annotated[
     bool,
@@ -24,11 +25,16 @@ Patience: TypeAlias = Annotated[
     ),
 ]
 
+Output: TypeAlias = Annotated[
+    Telling | None,
+    typer.Option("--output", "-o", help="With --shadow: partings as JSON, a line each (the default), or for people."),
+]
 
-def looks_on(shadow: bool, lasts: Duration | None, patience: Duration | None) -> bool:
+
+def looks_on(shadow: bool, lasts: Duration | None, patience: Duration | None, form: Telling | None) -> bool:
     """Whether it is a shadow; what is for one alone is refused without."""
-    if not shadow and (lasts is not None or patience is not None):
-        raise typer.BadParameter("--for and --patience go with --shadow")
+    if not shadow and any(each is not None for each in (lasts, patience, form)):
+        raise typer.BadParameter("--for, --patience and --output go with --shadow")
     return shadow
 
 
@@ -39,6 +45,7 @@ def look_on(
     patience: Duration | None,
     *,
     fair_sharing: bool,
+    form: Telling | None,
 ) -> None:
     """Look on beside the Kueue of a kubeconfig and a context."""
     from batchyard.cli import shadow as command  # noqa: PLC0415 - loads the platform
@@ -49,4 +56,4 @@ def look_on(
 
     terms = Terms() if patience is None else Terms(min(Terms().settle, patience // 2), patience)
     wanted = Wanted(Source(*where), Policy(fair_sharing=fair_sharing), terms, lasts, *listens)
-    command.shadow(wanted)
+    command.shadow(wanted, form or Telling.JSON)

@@ -41,6 +41,11 @@ class Backlog:
         if change.decision is not None:
             self.decided[self._arrived] = None
 
+    @property
+    def undecided(self) -> int:
+        """How many decisions there are that are not compared yet."""
+        return sum(item.change.decision is not None or item.change.is_unseen for item in self.items.values())
+
     def take(self, number: int) -> Item:
         """One is shown now."""
         item = self.items.pop(number)

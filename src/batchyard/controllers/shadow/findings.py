@@ -30,6 +30,10 @@ class Parting(StrEnum):
     NOT_PREEMPTED = "NotPreempted"
     #: The other evicts without a reason that ours knows.
     EVICTED = "Evicted"
+    #: The other lets one queue again whom ours does not.
+    REQUEUED = "Requeued"
+    #: Both preempt alike, and the other says that it is for another reason.
+    MESSAGE = "Message"
     #: Ours evicts, puts back in line or admits, and the other does not.
     NOT_DONE = "NotDone"
     #: What was told as not done was done after all.
@@ -48,6 +52,10 @@ class Finding:
     #: What the other did, and what ours would have done.
     upstream: Mapping[str, Any] = field(default_factory=dict)
     predicted: Mapping[str, Any] = field(default_factory=dict)
+    #: When the other did it, or from when on ours would have; None: as long as it is told of.
+    since: Instant | None = None
+    #: Where one may look for why.
+    look: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -55,11 +63,28 @@ class Finding:
         told = {"apiVersion": API_VERSION, "kind": kind, "time": format_time(self.at), "type": self.parting.value}
         return {
             **told,
+            "since": format_time(self.at if self.since is None else self.since),
             "workload": self.workload,
             "message": self.message,
             "upstream": dict(self.upstream),
             "predicted": dict(self.predicted),
+            "look": list(self.look),
         }
+
+    def why(self) -> str:
+        """What ours says of it besides, if the message does not."""
+        why = str(self.predicted.get("message") or "")
+        return "" if why in self.message else why
+
+    def text(self) -> str:
+        """The same for people: what was seen and foreseen, why, where to look."""
+        lines = [f"{format_time(self.at)} {self.parting.value} {self.workload}: {self.message}"]
+        if self.since is not None:
+            lines.append(f"since: {format_time(self.since)}")
+        if why := self.why():
+            lines.append(f"why: {why}")
+        lines += [f"look: {each}" for each in self.look]
+        return "\n    ".join(lines)
 
 
 @dataclass(slots=True)

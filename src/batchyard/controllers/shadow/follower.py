@@ -1,17 +1,17 @@
-"""Follows another scheduler, and before it says that both part looks whether they need not.
+"""Follows another scheduler in one cohort tree, and before it says that both part looks whether they need not.
 
 A `Pursuit` takes what comes in the order in which it comes. That may be another than that in which the other scheduler
 saw it, and mostly it does not matter. Where both seem to part, all that came since both were level is tried again in
-other orders: as it was stored, what came within a time together, all changes before all decisions. If in one of them
-both agree, they do. That is looked at only once all is known that happened until then, for each watch may be late by a
-time of its own.
+other orders: as it was stored, what came within a time together, all changes before all decisions, with cycles of ours
+only where there is a decision to explain. If in one of them both agree, they do. That is looked at only once all is
+known that happened until then, for each watch may be late by a time of its own.
 
 Where it begins, and where a watch had a gap, nobody knows whom the other has looked at. So it is tried as well that it
 has looked at all who wait, and nothing came of it.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -20,8 +20,9 @@ from batchyard.controllers.shadow.copies import Copy
 from batchyard.controllers.shadow.findings import Counts, Finding
 from batchyard.controllers.shadow.judgement import Judgement
 from batchyard.controllers.shadow.known import Terms
-from batchyard.controllers.shadow.orders import Call, Order, by_revision, ordered, orders_of
-from batchyard.controllers.shadow.steps import Steps
+from batchyard.controllers.shadow.matching import Signature
+from batchyard.controllers.shadow.orders import Call, Order, by_revision, ordered, orders_of, within_reach
+from batchyard.controllers.shadow.trees import nodes_of
 from batchyard.core.cycle import Policy
 from batchyard.ports.client import WatchEvent
 
@@ -63,10 +64,8 @@ class Follower:
         self, policy: Policy, terms: Terms, tell: Callable[[Finding], None], knows: Callable[[Instant], bool]
     ) -> None:
         """`knows` says whether all was told that happened before an instant; if not, it is asked again later."""
-        self._policy = policy
         self._terms = terms
         self._pursuit = Judgement(policy, terms)
-        self._steps = Steps(terms, knows)
         self._tell = tell
         self._knows = knows
         self._orders = orders_of(terms.settle)
@@ -83,29 +82,68 @@ class Follower:
         self._in_vain = 0
         #: How often another order was what it took.
         self.reordered = 0
+        #: When to look again, if nothing comes before.
+        self.look_at: Instant | None = None
+        #: Whether a parting is due, and told of once all is known that happened until then.
+        self._is_overdue = False
         self._begin_anew()
 
     @property
     def counts(self) -> Counts:
         """What came of it so far."""
-        return self._pursuit.counts.plus(self._steps.counts)
+        return self._pursuit.counts
 
     @property
     def waiting(self) -> int:
         """How many changes are not yet compared."""
-        return self._pursuit.waiting
+        return len(self._pursuit.backlog.items)
 
-    def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
+    @property
+    def undecided(self) -> int:
+        """How many decisions are among these."""
+        return self._pursuit.backlog.undecided
+
+    @property
+    def missed(self) -> dict[str, Signature]:
+        """Whom it was told of that the other has not done what ours decided, and what that was."""
+        return self._pursuit.missed
+
+    @property
+    def gathers(self) -> Duration:
+        """How long the other is taken to gather what may help those who are parked."""
+        return self._pursuit.gathers
+
+    @gathers.setter
+    def gathers(self, gathers: Duration) -> None:
+        self._pursuit.gathers = gathers
+
+    @property
+    def is_level(self) -> bool:
+        """Whether both have done the same."""
+        return self._pursuit.is_level
+
+    def recall(self, events: Sequence[WatchEvent], missed: Mapping[str, Signature], now: Instant) -> None:
         """What is there, as where it begins or a watch had a gap: nothing of it is a decision to compare."""
-        before, self._pursuit = self._pursuit, Judgement(self._policy, self._terms)
-        self._pursuit.goes_on_from(before)
-        self._steps.recall(events, now)
         self._pursuit.recall(events, now)
+        self._pursuit.missed = {str(event.key): missed[str(event.key)] for event in events if str(event.key) in missed}
         self._begin_anew(is_beginning=True)
+        self.look_at = now
 
-    def unseen(self, count: int) -> None:
-        """So many decisions are not compared."""
-        self._pursuit.counts.unseen += count
+    def shown(self) -> list[WatchEvent]:
+        """The tree's own objects, as they were shown last."""
+        return _own(self._pursuit.model.shown())
+
+    def take_over(self, other: "Follower", now: Instant) -> None:
+        """Another tree is part of this one: go on from what its follower was shown, and what it was to be shown."""
+        self._pursuit.missed |= other.missed
+        to_show = [item.change.event for item in other._pursuit.backlog.items.values()]
+        self.observe([*other.shown(), *_own(to_show)], now)
+        if other.missed:
+            self._begin_anew()  # it is not to be told of them once more
+
+    def is_due(self, now: Instant) -> bool:
+        """Whether there is something to look at."""
+        return self._is_overdue or (self.look_at is not None and self.look_at <= now)
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Changes, in the order in which they came; none where time has passed, or more is known."""
@@ -121,14 +159,10 @@ class Follower:
             self._pursuit.go_on(now)
             self._begin_anew()
         findings, self._pursuit.findings = self._pursuit.findings, []
-        for finding in (*findings, *self._steps.observe(events, now)):
+        for finding in findings:
             self._tell(finding)
         self._keep()
-
-    def next_look(self) -> Instant | None:
-        """When to look again, if nothing comes before."""
-        times = (self._pursuit.next_look(), self._steps.next_look())
-        return min((time for time in times if time is not None), default=None)
+        self.look_at, self._is_overdue = self._pursuit.next_look(), self._pursuit.is_overdue
 
     def _keep(self) -> None:
         """Note where both are level, and now and then how all is."""
@@ -181,6 +215,7 @@ class Follower:
                 for together in ordered(calls, order):
                     _take(trial, together, order)
                 yield trial
+            yield self._lazily(self._begun(start, gathers), calls)
             if len(calls) <= STEPS_MAX:
                 yield self._in_steps(self._begun(start, gathers), calls)
 
@@ -194,6 +229,20 @@ class Follower:
         for call in self._calls[base.number - self._gone : number - self._gone]:
             trial.take_in(call.events, call.now)
             trial.go_on(call.now)
+        return trial
+
+    def _lazily(self, trial: Judgement, calls: Sequence[Call]) -> Judgement:
+        """How all would be by revision, if ours had no cycle but where there is a decision of the other to explain.
+
+        It is not known how many cycles the other had, nor when; those in which nothing is decided matter too, for who
+        waits for victims to go stays first. What came further apart than `settle` has a cycle between in any case.
+        """
+        for together in within_reach(calls, self._terms.settle):
+            trial.is_lazy = True
+            for call in together:
+                _take(trial, [call], self._orders[0])
+            trial.is_lazy = False
+            trial.go_on(together[-1].now)
         return trial
 
     def _in_steps(self, trial: Judgement, calls: Sequence[Call]) -> Judgement:
@@ -224,6 +273,11 @@ class Follower:
                 yield Start(base, base.number)
                 if base.is_beginning:
                     yield Start(base, base.number, is_settled=True)
+
+
+def _own(events: Iterable[WatchEvent]) -> list[WatchEvent]:
+    """Those of a tree's own objects, not of what bears on all trees."""
+    return [event for event in events if nodes_of(event.key, event.obj)]
 
 
 def _take(trial: Judgement, calls: Sequence[Call], order: Order) -> None:

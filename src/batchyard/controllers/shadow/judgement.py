@@ -4,7 +4,7 @@ from batchyard.base.instant import Instant
 from batchyard.controllers.shadow.findings import Finding
 from batchyard.controllers.shadow.matching import Signature, signature_of
 from batchyard.controllers.shadow.observed import Preempted
-from batchyard.controllers.shadow.partings import not_done, not_foreseen
+from batchyard.controllers.shadow.partings import Seen, not_done, not_foreseen
 from batchyard.controllers.shadow.pursuit import Pursuit
 from batchyard.core.decisions import Decision
 
@@ -48,7 +48,7 @@ class Judgement(Pursuit):
 
     def _cause_of(self, number: int) -> tuple[str, Decision] | None:
         """What the other left undone before it did what was not foreseen: the second may come of the first."""
-        item = self._backlog.items[number]
+        item = self.backlog.items[number]
         tree, observed = self._tree_of(item), item.change.decision
         stuck = self._stuck.get(tree)
         for decision in stuck.decisions if stuck is not None else ():
@@ -61,8 +61,8 @@ class Judgement(Pursuit):
 
     def _overdue_theirs(self) -> int | None:
         """A decision of the other, by number, that the model has not made for too long."""
-        for number in self._backlog.decided:
-            if self._backlog.is_front(number) and self._now >= self._due(number):
+        for number in self.backlog.decided:
+            if self.backlog.is_front(number) and self._now >= self._due(number):
                 return number
         return None
 
@@ -77,28 +77,28 @@ class Judgement(Pursuit):
 
     def _part_by_theirs(self, number: int) -> None:
         """The other has done what the model would not."""
-        observed = self._backlog.items[number].change.decision
+        item = self.backlog.items[number]
+        observed, tree = item.change.decision, self._tree_of(item)
         assert observed is not None, "it is one of those with a decision"
-        finding = not_foreseen(observed, self.model, self._names, self._now)
-        tree = self._tree_of(self._backlog.items[number])
+        finding = not_foreseen(Seen(observed, item.came), self.model, self._names, self._now)
         numbers = [number]
         if isinstance(observed, Preempted):  # one parting, however many victims it has
-            numbers = [each for each in self._backlog.decided if self._is_of_same(each, observed)]
+            numbers = [each for each in self.backlog.decided if self._is_of_same(each, observed)]
         for each in numbers:
             self._show(each)
         self._found(finding)
         self._stuck.pop(tree, None)
 
     def _is_of_same(self, number: int, observed: Preempted) -> bool:
-        other = self._backlog.items[number].change.decision
-        return isinstance(other, Preempted) and other.by == observed.by and self._backlog.is_front(number)
+        other = self.backlog.items[number].change.decision
+        return isinstance(other, Preempted) and other.by == observed.by and self.backlog.is_front(number)
 
     def _part_by_ours(self, tree: str, decision: Decision) -> None:
         """The model would do what the other has not done."""
         key = decision.head.workload.key
-        self._missed[key] = signature_of(decision)
-        self._found(not_done(decision, self.model, self._now))
-        del self._stuck[tree]
+        self.missed[key] = signature_of(decision)
+        since = self._stuck.pop(tree).first.get(self.missed[key], self._now)
+        self._found(not_done(decision, self.model, since, self._now))
 
     def _found(self, finding: Finding) -> None:
         self.counts.parted[finding.parting.value] = self.counts.parted.get(finding.parting.value, 0) + 1

@@ -39,9 +39,10 @@ class Known:
         #: What is to be told.
         self.findings: list[Finding] = []
         self._terms = terms
-        self._backlog = Backlog()
+        #: What the model was not shown yet.
+        self.backlog = Backlog()
         #: What the other has not done and was told so: it is left aside until it is done.
-        self._missed: dict[str, Signature] = {}
+        self.missed: dict[str, Signature] = {}
         self._names: dict[str, str] = {}
         self._now: Instant = 0
 
@@ -70,11 +71,6 @@ class Known:
         """How many Workloads there are."""
         return len(self._names)
 
-    @property
-    def waiting(self) -> int:
-        """How many changes the model was not shown yet."""
-        return len(self._backlog.items)
-
     def _take_up(self, change: Change) -> None:
         """One that was left aside is to be decided about again: it was done after all, or is another now."""
         if isinstance(change.decision, Preempted):
@@ -83,15 +79,15 @@ class Known:
         is_other = (
             old is None or change.event.type is EventType.DELETED or old.get("spec") != change.event.obj.get("spec")
         )
-        if view.key in self._missed and (change.decision is not None or is_other):
+        if view.key in self.missed and (change.decision is not None or is_other):
             self._leave_aside_no_more(view.key)
             if isinstance(change.decision, Admitted):
                 self.counts.late += 1
                 self.findings.append(Finding(Parting.LATE, self._now, view.key, "admitted after all"))
 
     def _leave_aside_no_more(self, workload: str) -> None:
-        if workload in self._missed:
-            del self._missed[workload]
+        if workload in self.missed:
+            del self.missed[workload]
             self.model.take_up(workload)
 
     def _name(self, event: WatchEvent) -> None:

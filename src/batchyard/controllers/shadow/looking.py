@@ -12,7 +12,7 @@ from batchyard.client.informer import Informer
 from batchyard.client.rest import RestClient
 from batchyard.client.wire import Transport
 from batchyard.controllers.shadow.findings import Finding
-from batchyard.controllers.shadow.follower import Follower
+from batchyard.controllers.shadow.followers import Followers
 from batchyard.controllers.shadow.known import Terms
 from batchyard.controllers.shadow.observed import changes_of
 from batchyard.core.cycle import Policy
@@ -35,7 +35,7 @@ class Looking:
         self._client = client
         self._timers = timers
         self._caught_up = CaughtUp(client, transport, timers, self._look)
-        self.follower = Follower(*how, tell, self._knows)
+        self.followers = Followers(*how, tell, self._knows)
         self.has_begun = False
         #: Whether it looks no more.
         self.is_over = False
@@ -60,17 +60,17 @@ class Looking:
     def _begin(self) -> None:
         """What is there is what it begins with."""
         self._begun_at = max(informer.revision or 0 for informer in self._client.informers.values())
-        self.follower.recall(self._client.everything(), self._timers.now())
+        self.followers.recall(self._client.everything(), self._timers.now())
         self._look()
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
         if not self.has_begun or self.is_over:
             return
         if self._has_gap(events):
-            self.follower.unseen(sum(each.decision is not None for event in events for each in changes_of(event)))
+            self.followers.unseen(sum(each.decision is not None for event in events for each in changes_of(event)))
             self._begin()
         else:
-            self.follower.observe(events, self._timers.now())
+            self.followers.observe(events, self._timers.now())
             self._wake_later()
 
     def _has_gap(self, events: Sequence[WatchEvent]) -> bool:
@@ -89,11 +89,11 @@ class Looking:
         if self.is_over:
             return
         self._ticket = None
-        self.follower.observe((), self._timers.now())
+        self.followers.observe((), self._timers.now())
         self._wake_later()
 
     def _wake_later(self) -> None:
-        when = self.follower.next_look()
+        when = self.followers.next_look()
         if self._ticket is not None and self._wakes_at == when:
             return
         if self._ticket is not None:

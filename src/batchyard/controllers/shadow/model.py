@@ -4,7 +4,7 @@ What it decides has no effect by itself. Who is left waiting goes back in line a
 evictions count when they are shown, as the other one wrote them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
@@ -29,23 +29,35 @@ class Model:
         self._policy = policy
         self._idle = IdleWatch(self.index)
         self._number = 0
-        #: The Workloads as they were shown.
-        self._workloads: dict[str, dict[Key, Obj]] = {}
+        #: All objects as they were shown last; Workloads by namespace, others in ''.
+        self._shown: dict[str, dict[Key, WatchEvent]] = {}
+
+    @property
+    def shares_fairly(self) -> bool:
+        """Whether it shares fairly."""
+        return self._policy.fair_sharing
 
     # What it is shown.
 
     def show(self, event: WatchEvent, came: Instant) -> None:
         """Take note of a change that came then: from then on the other gathers what it may help."""
-        if event.key.kind == scheme.WORKLOAD:
-            of_namespace = self._workloads.setdefault(event.key.namespace, {})
-            of_namespace.pop(event.key, None)
-            if event.type is not EventType.DELETED:
-                of_namespace[event.key] = event.obj
+        is_workload = event.key.kind == scheme.WORKLOAD
+        of_namespace = self._shown.setdefault(event.key.namespace if is_workload else "", {})
+        of_namespace.pop(event.key, None)
+        if event.type is not EventType.DELETED:
+            # A Workload that is known holds its quota without a decision; of others nothing is known yet.
+            old, kind = (event.obj, EventType.MODIFIED) if is_workload else (None, EventType.ADDED)
+            of_namespace[event.key] = event._replace(type=kind, old=old)
         self.index.observe(event, came)
+
+    def shown(self) -> Iterator[WatchEvent]:
+        """All objects as they were shown last, as changes that tell so."""
+        return (event for events in self._shown.values() for event in events.values())
 
     def get(self, key: Key) -> Obj | None:
         """A Workload as it was shown last."""
-        return self._workloads.get(key.namespace, {}).get(key)
+        event = self._shown.get(key.namespace, {}).get(key)
+        return None if event is None else event.obj
 
     def owned_by(self, uid: str) -> Sequence[Obj]:
         """Nobody asks."""
@@ -161,6 +173,5 @@ class Model:
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """All Workloads, as they were shown last."""
-        del kind
-        found = self._workloads.values() if namespace is None else [self._workloads.get(namespace, {})]
-        return [obj for objects in found for obj in objects.values()]
+        found = self._shown.values() if namespace is None else [self._shown.get(namespace, {})]
+        return [event.obj for events in found for event in events.values() if event.key.kind == kind]

@@ -87,5 +87,13 @@ def by_revision(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
         yield found
 
 
+def within_reach(calls: Sequence[Call], within: Duration) -> Iterator[Sequence[Call]]:
+    """Changes in the order in which they were stored, those together that came within a time."""
+    in_order: list[Call] = []
+    for call in sorted(_single(calls), key=lambda call: call.events[0].revision):
+        in_order.append(call._replace(now=max(call.now, in_order[-1].now) if in_order else call.now))
+    return _together(in_order, within)
+
+
 def _single(calls: Sequence[Call]) -> Sequence[Call]:
     return [Call([event], call.now) for call in calls for event in call.events]

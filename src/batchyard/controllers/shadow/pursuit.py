@@ -49,25 +49,19 @@ class Pursuit(Known):
         super().__init__(policy, terms)
         #: Whether the model is shown all that it may be before it decides.
         self.shows_first = False
+        #: Whether it decides only where the other has decided what is not foreseen yet.
+        self.is_lazy = False
         self._stuck: dict[str, Stuck] = {}
         #: Decisions of the other, by number, for which one who was parked was tried again, upon what was shown.
         self._tried: dict[int, int] = {}
         self._shown = 0
-
-    def goes_on_from(self, before: "Pursuit") -> None:
-        """What is known of the time before all was read again: counts, and whom it was told of."""
-        self.counts = before.counts
-        self.counts.unseen += len(before._backlog.decided)
-        self._missed = before._missed
-        self.gathers = before.gathers
 
     def take_in(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Changes, in the order in which they came."""
         for event in events:
             self._name(event)
             for change in changes_of(event):
-                self._backlog.add(change, now)
-                self.counts.unseen += change.is_unseen
+                self.backlog.add(change, now)
                 if event.key.kind == scheme.WORKLOAD:
                     self._take_up(change)
 
@@ -81,11 +75,11 @@ class Pursuit(Known):
     @property
     def is_level(self) -> bool:
         """Whether both have done the same."""
-        return not self._backlog.items and not self._stuck
+        return not self.backlog.items and not self._stuck
 
     def next_look(self) -> Instant | None:
         """When to look again, if nothing comes before."""
-        times = [self._due(number) for number in self._backlog.decided]
+        times = [self._due(number) for number in self.backlog.decided]
         for stuck in self._stuck.values():
             times += [first + self._terms.patience for first in stuck.first.values()]
             times.append(stuck.since + self._terms.settle)
@@ -97,12 +91,14 @@ class Pursuit(Known):
 
     def _decide(self) -> bool:
         """Let the model decide where it may have something to; whether anything came of it."""
+        if self.is_lazy and not self.backlog.decided:
+            return False
         heads, parked = [], False
         for head in self.model.heads(self._now):
             stuck = self._stuck.get(self._tree(head.queue))
             if stuck is not None and not stuck.is_stale:
                 continue
-            if head.workload.key in self._missed:
+            if head.workload.key in self.missed:
                 parked |= self.model.park(head)  # the next of its queue has its turn
             else:
                 heads.append(head)
@@ -155,12 +151,12 @@ class Pursuit(Known):
         return False
 
     def _done(self, decision: Decision) -> Sequence[int] | None:
-        return done(decision, self._backlog, self.model.index.snapshot)
+        return done(decision, self.backlog, self.model.index.snapshot)
 
     def _agree(self, decision: Decision, numbers: Sequence[int]) -> None:
         """Show the model what both have decided."""
         for number in numbers:
-            observed = self._backlog.items[number].change.decision
+            observed = self.backlog.items[number].change.decision
             assert observed is not None, "it was compared just now"
             what = "admission" if isinstance(observed, Admitted) else "preemption"
             self.counts.agreed[what] = self.counts.agreed.get(what, 0) + 1
@@ -177,11 +173,11 @@ class Pursuit(Known):
         his turn after a change that was shown to the model later, alone. Else all of his tree are tried again, if
         something may help them.
         """
-        for number in self._backlog.fronts():
+        for number in self.backlog.fronts():
             if self._tried.get(number) == self._shown:
                 continue
             self._tried[number] = self._shown
-            observed = self._backlog.items[number].change.decision
+            observed = self.backlog.items[number].change.decision
             about = observed.workload if isinstance(observed, Admitted) else ""
             if isinstance(observed, Preempted):
                 about = self._names.get(observed.by, "")
@@ -201,7 +197,7 @@ class Pursuit(Known):
     def _show_next(self) -> bool:
         """Show the model the first change that it may be shown; whether there was one."""
         held: dict[Key, None] = {}
-        for number, item in self._backlog.items.items():
+        for number, item in self.backlog.items.items():
             if item.key in held:
                 continue
             tree = self._tree_of(item)
@@ -240,9 +236,9 @@ class Pursuit(Known):
         foreseen = self._foreseen(self._stuck[tree])
         return any(
             number not in foreseen
-            and self._backlog.is_front(number)
-            and self._tree_of(self._backlog.items[number]) == tree
-            for number in self._backlog.decided
+            and self.backlog.is_front(number)
+            and self._tree_of(self.backlog.items[number]) == tree
+            for number in self.backlog.decided
         )
 
     def _foreseen(self, stuck: Stuck) -> set[int]:
@@ -253,7 +249,8 @@ class Pursuit(Known):
     def _show(self, number: int) -> None:
         self._shown += 1
         self._tried.pop(number, None)
-        item = self._backlog.take(number)
+        item = self.backlog.take(number)
+        self.counts.unseen += item.change.is_unseen
         self.model.show(item.change.event, item.came)
 
     # 3. They part (`judgement.py`).
@@ -264,6 +261,6 @@ class Pursuit(Known):
         What came later than `settle` after it cannot: the other did not know it. One that is part of what the model has
         decided together waits for the rest of that.
         """
-        stuck = self._stuck.get(self._tree_of(self._backlog.items[number]))
+        stuck = self._stuck.get(self._tree_of(self.backlog.items[number]))
         is_foreseen = stuck is not None and number in self._foreseen(stuck)
-        return self._backlog.items[number].came + (self._terms.patience if is_foreseen else self._terms.settle)
+        return self.backlog.items[number].came + (self._terms.patience if is_foreseen else self._terms.settle)

@@ -2,8 +2,9 @@
 
 Ours is asked what it would do about a Workload, with the objects as they are. If after the time `patience` the other
 has not done it, that is told. An eviction by the other for a reason that objects tell must be one that ours would do
-too, with what is known when the time `settle` has passed. What rests on the other's own settings, as on how long pods
-may take to be ready, is not judged.
+too, with what is known when the time `settle` has passed, and so must a way back into the queue within `patience`. What
+rests on the other's own settings, as on how long pods may take to be ready, is not judged. What the other says of its
+decisions is held against what it did (`contradictions.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,24 +16,29 @@ from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import Instant
 from batchyard.controllers.admission.workload import WorkloadLifecycle
+from batchyard.controllers.shadow.contradictions import Contradiction, contradictions
 from batchyard.controllers.shadow.findings import Counts, Finding, Parting
 from batchyard.controllers.shadow.known import Terms
+from batchyard.controllers.shadow.where_to_look import where_to_look
 from batchyard.core.lifecycle import reasons as r
 from batchyard.ports.client import EventType, UpdateStatus, WatchEvent
 from batchyard.ports.controller import Outcome
 
 #: Evictions for these reasons follow from objects alone.
 _TOLD: Final = (r.EVICTED_BY_CLUSTER_QUEUE_STOPPED, r.EVICTED_BY_LOCAL_QUEUE_STOPPED, r.DEACTIVATED)
+#: Conditions that ours would make true too, in words, and how it is told if not.
+_CLAIMS: Final = {r.EVICTED: ("evicted", Parting.EVICTED), r.REQUEUED: ("queued again", Parting.REQUEUED)}
 #: Conditions that become true, and what that is.
 _DONE: Final = {r.EVICTED: "evict it", r.REQUEUED: "queue it again", r.ADMITTED: "admit it, for its checks are passed"}
 
 
-class _Evicted(NamedTuple):
-    """An eviction that was seen: the Workload before, and why."""
+class _Seen(NamedTuple):
+    """A condition that became true, as it was seen: the Workload before, why, and until when ours may agree."""
 
     before: Obj
     reason: str
     came: Instant
+    due: Instant
 
 
 @dataclass(slots=True)
@@ -73,13 +79,15 @@ class Steps:
         self._due: dict[Key, Instant] = {}
         #: What ours would do about some, and since when.
         self._wanted: dict[Key, tuple[str, Instant]] = {}
-        self._evicted: dict[Key, _Evicted] = {}
+        #: Evictions and ways back that were seen, by Workload and condition.
+        self._claimed: dict[tuple[Key, str], _Seen] = {}
+        self._contradicted: list[Finding] = []
         #: What was told as not done.
         self._told: dict[Key, str] = {}
 
     def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """What is there; what was known before counts no more."""
-        for table in (self._seen.objects, self._due, self._wanted, self._evicted):
+        for table in (self._seen.objects, self._due, self._wanted, self._claimed):
             table.clear()
         for event in events:
             self._note(event, now)
@@ -89,48 +97,79 @@ class Steps:
         self._now = now
         for event in events:
             self._note(event, now)
+        contradicted, self._contradicted = self._contradicted, []
+        yield from contradicted
         yield from self._unfounded(now)
         yield from self._undone(now)
 
     def next_look(self) -> Instant | None:
         """When to look again, if nothing comes before."""
-        times = [*self._due.values(), *(each.came + self._terms.settle for each in self._evicted.values())]
+        times = [*self._due.values(), *(each.due for each in self._claimed.values())]
         return min((time for time in times if time > self._now), default=None)
 
     def _note(self, event: WatchEvent, now: Instant) -> None:
         if event.type is EventType.DELETED:
-            for table in (self._seen.objects, self._due, self._wanted, self._evicted, self._told):
+            for table in (self._seen.objects, self._due, self._wanted, self._told):
                 table.pop(event.key, None)
+            for kind in _CLAIMS:
+                self._claimed.pop((event.key, kind), None)
         else:
             self._seen.objects[event.key] = event.obj
         if event.key.kind == scheme.WORKLOAD and event.old is not None and event.type is not EventType.DELETED:
-            self._note_eviction(event, event.old, now)
+            self._note_claims(event, event.old, now)
+            self._contradicted += [self._contradiction(event.key, each, now) for each in contradictions(event)]
         if event.key.kind in self._ours.kinds:
             for key in self._ours.keys_for(event, now):
                 self._due[key] = now
             if event.key in self._wanted:
                 self._due[event.key] = now
 
-    def _note_eviction(self, event: WatchEvent, old: Obj, now: Instant) -> None:
-        evicted = find_condition(event.obj, r.EVICTED)
-        if evicted is None or evicted["status"] != "True" or is_true(old, r.EVICTED):
-            return
-        if evicted["reason"] in _TOLD:
-            self._evicted[event.key] = _Evicted(old, str(evicted["reason"]), now)
+    def _note_claims(self, event: WatchEvent, old: Obj, now: Instant) -> None:
+        evicted, requeued = (find_condition(event.obj, kind) for kind in _CLAIMS)
+        is_new = evicted is not None and evicted["status"] == "True" and not is_true(old, r.EVICTED)
+        if evicted is not None and is_new and evicted["reason"] in _TOLD:
+            due = now + self._terms.settle
+            self._claimed[event.key, r.EVICTED] = _Seen(old, str(evicted["reason"]), now, due)
+        if requeued is not None and requeued["status"] == "True" and _may_be_missed(old, r.REQUEUED):
+            # It may have been told by a clock that is not ours.
+            due = now + self._terms.patience
+            self._claimed[event.key, r.REQUEUED] = _Seen(old, str(requeued["reason"]), now, due)
 
     def _unfounded(self, now: Instant) -> Iterator[Finding]:
-        """Evictions for which ours sees no reason."""
-        for key, evicted in list(self._evicted.items()):
-            wanted = self._asked(key, now, evicted.before).get(r.EVICTED)
-            if wanted == evicted.reason:
-                del self._evicted[key]
-                self.counts.agreed["eviction"] = self.counts.agreed.get("eviction", 0) + 1
-            elif now >= evicted.came + self._terms.settle and self._knows(evicted.came + self._terms.settle):
-                del self._evicted[key]
+        """Evictions, and ways back, for which ours sees no reason."""
+        for (key, kind), seen in list(self._claimed.items()):
+            wanted = self._asked(key, now, seen.before).get(kind)
+            if wanted == seen.reason or (wanted is not None and kind == r.REQUEUED):
+                del self._claimed[key, kind]
+                if kind == r.EVICTED:
+                    self.counts.agreed["eviction"] = self.counts.agreed.get("eviction", 0) + 1
+            elif now >= seen.due and self._knows(seen.due):
+                del self._claimed[key, kind]
+                did, parting = _CLAIMS[kind]
                 ours = "we leave it" if wanted is None else f"we evict it for {wanted}"
-                message = f"evicted for {evicted.reason}; {ours}"
-                theirs = {"decision": "evict", "reason": evicted.reason}
-                yield self._finding(Parting.EVICTED, now, key, message, theirs, {"decision": ours})
+                ours += self._standing(key)
+                theirs = {"decision": did, "reason": seen.reason}
+                message = f"{did} for {seen.reason}; {ours}"
+                yield self._finding(parting, seen.came, key, message, theirs, {"decision": ours})
+
+    def _standing(self, key: Key) -> str:
+        """What an eviction, or a way back, rests on."""
+        workload = self._seen.objects.get(key)
+        local = workload and self._seen.get(
+            Key(scheme.LOCAL_QUEUE, key.namespace, str(workload["spec"].get("queueName")))
+        )
+        queue = local and self._seen.get(Key(scheme.CLUSTER_QUEUE, "", str(local["spec"]["clusterQueue"])))
+        if not workload or not local or not queue:
+            return ": its queue is not there"
+        stops = (
+            f"{obj['kind']} {obj['metadata']['name']}: {obj['spec'].get('stopPolicy') or 'None'}"
+            for obj in (local, queue)
+        )
+        until = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
+        waits = f", it is to wait until {until}" if until else ""
+        return (
+            f": it is {'active' if workload['spec'].get('active', True) else 'not active'}, {', '.join(stops)}{waits}"
+        )
 
     def _undone(self, now: Instant) -> Iterator[Finding]:
         """What ours would have done long ago."""
@@ -149,7 +188,8 @@ class Steps:
                 continue
             self._told[key] = told
             ours = {"decision": "; ".join(_DONE[kind] for kind in wanted), "reasons": list(wanted.values())}
-            yield self._finding(Parting.NOT_DONE, now, key, f"left as it is; we {told}", {"decision": "none"}, ours)
+            message = f"left as it is; we {told}{self._standing(key)}"
+            yield self._finding(Parting.NOT_DONE, since, key, message, {"decision": "none"}, ours)
 
     def _asked(self, key: Key, now: Instant, before: Obj | None = None) -> dict[str, str]:
         """What ours would do: conditions that it would make true, each with its reason."""
@@ -165,7 +205,7 @@ class Steps:
             self._due[key] = max(outcome.requeue_at, now + 1)
         written = [write.obj for write in outcome.writes if isinstance(write, UpdateStatus)]
         found: dict[str, str] = {}
-        for kind in _DONE if written and before is None else (r.EVICTED,) if written else ():
+        for kind in _DONE if written and before is None else _CLAIMS if written else ():
             if before is None and not _may_be_missed(workload, kind):
                 continue
             condition = find_condition(written[-1], kind)
@@ -173,9 +213,17 @@ class Steps:
                 found[kind] = str(condition["reason"])
         return found
 
-    def _finding(self, parting: Parting, now: Instant, key: Key, message: str, *told: Mapping[str, object]) -> Finding:
+    def _contradiction(self, key: Key, found: Contradiction, now: Instant) -> Finding:
+        message = f"it says: {found.said}; {found.true}"
+        return self._finding(found.parting, now, key, message, {"message": found.said}, {"message": found.true})
+
+    def _finding(
+        self, parting: Parting, since: Instant, key: Key, message: str, *told: Mapping[str, object]
+    ) -> Finding:
         self.counts.parted[parting.value] = self.counts.parted.get(parting.value, 0) + 1
-        return Finding(parting, now, str(key), message, *told)
+        theirs, ours = told
+        look = where_to_look(parting, str(key), "", since)
+        return Finding(parting, self._now, str(key), message, theirs, ours, since=since, look=look)
 
 
 def _may_be_missed(workload: Obj, kind: str) -> bool:

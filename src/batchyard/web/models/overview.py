@@ -7,6 +7,7 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.queue import Admitted
+from batchyard.web.models.comparison import comparison
 from batchyard.web.models.nodes import cluster_figures
 from batchyard.web.models.queues import local_queues, queue_line
 from batchyard.web.models.rows import Reasons, row_at, row_of
@@ -24,6 +25,7 @@ def overview(source: Source, scope: Scope, _query: Query) -> Model:
     told: Model = {}
     if scope.all_of(scheme.NODE):
         told["cluster"] = cluster_figures(source)
+    told |= comparison(source, scope)
     if scope.all_of(scheme.CLUSTER_QUEUE):
         told |= _queues(source)
     else:

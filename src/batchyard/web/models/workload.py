@@ -9,6 +9,7 @@ from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.web.amounts import in_words
 from batchyard.web.history import Life, Mark
+from batchyard.web.models.comparison import comparison
 from batchyard.web.models.rows import row_of, time_of
 from batchyard.web.sight import Scope
 from batchyard.web.source import Model, Query, Source
@@ -40,6 +41,7 @@ def workload(source: Source, scope: Scope, query: Query) -> Model | None:
         "conditions": [_condition(each) for each in (obj.get("status") or {}).get("conditions") or ()],
         "answers": {part: f"{_path_of(view)}/{part}" for part in _answers(view)},
     }
+    told |= comparison(source, scope, view.key)
     if place is not None:
         told["position"] = place + 1
     if pods is not None:

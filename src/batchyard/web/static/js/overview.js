@@ -1,5 +1,6 @@
 // The overview: the cluster, the queues, what runs, what waits and why.
 
+import { comparisonPanel } from "./comparison.js";
 import { h } from "./dom.js";
 import { countText } from "./format.js";
 import { empty, flavorBars, linkTo, panel, plainBar, since, stateBadge, table, workloadCells } from "./parts.js";
@@ -7,7 +8,7 @@ import { empty, flavorBars, linkTo, panel, plainBar, since, stateBadge, table, w
 export const overviewPage = { model: "overview", title: () => "Overview", query: () => ({}), show: showOverview };
 
 function showOverview(model) {
-  return h("div", { class: "page overview" }, h("h1", { class: "sr" }, "Overview"), figures(model),
+  return h("div", { class: "page overview" }, h("h1", { class: "sr" }, "Overview"), figures(model), comparisonPanel(model.comparison, false),
     model.queues ? queuesPanel(model) : localQueuesPanel(model),
     h("div", { class: "columns" }, waitingPanel(model), runningPanel(model)));
 }

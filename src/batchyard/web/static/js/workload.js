@@ -1,5 +1,6 @@
 // One Workload: its line of life, where its pods are, what is said of it, why it waits and when it may begin.
 
+import { comparisonPanel } from "./comparison.js";
 import { h } from "./dom.js";
 import { clockText, timeText } from "./format.js";
 import { empty, linkTo, panel, since, stateBadge, table, workloadLink } from "./parts.js";
@@ -29,7 +30,7 @@ function showWorkload(model, context) {
       fact("priority", `${model.priority}${model.priorityClass ? ` (${model.priorityClass})` : ""}`),
       fact("pods", model.pods), model.position ? fact("place in line", `#${model.position}`) : null, fact("for", since(model.since))),
     model.why && !context.besides.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
-    whyPanel(context.besides.why), etaPanel(context.besides.eta),
+    comparisonPanel(model.comparison, true), whyPanel(context.besides.why), etaPanel(context.besides.eta),
     h("div", { class: "columns" }, lifePanel(model), podsPanel(model)),
     podSetsPanel(model), conditionsPanel(model), eventsPanel(model));
 }
