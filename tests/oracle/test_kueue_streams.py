@@ -16,7 +16,7 @@ import pytest
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MILLISECOND, MINUTE, Instant
 from batchyard.controllers.shadow.findings import Finding, Parting
-from batchyard.controllers.shadow.follower import Follower
+from batchyard.controllers.shadow.followers import Followers
 from batchyard.controllers.shadow.known import Terms
 from batchyard.core.cycle import Policy
 from batchyard.ports.client import EventType, WatchEvent
@@ -53,10 +53,10 @@ def events_of(text: str) -> Iterator[tuple[Instant, bool, WatchEvent]]:
         yield at * MILLISECOND, how == "LISTED", WatchEvent(kind, key, obj, old, revision)
 
 
-def followed(text: str) -> tuple[Follower, list[Finding]]:
-    """A follower that was shown all of it, and what it told."""
+def followed(text: str) -> tuple[Followers, list[Finding]]:
+    """Followers that were shown all of it, and what they told."""
     told: list[Finding] = []
-    follower = Follower(Policy(), Terms(), told.append, lambda _: True)
+    follower = Followers(Policy(), Terms(), told.append, lambda _: True)
     came = list(events_of(text))
     follower.recall([event for _, is_first, event in came if is_first], came[0][0])
     for at, is_first, event in came:
@@ -67,7 +67,7 @@ def followed(text: str) -> tuple[Follower, list[Finding]]:
     return follower, told
 
 
-def look_until(follower: Follower, end: Instant) -> None:
+def look_until(follower: Followers, end: Instant) -> None:
     while (look := follower.next_look()) is not None and look <= end:
         follower.observe((), look)
 
