@@ -1,7 +1,10 @@
 """`batchyard snapshot` of a platform that runs, and what the other commands make of its file."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,3 +76,22 @@ def test_a_server_without_queues_is_no_cluster_to_take(tmp_path: Path) -> None:
     assert done.code == 1
     assert "nothing runs in" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_is_written_to_and_stays_one(platform: Running, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "batchyard", "snapshot", "--kubeconfig", str(platform.kubeconfig)]
+    with subprocess.Popen([*command, "-o", str(pipe)]) as taking:
+        assert json.loads(pipe.read_text("utf-8"))["kind"] == "List"
+        assert taking.wait(60) == 0
+    assert pipe.is_fifo()
+
+
+def test_what_cannot_be_written_is_said_and_nothing_is_left(platform: Running, tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    for name, why in (("full", "No space left on device"), ("gone/x", "No such file"), (".", "Is a directory")):
+        done = taken(platform, "-o", str(tmp_path / name))
+        assert done.code == 1
+        assert f"{tmp_path / name}: {why}" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkstemp
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -27,6 +28,8 @@ from batchyard.sim.state_document import list_metadata
 from batchyard.sim.unread import told_of
 
 STANDARD_OUTPUT: Final = "-"
+#: Kinds that only a platform of batchyard has, of which nobody misses any elsewhere.
+_OURS: Final = ".batchyard.dev"
 _KEY_LENGTH: Final = 32
 _BEGINNING: Final = b'{"apiVersion":"v1","kind":"List","items":[\n'
 
@@ -50,6 +53,8 @@ def run(request: Request) -> None:
             reading = asyncio.run(_written(request.where, stream, redaction, counting))
     except BrokenPipeError:
         output.end_with_closed_pipe()
+    except OSError as error:
+        output.fail(f"batchyard: {request.file}: {error.strerror or error}")
     except REFUSALS as error:
         output.fail(f"batchyard: {error}")
     for line in said_of(reading, request):
@@ -63,8 +68,9 @@ def said_of(reading: Reading, request: Request) -> Iterator[str]:
     if reading.loose:
         names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in reading.loose))
         yield f"of another moment than the rest, for the server no longer knew: {names}"
-    if reading.unserved:
-        yield f"not served here: {', '.join(kind_info(kind).plural for kind in reading.unserved)}"
+    others = [info.plural for info in map(kind_info, reading.unserved) if not info.group.endswith(_OURS)]
+    if others:
+        yield f"not served here: {', '.join(others)}"
     counts = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in reading.counts.items() if count)
     what = "names are hashed, " if request.redacts else ""
     where = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"
@@ -99,13 +105,18 @@ def _opened(name: str) -> Iterator[BinaryIO]:
         with output.bytes_out() as stream:
             yield stream
         return
-    path = Path(f"{name}.part")
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+    place = Path(name).resolve()
+    if place.exists() and not place.is_file():
+        with place.open("wb") as stream:  # a device, a pipe: nothing is to take its place
             yield stream
-        path.replace(name)
+        return
+    number, beginning = mkstemp(prefix=f"{place.name}.", dir=place.parent)
+    try:
+        with os.fdopen(number, "wb") as stream:
+            yield stream
+        Path(beginning).replace(place)
     finally:
-        path.unlink(missing_ok=True)
+        Path(beginning).unlink(missing_ok=True)
 
 
 def _key(text: str) -> bytes:

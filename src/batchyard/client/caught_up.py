@@ -6,9 +6,9 @@ later one, and nothing besides. Source: Kubernetes API concepts, "Resource versi
 is there now).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND, Instant
@@ -16,7 +16,7 @@ from batchyard.client.informer import Informer
 from batchyard.client.places import key_in, revision_of
 from batchyard.client.rest import RestClient
 from batchyard.client.wire import HttpAnswer, Transport
-from batchyard.client.writes import decoded
+from batchyard.client.writes import list_in
 from batchyard.ports.client import Reader
 from batchyard.ports.kernel import Kernel
 
@@ -66,9 +66,10 @@ class CaughtUp:
     def _answered(self, informer: Informer, answer: HttpAnswer) -> None:
         """A page of a list; where there is none it is begun again, unless the kind is not served at all."""
         listed = self._open[informer.info.constant]
-        if answer.code == 200 and (token := listed.take_in(informer, answer)):
+        page = list_in(answer)
+        if page is not None and (token := listed.take_in(informer, page)):
             self._ask(informer, token)
-        elif answer.code == 200 or not informer.is_served:
+        elif page is not None or not informer.is_served:
             listed.is_whole = True
             self.heard(informer)
         else:
@@ -86,9 +87,8 @@ class _Listed:
         #: What was found not to be known, if that was looked for.
         self._missing: list[Key] | None = None
 
-    def take_in(self, informer: Informer, answer: HttpAnswer) -> str:
+    def take_in(self, informer: Informer, page: Mapping[str, Any]) -> str:
         """A page; by which token the next is asked for, '' where it is the last."""
-        page = decoded(answer.body)
         for item in page.get("items") or ():
             self.revisions[key_in(informer.info, item)] = revision_of(item)
         self.revision = revision_of(page)

@@ -19,7 +19,7 @@ from batchyard.client.backoff import backoff
 from batchyard.client.cache import Cache
 from batchyard.client.places import key_in, path_of, path_of_kind, received, revision_of
 from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded, trouble_of
+from batchyard.client.writes import decoded, list_in, trouble_of
 from batchyard.ports.client import EventType, WatchEvent
 
 PAGE: Final = 500
@@ -118,9 +118,9 @@ class Informer:
 
     def listed(self, answer: HttpAnswer) -> Sequence[WatchEvent]:
         """Take in a page of a list; with the last one comes what is different from before."""
-        if answer.code != 200:
+        page = list_in(answer)
+        if page is None:
             return self._list_failed(answer)
-        page = decoded(answer.body)
         metadata = page.get("metadata") or {}
         for item in page.get("items") or ():
             obj = received(self.info, self.version, item)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from batchyard.base.instant import SECOND, Duration
+from batchyard.base.instant import SECOND, Duration, Instant
 
 
 class HttpRequest(NamedTuple):
@@ -29,6 +29,8 @@ class HttpAnswer(NamedTuple):
     trouble: str = ""
     #: Whether the server may have had the request.
     was_sent: bool = True
+    #: What time it was for the server, in whole seconds; 0 where it does not say.
+    told_at: Instant = 0
 
 
 class Transport(Protocol):

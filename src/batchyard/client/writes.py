@@ -31,6 +31,7 @@ _LATER: Final = frozenset({429, 503})
 #: Somebody between us and the server gave up.
 _LOST: Final = frozenset({0, 502, 504})
 _UNKNOWN_USER: Final = 401
+_TOLD_MAX: Final = 200
 _SERVERS_OWN: Final = frozenset({"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"})
 
 
@@ -122,7 +123,9 @@ def error_of(answer: HttpAnswer, write: Write) -> ApiError | None:
 
 def trouble_of(answer: HttpAnswer) -> str:
     """What keeps a request from being done, in words; the same for all requests where it is not for this one alone."""
-    told = decoded(answer.body).get("message") or answer.trouble or "no reason was given"
+    if answer.code == 200:
+        return f"an answer that is no list of objects: {_text_of(answer.body) or 'it is empty'}"
+    told = decoded(answer.body).get("message") or answer.trouble or _text_of(answer.body) or "no reason was given"
     if not answer.code:
         return f"no answer: {told}"
     if answer.code == _UNKNOWN_USER:
@@ -139,6 +142,17 @@ def decoded(body: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def list_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
+    """The list of objects that an answer holds; None where it is none.
+
+    Whoever stands between us and the server says 200 too, such as a page where people log in: nothing must be taken to
+    be gone because of that.
+    """
+    found = decoded(answer.body)
+    is_list = answer.code == 200 and "items" in found and isinstance(found.get("metadata"), dict)
+    return found if is_list else None
+
+
 def holds(stored: Any, sent: Any) -> bool:
     """Whether what is stored has all that was sent, but for what the server says itself."""
     if isinstance(sent, Mapping):
@@ -149,6 +163,11 @@ def holds(stored: Any, sent: Any) -> bool:
         same = isinstance(stored, list) and len(stored) == len(sent)
         return same and all(map(holds, stored, sent))
     return bool(stored == sent)
+
+
+def _text_of(body: bytes) -> str:
+    """The beginning of an answer that is no Status, in a line."""
+    return " ".join(body[:_TOLD_MAX].decode("utf-8", "replace").split())
 
 
 def _options(write: Delete) -> Obj:

@@ -7,6 +7,7 @@ server says that a credential is good no more.
 import ssl
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import yaml
 from kubernetes_asyncio.client import Configuration
@@ -28,9 +29,8 @@ async def read_access(source: Source) -> Access:
         return _access(configuration, namespace)
     except (ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         place = source.kubeconfig or str(HOME)
-        told = "it is no kubeconfig" if isinstance(error, (KeyError, TypeError)) else error
         raise KubeconfigError(
-            f"{place}: {told}; name another with --kubeconfig, or a context with --context"
+            f"{place}: {_told(error)}; name another with --kubeconfig, or a context with --context"
         ) from error
 
 
@@ -52,8 +52,20 @@ async def _load(source: Source, configuration: Configuration) -> str:
 def _access(found: Configuration, namespace: str) -> Access:
     authorization: str = (found.api_key or {}).get(_TOKEN, "")
     url: str = found.host or ""
+    if not url.startswith(("http://", "https://")) or not urlsplit(url).hostname:
+        raise ValueError(f"the address of its cluster is no URL: {url!r}")
     tls = _context(found) if url.startswith("https") else True
     return Access(url, tls, authorization, found.proxy or None, found.tls_server_name or "", namespace)
+
+
+def _told(error: Exception) -> str:
+    """What is wrong with a kubeconfig. A user that is not in it is a TypeError of whoever reads it."""
+    match error:
+        case KeyError() | TypeError():
+            return "it is no kubeconfig, or its context names a user who is not in it"
+        case FileNotFoundError(filename=str(name)):
+            return f"{name} is not on this machine"
+    return str(error)
 
 
 def _context(found: Configuration) -> ssl.SSLContext:

@@ -1,14 +1,18 @@
 """Requests to an API server elsewhere, over the network. No logic beyond carrying."""
 
 import asyncio
+import os
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from email.utils import parsedate_to_datetime
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
 import aiohttp
 
-from batchyard.base.instant import SECOND, Duration
+from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.live.access import Access, KubeconfigError
 from batchyard.live.clock import ticks
@@ -181,8 +185,8 @@ def _session() -> aiohttp.ClientSession:
 
 
 async def _answer(response: aiohttp.ClientResponse) -> HttpAnswer:
-    wait = response.headers.get("retry-after", "")
-    return HttpAnswer(response.status, await response.read(), _seconds(wait))
+    wait, date = response.headers.get("retry-after", ""), response.headers.get("date", "")
+    return HttpAnswer(response.status, await response.read(), _seconds(wait), told_at=_instant(date))
 
 
 async def _read_lines(response: aiohttp.ClientResponse, told: Callable[[Sequence[bytes]], None]) -> bytes:
@@ -202,10 +206,25 @@ def _seconds(text: str) -> Duration | None:
     return int(text) * SECOND if text.isdecimal() else None
 
 
+def _instant(date: str) -> Instant:
+    """The instant of a header `Date`; 0 where it is none."""
+    try:
+        return int(parsedate_to_datetime(date).timestamp()) * SECOND
+    except ValueError:
+        return 0
+
+
 def _broken(error: BaseException) -> HttpAnswer:
     """No answer; whether the request went out is known only where there was no connection."""
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     told = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
-        told = f"{error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+        told = f"{error.host}:{error.port}: {_reason(error.os_error)}"
     return HttpAnswer(0, trouble=told, was_sent=was_sent)
+
+
+def _reason(error: OSError) -> str:
+    """Why there is no connection. Of a call that failed asyncio tells which; the system knows why."""
+    if error.errno and not isinstance(error, ssl.SSLError | socket.gaierror):
+        return os.strerror(error.errno)
+    return error.strerror or str(error)

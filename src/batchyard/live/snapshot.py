@@ -16,13 +16,15 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import MINUTE, SECOND, Instant
 from batchyard.client.places import path_of_kind, received, revision_of
 from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded, trouble_of
+from batchyard.client.writes import decoded, list_in, trouble_of
 from batchyard.live.real_time import passing
 from batchyard.live.report import PATH as REPORT
 
 PAGE: Final = 1000
 #: How often a request is sent whose answer is none, or that the server be asked later.
 TRIES_MAX: Final = 6
+#: However long a server asks to be left alone.
+_WAIT_MAX: Final = MINUTE
 _NOT_THERE, _FORBIDDEN, _GONE = 404, 403, 410
 #: The server does not know how things stood at a revision, any more or at all.
 _NOT_SO: Final = (400, 410, 504)
@@ -52,6 +54,8 @@ class Reading:
     counts: dict[str, int] = field(default_factory=dict)
     #: Kinds that may not be listed.
     forbidden: list[str] = field(default_factory=list)
+    #: What was said when the first of them was refused.
+    refusal: str = ""
     #: Kinds that the server does not have.
     unserved: list[str] = field(default_factory=list)
     #: Kinds that were told as of another revision than the rest.
@@ -64,15 +68,26 @@ Taking = Callable[[str, Sequence[Obj]], None]
 
 async def read_cluster(wire: Asking, kinds: Iterable[str], take: Taking) -> Reading:
     """Read these kinds; SnapshotError where the server does not answer."""
-    told = await wire.ask(HttpRequest("GET", REPORT))
-    reading = Reading(at=int(decoded(told.body).get("instant") or 0) if told.code == 200 else 0)
+    told = await _first(wire)
+    own = decoded(told.body).get("instant") if told.code == 200 else None
+    reading = Reading(at=int(own or told.told_at))
     for kind in kinds:
         await _read_kind(wire, kind_info(kind), take, reading)
     return reading
 
 
+async def _first(wire: Asking) -> HttpAnswer:
+    """What the server tells of itself, if it is ours. One that cannot be reached is not asked again."""
+    request = HttpRequest("GET", REPORT)
+    answer = await wire.ask(request)
+    if not answer.code:
+        raise SnapshotError(trouble_of(answer))
+    return answer if answer.code not in _LATER else await _patiently(wire, request)
+
+
 async def _read_kind(wire: Asking, info: ServedKind, take: Taking, reading: Reading) -> None:
-    """All objects of a kind in the newest version that is served."""
+    """All objects of a kind in the newest version that is served, and can be told."""
+    unconverted: HttpAnswer | None = None
     for version in reversed(info.versions):
         path, exact = path_of_kind(info, version), ""
         if reading.revision:
@@ -86,9 +101,14 @@ async def _read_kind(wire: Asking, info: ServedKind, take: Taking, reading: Read
             return
         if answer.code == _FORBIDDEN:
             reading.forbidden.append(info.constant)
+            reading.refusal = reading.refusal or trouble_of(answer)
             return
-        if answer.code != _NOT_THERE:
+        if _is_unconverted(answer):
+            unconverted = answer
+        elif answer.code != _NOT_THERE:
             raise SnapshotError(trouble_of(answer))
+    if unconverted is not None:
+        raise SnapshotError(trouble_of(unconverted))
     reading.unserved.append(info.constant)
 
 
@@ -99,7 +119,9 @@ async def _take_pages(
     info, version = of
     path = path_of_kind(info, version)
     while True:
-        page = decoded(answer.body)
+        page = list_in(answer)
+        if page is None:
+            raise SnapshotError(trouble_of(answer))
         reading.revision = reading.revision or revision_of(page)
         items: Sequence[Mapping[str, Any]] = page.get("items") or ()
         reading.counts[info.constant] = reading.counts.get(info.constant, 0) + len(items)
@@ -111,8 +133,6 @@ async def _take_pages(
         if answer.code == _GONE and (token := _next(decoded(answer.body))):
             reading.loose.append(info.constant)
             answer = await _page(wire, path, f"&continue={quote(token, safe='')}")
-        if answer.code != 200:
-            raise SnapshotError(trouble_of(answer))
 
 
 def _next(page: Mapping[str, Any]) -> str:
@@ -120,11 +140,21 @@ def _next(page: Mapping[str, Any]) -> str:
 
 
 async def _page(wire: Asking, path: str, query: str) -> HttpAnswer:
-    """One page; asked again, later and later, where the server has no time."""
-    answer = HttpAnswer(0)
-    for tries in range(TRIES_MAX):
-        answer = await wire.ask(HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
-        if answer.code not in _LATER:
+    """One page."""
+    return await _patiently(wire, HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
+
+
+async def _patiently(wire: Asking, request: HttpRequest) -> HttpAnswer:
+    """The answer; asked for again, later and later, where the server has no time."""
+    answer = await wire.ask(request)
+    for tries in range(1, TRIES_MAX):
+        if answer.code not in _LATER or _is_unconverted(answer):
             break
-        await passing(answer.retry_after or SECOND * min(1 << tries, 16) // 4)
+        await passing(min(answer.retry_after or (SECOND << tries) // 8, _WAIT_MAX))
+        answer = await wire.ask(request)
     return answer
+
+
+def _is_unconverted(answer: HttpAnswer) -> bool:
+    """Whether a version cannot be told, since whoever converts to it is away. The one that is stored needs nobody."""
+    return answer.code == 500 and "conversion webhook" in trouble_of(answer)

@@ -58,10 +58,9 @@ def is_state(source: Source) -> bool:
 
 
 def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence[str] = ()) -> State:
-    """The state of objects in their storage version; at the latest instant that they tell if no later one is given."""
+    """The state of objects in their storage version; at the latest instant that they tell if none is given."""
     kept = {key_of(obj): obj for obj in objects if key_of(obj).kind not in LEFT_OUT}
-    latest = max((instant for obj in kept.values() for instant in _instants(obj)), default=0)
-    taken = max(latest, at or 0)
+    taken = at or max((instant for obj in kept.values() for instant in _instants(obj)), default=0)
     revisions = {key: _revision(obj) for key, obj in kept.items()}
     if len(set(revisions.values())) < len(kept) or 0 in revisions.values():
         order = sorted(kept, key=lambda key: (revisions[key] or len(kept), key))

@@ -27,3 +27,15 @@ def test_what_cannot_be_told_in_pages_is_asked_for_in_one() -> None:
     informer.following()
     informer.listed(HttpAnswer(410))
     assert informer.following().request.path == f"/apis/batch/v1/namespaces/team/jobs?{ONE.selector}"
+
+
+def test_what_is_no_list_is_trouble_and_nothing_is_gone_because_of_it() -> None:
+    cache = Cache()
+    informer = Informer(kind_info(scheme.JOB), cache, 0)
+    job = b'{"metadata": {"name": "a", "namespace": "team", "resourceVersion": "3", "uid": "u"}}'
+    informer.listed(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": [%s]}' % job))
+    informer.relist()
+    for body in (b"<html>Log in</html>", b"", b'{"metadata": {"resourceVersion": "8"}, "ite'):
+        assert informer.listed(HttpAnswer(200, body)) == ()
+        assert "no list of objects" in informer.trouble
+    assert len(cache.of_kind(scheme.JOB)) == 1

@@ -111,3 +111,16 @@ def test_a_plugin_that_fails_is_said(tmp_path: Path) -> None:
     source = written(tmp_path, {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/false"}})
     with pytest.raises(KubeconfigError, match="returned 1"):
         access(source)
+
+
+def test_a_user_who_is_not_there_and_an_address_that_is_none_are_said(tmp_path: Path) -> None:
+    source = written(tmp_path, {"token": "abc"}, server="cluster.example")
+    with pytest.raises(KubeconfigError, match="no URL: 'cluster"):
+        access(source)
+    source = written(tmp_path, {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}})
+    with pytest.raises(KubeconfigError, match="no-such-plugin is not on this machine"):
+        access(source)
+    path = Path(source.kubeconfig)
+    path.write_text(path.read_text().replace("name: u\n", "name: other\n").replace("http:", "https:"))
+    with pytest.raises(KubeconfigError, match="names a user who is not in it"):
+        access(source)

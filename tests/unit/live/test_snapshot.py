@@ -132,3 +132,35 @@ def test_a_server_that_has_no_time_is_asked_again_and_one_that_fails_is_told() -
     asked.trouble = lambda request: HttpAnswer(401) if "cohorts" in request.path else None
     with pytest.raises(SnapshotError, match="401"):
         read(asked, (scheme.COHORT,))
+
+
+def test_a_server_that_cannot_be_reached_is_not_asked_again() -> None:
+    asked = cohorts(1)
+    asked.trouble = lambda _: HttpAnswer(0, trouble="a:1: Connection refused")
+    with pytest.raises(SnapshotError, match="no answer: a:1: Connection refused"):
+        read(asked, (scheme.COHORT,))
+    assert len(asked.paths) == 1
+
+
+def test_what_is_no_list_is_not_taken_for_an_empty_one() -> None:
+    asked = cohorts(1)
+    asked.trouble = lambda _: HttpAnswer(200, b"<html>Log in,\nplease</html>")
+    with pytest.raises(SnapshotError, match="no list of objects: <html>Log in, please"):
+        read(asked, (scheme.COHORT,))
+
+
+def test_a_version_that_nobody_converts_to_is_not_needed_where_another_is_stored() -> None:
+    asked = cohorts(1)
+    told = b'{"message": "conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Cohort failed: no endpoints"}'
+    asked.trouble = lambda request: HttpAnswer(500, told) if "v1beta2" in request.path else None
+    assert read(asked, (scheme.COHORT,))[1].counts == {scheme.COHORT: 1}
+    asked.trouble = lambda request: HttpAnswer(500, told) if "cohorts" in request.path else None
+    with pytest.raises(SnapshotError, match="no endpoints"):
+        read(asked, (scheme.COHORT,))
+    assert sum("cohorts" in path for path in asked.paths) == 4  # nobody waits for whoever is away
+
+
+def test_the_time_is_the_servers() -> None:
+    asked = cohorts(0)
+    asked.trouble = lambda request: HttpAnswer(404, told_at=7 * SECOND) if "status" in request.path else None
+    assert read(asked, (scheme.COHORT,))[1].at == 7 * SECOND

@@ -131,3 +131,14 @@ def test_every_rule_is_described_as_it_is() -> None:
     assert [
         rule.name for rule, (_, _, said) in zip(RULES, sections, strict=True) if not said.startswith(rule.about)
     ] == []
+
+
+def test_how_a_node_is_just_now_is_nothing_that_its_flavor_should_say() -> None:
+    key = "node.kubernetes.io/not-ready"
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"pool": "a"}}}
+    node |= {"spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}, "status": {"allocatable": {"cpu": "9"}}}
+    flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "f"}}
+    flavor |= {"spec": {"nodeLabels": {"pool": "a"}}}
+    assert "undeclared-taint" not in found([node, flavor])
+    node["spec"] = {"taints": [{"key": "mine", "effect": "NoSchedule"}]}
+    assert "undeclared-taint" in found([node, flavor])

@@ -10,7 +10,7 @@ from batchyard.api.views.flavor import Flavor
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pod import Taint
 from batchyard.api.views.pods import PodView
-from batchyard.core.lint.machines import Machines, Park
+from batchyard.core.lint.machines import Machines, Park, named
 from batchyard.core.lint.parts import Part
 from batchyard.core.placement.rules import selects, tolerates
 from batchyard.core.quality import Mode
@@ -18,7 +18,6 @@ from batchyard.core.snapshot import Snapshot
 
 #: So many choices of flavors are looked at for a pod set of several resource groups.
 _CHOICES_MAX: Final = 64
-_SHOWN_MAX: Final = 3
 
 
 class Places(Protocol):
@@ -92,9 +91,7 @@ def _fit(part: Part, choice: Sequence[str], places: Places) -> Fit | None:
         taint = _untolerated(pod, matching[0].templates)
         shown = f"{taint.key}={taint.value}:{taint.effect}"
         fix = f"tolerate {taint.key} in the pod template, or in spec.tolerations of the flavor"
-        return Fit(
-            "untolerated-taint", f"{_names(matching)} has the taint {shown}, which its pods do not tolerate", fix
-        )
+        return Fit("untolerated-taint", f"{named(matching)} has the taint {shown}, which its pods do not tolerate", fix)
     if not any(_room(pod, each) for each in open_to):
         return _too_large_for(pod, open_to)
     return _too_many(pod, part.assignment.count, open_to)
@@ -145,9 +142,4 @@ def _too_many(pod: PodView, count: int, machines: Sequence[Machines]) -> Fit | N
     if room >= count:
         return None
     fix = f"run at most {room} pods at once, or let the pools grow to hold {count}"
-    return Fit("too-few-nodes", f"it has {count} pods at once, and {_names(machines)} hold at most {room} of them", fix)
-
-
-def _names(machines: Sequence[Machines]) -> str:
-    names = [each.name for each in machines]
-    return ", ".join(names[:_SHOWN_MAX]) + (f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else "")
+    return Fit("too-few-nodes", f"it has {count} pods at once, and {named(machines)} hold at most {room} of them", fix)

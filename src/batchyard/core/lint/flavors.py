@@ -10,7 +10,7 @@ from batchyard.api.views.queues import ClusterQueueView
 from batchyard.core.lint.capacity import holders_of
 from batchyard.core.lint.configuration import Configuration
 from batchyard.core.lint.findings import Found
-from batchyard.core.lint.machines import Machines
+from batchyard.core.lint.machines import Machines, named
 from batchyard.core.placement.rules import tolerates
 
 #: Pods that ask for these tolerate the taints of that name without saying so.
@@ -102,7 +102,7 @@ def undeclared_taint(config: Configuration) -> Iterator[Found]:
         for taint in common:
             if not _is_declared(config, name, flavor, taint):
                 problem = (
-                    f"the nodes of flavor {name} ({', '.join(each.name for each in machines)}) have the taint"
+                    f"the nodes of flavor {name} ({named(machines)}) have the taint"
                     f" {_shown(taint)}, which the flavor does not: jobs that do not tolerate it are admitted to it,"
                     " and their pods stay Pending"
                 )

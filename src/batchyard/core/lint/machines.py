@@ -1,7 +1,8 @@
 """The machines there can be: those of pools up to their largest size, nodes as they are, pools that could be made."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import Manifest
@@ -15,6 +16,13 @@ from batchyard.core.scaling.groups import NodeGroup, groups_of
 from batchyard.core.scaling.needs import Needs
 from batchyard.core.scaling.new_pools import PoolMaker, node_pool
 from batchyard.core.scaling.settings import settings_of
+
+_NAMED_MAX: Final = 3
+#: Of what begins so a taint is gone again some time.
+_PASSING: Final = (
+    *("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"),
+    *(well_known.TO_BE_DELETED, well_known.DELETION_CANDIDATE),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +142,16 @@ def _most(pool: Obj, cluster: Obj, groups: Sequence[NodeGroup]) -> int:
     return most if reservation is None else min(most, reservation["count"])
 
 
+def named(machines: Sequence[Machines]) -> str:
+    """The first of their names, and how many more."""
+    names = [each.name for each in machines]
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else "")
+
+
 def _of_node(manifest: Manifest) -> Machines:
+    """A node as it is meant to be: without what Kubernetes and the autoscaler say by taints of how it is just now."""
     view = node_view(manifest.obj)
+    view = replace(view, taints=tuple(taint for taint in view.taints if not taint.key.startswith(_PASSING)))
     terms = "spot" if view.labels.get(well_known.SPOT) == "true" else "standard"
     return Machines(view.name, manifest, "", (view,), 1, grows=False, terms=terms, hosts=1)
 
