@@ -2,6 +2,7 @@
 
 import base64
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import NamedTuple
@@ -33,6 +34,8 @@ class Access(NamedTuple):
     #: The name that its certificate is to have; '' for that of its address.
     server_name: str
     namespace: str
+    #: Further headers, each as often as it is there: as whom we ask, where that is another than who we are.
+    headers: Sequence[tuple[str, str]] = ()
 
 
 def access_of_owner(running: Process, folder: Path) -> Access:

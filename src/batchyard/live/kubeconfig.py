@@ -5,9 +5,10 @@ server says that a credential is good no more.
 """
 
 import ssl
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
 import yaml
 from kubernetes_asyncio.client import Configuration
@@ -25,8 +26,8 @@ async def read_access(source: Source) -> Access:
     """Read the kubeconfig, running what it says to run; KubeconfigError if that gives no access."""
     configuration = Configuration()
     try:
-        namespace = await _load(source, configuration)
-        return _access(configuration, namespace)
+        namespace, impersonated = await _load(source, configuration)
+        return _access(configuration, namespace)._replace(headers=tuple(impersonated))
     except (ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         place = source.kubeconfig or str(HOME)
         raise KubeconfigError(
@@ -34,19 +35,43 @@ async def read_access(source: Source) -> Access:
         ) from error
 
 
-async def _load(source: Source, configuration: Configuration) -> str:
+async def _load(source: Source, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
+    """Fill the configuration; the namespace, and the headers that say as whom we ask."""
     if not source.kubeconfig and not source.context and (_IN_CLUSTER / "token").exists():
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-        return (_IN_CLUSTER / "namespace").read_text("utf-8").strip()
+        return (_IN_CLUSTER / "namespace").read_text("utf-8").strip(), ()
     files = source.kubeconfig or str(HOME.expanduser())
     if not any(Path(each).expanduser().is_file() for each in files.split(":") if each):
         raise FileNotFoundError("there is no such file")
     loader = await load_kube_config(
         files, source.context or None, client_configuration=configuration, persist_config=False
     )
-    context = loader.current_context or {}
-    namespace: str = (context.get("context") or {}).get("namespace") or "default"
-    return namespace
+    context: Mapping[str, Any] = (loader.current_context or {}).get("context") or {}
+    user = _user(files, context.get("user") or "")
+    return context.get("namespace") or "default", list(_impersonated(user))
+
+
+def _user(files: str, name: str) -> Mapping[str, Any]:
+    """A user as the first of the files has it that has one of that name."""
+    for file in (path for each in files.split(":") if each and (path := Path(each).expanduser()).is_file()):
+        config = yaml.safe_load(file.read_text("utf-8")) or {}
+        for entry in config.get("users") or ():
+            if entry["name"] == name:
+                return entry.get("user") or {}
+    return {}
+
+
+def _impersonated(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The headers that say as whom a user asks. Source: client-go, transport/round_trippers.go."""
+    if user.get("as"):
+        yield "Impersonate-User", user["as"]
+    if user.get("as-uid"):
+        yield "Impersonate-Uid", user["as-uid"]
+    for group in user.get("as-groups") or ():
+        yield "Impersonate-Group", group
+    for key, values in (user.get("as-user-extra") or {}).items():
+        for value in values:
+            yield f"Impersonate-Extra-{quote(key, safe='')}", value
 
 
 def _access(found: Configuration, namespace: str) -> Access:

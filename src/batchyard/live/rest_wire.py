@@ -27,7 +27,7 @@ _BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError)
 #: What a server says that has no time now, or does not answer; and when it is asked again unless it says so.
 _NOT_NOW: Final = frozenset({0, 429, 503})
 _AGAIN_AFTER: Final = SECOND // 5
-_HEADERS: Final = {"content-type": "application/json"}
+_HEADERS: Final = (("content-type", "application/json"),)
 
 
 class HttpTransport:
@@ -104,9 +104,9 @@ class HttpTransport:
 
     def _request(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
         access = self._access
-        headers = {**_HEADERS, "accept": request.accept}
+        headers = [*_HEADERS, ("accept", request.accept), *access.headers]
         if access.authorization:
-            headers["authorization"] = access.authorization
+            headers.append(("authorization", access.authorization))
         return self._session.request(
             request.method,
             access.url + request.path,

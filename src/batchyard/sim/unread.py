@@ -6,6 +6,8 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
 
+#: Kinds that only a platform of batchyard has.
+_OURS: Final = ".batchyard.dev"
 #: Without these nothing can be said at all.
 NEEDED: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD)
 _COSTS: Final = {
@@ -37,4 +39,10 @@ def cost_of(kind: str) -> str:
 
 def told_of(kinds: Iterable[str]) -> list[str]:
     """The same of several."""
-    return [cost_of(kind) for kind in kinds]
+    found = list(kinds)
+    own = [kind for kind in found if kind.endswith(_OURS)]
+    told = [cost_of(kind) for kind in found if kind not in own]
+    names = ", ".join(kind_info(kind).plural for kind in own)
+    return (
+        [*told, f"{names}: nothing of machines that come and go, if this is a platform of batchyard"] if own else told
+    )

@@ -124,3 +124,11 @@ def test_a_user_who_is_not_there_and_an_address_that_is_none_are_said(tmp_path: 
     path.write_text(path.read_text().replace("name: u\n", "name: other\n").replace("http:", "https:"))
     with pytest.raises(KubeconfigError, match="names a user who is not in it"):
         access(source)
+
+
+def test_as_whom_a_user_asks_is_said_in_headers(tmp_path: Path) -> None:
+    extra = {"example.com/why": ["a", "b"]}
+    found = access(written(tmp_path, {"token": "abc", "as": "one", "as-groups": ["x", "y"], "as-user-extra": extra}))
+    groups = (("Impersonate-Group", "x"), ("Impersonate-Group", "y"))
+    why = (("Impersonate-Extra-example.com%2Fwhy", "a"), ("Impersonate-Extra-example.com%2Fwhy", "b"))
+    assert found.headers == (("Impersonate-User", "one"), *groups, *why)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pytest
@@ -164,3 +165,20 @@ def test_the_time_is_the_servers() -> None:
     asked = cohorts(0)
     asked.trouble = lambda request: HttpAnswer(404, told_at=7 * SECOND) if "status" in request.path else None
     assert read(asked, (scheme.COHORT,))[1].at == 7 * SECOND
+
+
+def test_a_list_that_took_too_long_goes_on_as_the_server_offers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "PAGE", 2)
+    asked, refused = cohorts(5), []
+
+    def trouble(request: HttpRequest) -> HttpAnswer | None:
+        if "continue=" not in request.path or refused:
+            return None
+        refused.append(request.path)
+        offered = {"metadata": {"continue": unquote(request.path.partition("continue=")[2])}}
+        return HttpAnswer(410, msgspec.json.encode(offered))
+
+    asked.trouble = trouble
+    objects, reading = read(asked, (scheme.COHORT,))
+    assert [obj["metadata"]["name"] for obj in objects] == ["c0", "c1", "c2", "c3", "c4"]
+    assert reading.loose == [scheme.COHORT]
