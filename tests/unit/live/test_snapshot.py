@@ -169,7 +169,8 @@ def test_the_time_is_the_servers() -> None:
 
 def test_a_list_that_took_too_long_goes_on_as_the_server_offers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "PAGE", 2)
-    asked, refused = cohorts(5), []
+    asked = cohorts(5)
+    refused: list[str] = []
 
     def trouble(request: HttpRequest) -> HttpAnswer | None:
         if "continue=" not in request.path or refused:
