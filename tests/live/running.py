@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -15,9 +16,12 @@ _ANSWERS_WITHIN = 60
 class Child:
     """A process of the command `batchyard`, which does not outlive its test."""
 
+    #: What Python runs as that command.
+    program: Sequence[str] = ("-m", "batchyard")
+
     def __init__(self, *arguments: str, printed: Path = Path(os.devnull)) -> None:
         """What it prints goes to a file."""
-        command = [sys.executable, "-m", "batchyard", *arguments]
+        command = [sys.executable, *self.program, *arguments]
         with printed.open("wb") as stream:
             self.process = subprocess.Popen(command, stdout=stream, stderr=subprocess.PIPE, text=True)
 

@@ -15,6 +15,7 @@ from batchyard.client.places import path_of_kind
 from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.client.writes import decoded
 from batchyard.controllers.groups import UPSTREAM_WEBHOOKS
+from batchyard.live.clock import wall_clock
 
 _CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 #: Whoever wrote no longer ago than this is taken to be there still.
@@ -44,11 +45,11 @@ class Asked(Protocol):
         """The answer to a request."""
 
 
-async def refusal(wire: Asked, groups: Sequence[str], now: Instant) -> str:
+async def refusal(wire: Asked, groups: Sequence[str]) -> str:
     """Why these groups of controllers must not run here; '' if nothing speaks against it."""
     for group in groups:
         upstream = _UPSTREAMS.get(group)
-        signs = [] if upstream is None else [sign async for sign in _signs(wire, group, upstream, now)]
+        signs = [] if upstream is None else [sign async for sign in _signs(wire, group, upstream)]
         if upstream is not None and signs:
             return (
                 f"{upstream.name} is on this cluster ({'; '.join(signs)}): two would decide about the same objects. "
@@ -57,7 +58,7 @@ async def refusal(wire: Asked, groups: Sequence[str], now: Instant) -> str:
     return ""
 
 
-async def _signs(wire: Asked, group: str, upstream: _Upstream, now: Instant) -> AsyncIterator[str]:
+async def _signs(wire: Asked, group: str, upstream: _Upstream) -> AsyncIterator[str]:
     for name in UPSTREAM_WEBHOOKS[group]:
         answer = await wire.ask(HttpRequest("GET", f"{_CONFIGURATIONS}/{name}"))
         if answer.code == 200:
@@ -66,6 +67,7 @@ async def _signs(wire: Asked, group: str, upstream: _Upstream, now: Instant) -> 
         info = kind_info(kind)
         path = path_of_kind(info, info.storage_version)
         answer = await wire.ask(HttpRequest("GET", f"{path}?limit={_OBJECTS}"))
+        now = answer.told_at or wall_clock()  # they were written by the server's time
         written = _last_written(decoded(answer.body).get("items") or (), upstream.managers)
         if written is not None and now - written < _RECENT:
             yield f"it wrote a {info.kind} {format_age(max(0, now - written))} ago"

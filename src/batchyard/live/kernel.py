@@ -59,8 +59,15 @@ class LiveKernel:
         self._inner.call_at(self.clock(), work)
         self._pump_soon()
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether no work was asked for yet."""
+        return not self._inner.steps and not self._inner.pending()
+
     def set_clock(self, instant: Instant, speed: float) -> None:
-        """Let it be that time by the clock from now on. What was done is not undone: `now` does not go back."""
+        """Let it be that time by the clock from now on. What was done is not undone: then `now` does not go back."""
+        if self.is_unused:
+            self._inner = VirtualKernel(instant)
         self._start, self._began, self._speed = instant, self._loop.time(), speed
         self._pump_soon()
 

@@ -2,7 +2,7 @@
 
 It waits until it leads, lists and watches what its controllers look at, and then runs them. Whoever does not lead holds
 nothing in memory and decides nothing; whoever leads no more ends, and is started anew by whatever runs it. The time
-that controllers go by is the clock's; where the server is a batchyard whose time runs faster it is that one's.
+that controllers go by is the server's (`server_clock.py`).
 """
 
 import asyncio
@@ -12,19 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batchyard.apiserver.page import Models
-from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.client.election import Election, Terms
 from batchyard.client.informer import Informer
 from batchyard.client.leadership import Leadership
 from batchyard.client.rate_limit import RateLimit
 from batchyard.client.rest import RestClient, Wiring
-from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded
 from batchyard.controllers.admission.life_spans import LifeSpans
 from batchyard.controllers.events import EventRecorder
 from batchyard.controllers.groups import kinds_seen
 from batchyard.live.access import Source
-from batchyard.live.clock import wall_clock
 from batchyard.live.coexistence import refusal
 from batchyard.live.cycle_log import CycleLog
 from batchyard.live.decision_log import DecisionLog, keep_nothing
@@ -36,9 +32,9 @@ from batchyard.live.kubeconfig import read_access
 from batchyard.live.operator_page import Hub
 from batchyard.live.pace import Pace
 from batchyard.live.real_time import RealTime
-from batchyard.live.report import PATH as REPORT
 from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.reviewed import Reviewed
+from batchyard.live.server_clock import ServerClock
 from batchyard.live.span_export import SpanExport
 from batchyard.live.troubles import Troubles
 from batchyard.live.webhooks import Webhooks, WebhookTerms
@@ -49,15 +45,8 @@ from batchyard.web.history import History
 from batchyard.web.pages import Pages, Time
 from batchyard.wiring import Platform, Ports, Settings, build_platform
 
-#: How often the operator looks at the clock of a server whose time is its own.
-_CLOCK_EVERY: Final = 5 * SECOND
-#: Where every API server says what it is, to everybody, and by what ours is known.
-_VERSION: Final = "/version"
-_OURS: Final = "batchyard"
 #: What whoever lacks kinds may do.
 _REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
-#: Clocks that differ by less are not set.
-_CLOCK_DIFFERS: Final = SECOND // 20
 
 
 class OperatorError(Exception):
@@ -105,6 +94,7 @@ class Operator:
         self.timers = RealTime(loop)
         self.kernel = LiveKernel(loop, self.timers.now())
         self._carrier = wire.carrying_to(_at_once(loop))
+        self.clock = ServerClock(self.kernel, self.timers, wire, self._carrier, tell)
         self.spans = SpanExport(wanted.traces_to, loop) if wanted.traces_to else None
         self._leadership = self._candidate()
         gate = (lambda: True) if self._leadership is None else self._leadership.may_write
@@ -125,12 +115,11 @@ class Operator:
         self.answers: Callable[[], bool] = lambda: True
         #: What they were asked, as figures.
         self.asked: Texts = lambda: iter(())
-        self._speed = 1.0
         self._troubles = Troubles(_REMEDY)
 
     async def start(self) -> None:
         """Take the server's time, install what is asked for, and try to lead."""
-        await self._set_clock()
+        await self.clock.set()
         if self._wanted.installs:
             for told in await install(self._wire, kinds_seen(self._wanted.settings.controllers)):
                 self._tell(told)
@@ -183,7 +172,7 @@ class Operator:
             self._tell(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
 
     def _begun(self) -> Platform:
-        pace = Pace(self.kernel.clock, self._speed)
+        pace = Pace(self.kernel.clock, self.clock.speed)
         self.figures.also.append(pace.texts)
         decisions, cycles = DecisionLog(EventRecorder(self.client), keep_nothing), self.figures.cycles
         ports = Ports(self.kernel, self.client, (), (), decisions, cycles.loop, pace, cycles=self._watching(cycles))
@@ -202,37 +191,11 @@ class Operator:
         history.observe(found)
         self.client.subscribe(history.observe)
         self.client.subscribe(hub.observe)
-        pages = Pages(self.client, platform.index, history, Time(self.kernel.clock, self._speed))
+        pages = Pages(self.client, platform.index, history, Time(self.kernel.clock, self.clock.speed))
         return Models(pages, self.reviewed, hub, self.timers), hub
 
     def _watching(self, cycles: CycleWatch) -> CycleWatch:
         return CycleLog(cycles, None if self.spans is None else self.spans.emit)
-
-    async def _set_clock(self) -> None:
-        """Take the time of a server whose time is its own, and look again later; of others nothing is asked."""
-        version = await self._wire.ask(HttpRequest("GET", _VERSION))
-        if version.code == 200 and _OURS not in str(decoded(version.body).get("gitVersion")):
-            return
-        before = self.timers.now()
-        answer = await self._wire.ask(HttpRequest("GET", REPORT))
-        self._take_clock(answer, before)
-
-    def _take_clock(self, answer: HttpAnswer, asked_at: Instant) -> None:
-        report = decoded(answer.body) if answer.code == 200 else {}
-        instant, speed = report.get("instant"), report.get("speed")
-        if isinstance(instant, int) and isinstance(speed, float | int):
-            under_way: Duration = (self.timers.now() - asked_at) // 2
-            theirs = instant + int(under_way * speed)
-            self._speed = float(speed)
-            if abs(theirs - self.kernel.clock()) > _CLOCK_DIFFERS * speed:
-                self.kernel.set_clock(theirs, speed)
-        elif answer.code:  # somebody else's server, whose time is the clock's
-            return
-        self.timers.call_at(self.timers.now() + _CLOCK_EVERY, self._look_at_clock)
-
-    def _look_at_clock(self) -> None:
-        asked_at = self.timers.now()
-        self._carrier.send(HttpRequest("GET", REPORT), lambda answer: self._take_clock(answer, asked_at))
 
 
 async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Event) -> None:
@@ -251,7 +214,7 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
     try:
         async with health(operator, (wanted.address, wanted.port), tell), hooks:
             tell(f"batchyard: operator at {access.url}")
-            why = "" if wanted.beside_upstream else await refusal(wire, wanted.settings.controllers, wall_clock())
+            why = "" if wanted.beside_upstream else await refusal(wire, wanted.settings.controllers)
             if why:
                 raise OperatorError(why)
             await operator.start()

@@ -107,7 +107,7 @@ class CertificateKeeper:
             return None
         secret = decoded(answer.body) if answer.code == 200 else {}
         held = generations_of(secret.get("data") or {})
-        wanted = stepped(held, wall_clock(), kept.terms)
+        wanted = stepped(held, answer.told_at or wall_clock(), kept.terms)
         if wanted is held:
             return held
         body = _encode(_secret(secret, kept, wanted))

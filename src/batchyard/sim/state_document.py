@@ -58,9 +58,15 @@ def is_state(source: Source) -> bool:
 
 
 def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence[str] = ()) -> State:
-    """The state of objects in their storage version; at the latest instant that they tell if none is given."""
+    """The state of objects in their storage version; at the latest instant that they tell if none is given.
+
+    One that is given holds even where others wrote what lies ahead of it, by clocks of their own; but nothing was made
+    later than that.
+    """
     kept = {key_of(obj): obj for obj in objects if key_of(obj).kind not in LEFT_OUT}
-    taken = at or max((instant for obj in kept.values() for instant in _instants(obj)), default=0)
+    instants = _birth if at else _instants
+    taken = max((instant for obj in kept.values() for instant in instants(obj)), default=0)
+    taken = max(taken, at or 0)
     revisions = {key: _revision(obj) for key, obj in kept.items()}
     if len(set(revisions.values())) < len(kept) or 0 in revisions.values():
         order = sorted(kept, key=lambda key: (revisions[key] or len(kept), key))
@@ -137,6 +143,12 @@ def _applied(objects: Mapping[Key, Obj]) -> dict[Key, Obj]:
         if decoded is not None and decoded.obj is not None and key_of(decoded.obj) == key:
             found[key] = decoded.obj
     return found
+
+
+def _birth(obj: Obj) -> Iterator[Instant]:
+    """When an object was made, by the server's clock."""
+    if created := obj["metadata"].get("creationTimestamp"):
+        yield parse_time(created)
 
 
 def _instants(obj: Obj) -> Iterator[Instant]:

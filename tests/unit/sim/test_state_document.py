@@ -7,6 +7,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.api.times import parse_time
+from batchyard.base.instant import HOUR
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state_document import document_of, read_state, state_of
 from unit.sim.forks_make import queue, state, workload
@@ -71,3 +72,13 @@ def test_what_kubectl_applied_last_is_known() -> None:
 def test_what_is_wrong_is_told(text: str, told: str) -> None:
     with pytest.raises(InvalidScenario, match=told):
         read_state(text)
+
+
+def test_what_others_wrote_ahead_of_time_does_not_move_the_instant_of_a_state() -> None:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T09:00:00Z"}
+    node = {"apiVersion": "v1", "kind": "Node", "status": {"conditions": [ready]}}
+    node["metadata"] = {"name": "n", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    at = parse_time("2026-01-01T01:00:00Z")
+    assert state_of([node], at).at == at
+    assert state_of([node]).at == at + 8 * HOUR
+    assert state_of([node], at - 2 * HOUR).at == at - HOUR  # nothing was made later than that

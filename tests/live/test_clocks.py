@@ -1,0 +1,67 @@
+"""Operators on machines whose clocks are wrong decide as if they were right, and go by the server's time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batchyard.api.times import parse_time
+from batchyard.base.instant import HOUR, SECOND
+from live.killing import ask
+from live.operating import Operating, plain_kubeconfig
+from live.running import Running
+from live.skewed import PROGRAM
+from live.test_crashes import WORKLOADS
+from live.test_operator import ELECTION, OPTIONS, admissions, finish, submit
+
+HOURS = 5 * HOUR // SECOND
+
+
+class Ahead(Operating):
+    """On a machine whose clock is hours ahead."""
+
+    program = (PROGRAM, str(HOURS))
+
+
+class Behind(Operating):
+    """On a machine whose clock is hours behind."""
+
+    program = (PROGRAM, str(-HOURS))
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path, *OPTIONS) as running:
+        yield running
+
+
+def operated(platform: Running, by: type[Operating], *options: str) -> Operating:
+    file = plain_kubeconfig(platform.kubeconfig.parent, platform.url)
+    return by(file, "--controllers", "admission", *options)
+
+
+@pytest.mark.parametrize("skewed", [Ahead, Behind])
+def test_what_is_written_is_the_servers_time(platform: Running, skewed: type[Operating]) -> None:
+    with operated(platform, skewed, "--no-leader-elect") as running:
+        running.wait_until("runs admission")
+        submit(platform, [0])
+        finish(platform, 1)
+    (workload,) = ask(platform.url, "GET", WORKLOADS)[1]["items"]
+    made = parse_time(workload["metadata"]["creationTimestamp"])
+    waits = [parse_time(each["lastTransitionTime"]) - made for each in workload["status"]["conditions"]]
+    assert all(0 <= wait < HOUR for wait in waits), waits
+
+
+def test_replicas_whose_clocks_differ_by_hours_lead_one_after_the_other(platform: Running) -> None:
+    with operated(platform, Ahead, *ELECTION) as leader:
+        leader.wait_until("runs admission")
+        with operated(platform, Behind, *ELECTION) as standby:
+            standby.wait_until("waiting to lead")
+            submit(platform, range(2))
+            finish(platform, 2)
+            assert "leads" not in standby.log()  # how long ago a Lease was renewed is seen, not read
+            leader.kill()
+            standby.wait_until("runs admission")
+            submit(platform, range(2, 6))
+            finish(platform, 6)
+    assert admissions(platform) == [1] * 6
