@@ -121,11 +121,8 @@ _WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
 }
 
-#: The webhooks by which whoever does the same upstream is known, by group: they are looked for before one begins.
-UPSTREAM_WEBHOOKS: Final[Mapping[str, Sequence[str]]] = {
-    ADMISSION: ("kueue-validating-webhook-configuration",),
-    JOBSET: ("jobset-validating-webhook-configuration",),
-}
+#: Of which groups somebody else may do the same: whoever has these webhooks is looked for, before one begins and after.
+ALSO_UPSTREAM: Final = (ADMISSION, PROVISIONING, JOBSET)
 
 
 def chosen(text: str, among: Sequence[str] = GROUPS) -> tuple[str, ...]:

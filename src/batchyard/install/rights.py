@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.apiserver.bootstrap_roles import bootstrap_roles
-from batchyard.controllers.groups import FINALIZERS, STATUS, UPDATE, UPSTREAM_WEBHOOKS, kinds_seen, kinds_written
+from batchyard.controllers.groups import ALSO_UPSTREAM, FINALIZERS, STATUS, UPDATE, kinds_seen, kinds_written
 from batchyard.install.definitions import definition_names
 from batchyard.install.deployment import has_webhooks
 from batchyard.install.labelled import labelled
@@ -61,8 +61,8 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
     for (group, resource), wanted in verbs.items():
         together.setdefault((group, tuple(sorted(wanted))), []).append(resource)
     rules = [_rule(group, sorted(resources), wanted) for (group, wanted), resources in sorted(together.items())]
-    upstream = [name for group in groups for name in UPSTREAM_WEBHOOKS.get(group, ())]
-    looked_for = [_rule(_REGISTRATION, ["validatingwebhookconfigurations"], ["get"], upstream)] if upstream else []
+    looks = any(group in ALSO_UPSTREAM for group in groups)
+    looked_for = [_rule(_REGISTRATION, ["validatingwebhookconfigurations"], ["list"])] if looks else []
     return [*rules, *looked_for]
 
 

@@ -6,12 +6,14 @@ that controllers go by is the server's (`server_clock.py`).
 """
 
 import asyncio
+import contextlib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batchyard.apiserver.page import Models
+from batchyard.base.instant import SECOND
 from batchyard.client.election import Election, Terms
 from batchyard.client.informer import Informer
 from batchyard.client.leadership import Leadership
@@ -21,7 +23,7 @@ from batchyard.controllers.admission.life_spans import LifeSpans
 from batchyard.controllers.events import EventRecorder
 from batchyard.controllers.groups import kinds_seen
 from batchyard.live.access import Source
-from batchyard.live.coexistence import refusal
+from batchyard.live.coexistence import EVERY, Service, look_out, refusal, writer_in
 from batchyard.live.cycle_log import CycleLog
 from batchyard.live.decision_log import DecisionLog, keep_nothing
 from batchyard.live.definitions import install
@@ -87,8 +89,8 @@ class Operator:
 
     def __init__(self, wanted: Wanted, wire: HttpTransport, tell: Callable[[str], None]) -> None:
         self._wanted = wanted
-        self._wire = wire
-        self._tell = tell
+        self.wire = wire
+        self.tell = tell
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = loop.create_future()
         self.timers = RealTime(loop)
@@ -121,12 +123,12 @@ class Operator:
         """Take the server's time, install what is asked for, and try to lead."""
         await self.clock.set()
         if self._wanted.installs:
-            for told in await install(self._wire, kinds_seen(self._wanted.settings.controllers)):
-                self._tell(told)
+            for told in await install(self.wire, kinds_seen(self._wanted.settings.controllers)):
+                self.tell(told)
         if self._leadership is None:
             self._lead()
         else:
-            self._tell("batchyard: waiting to lead")
+            self.tell("batchyard: waiting to lead")
             self._leadership.start()
 
     async def close(self) -> None:
@@ -151,12 +153,12 @@ class Operator:
             return None
         leadership = Leadership(Election(terms), self.timers, self._carrier)
         leadership.on_leading, leadership.on_lost = self._lead, self._lost
-        leadership.on_trouble = lambda trouble: self._tell(f"batchyard: {trouble}")
+        leadership.on_trouble = lambda trouble: self.tell(f"batchyard: {trouble}")
         return leadership
 
     def _lead(self) -> None:
         self.leads = True
-        self._tell("batchyard: leads; reading what is there")
+        self.tell("batchyard: leads; reading what is there")
         self.client.start()
 
     def _lost(self) -> None:
@@ -166,10 +168,10 @@ class Operator:
     def _heard(self, informer: Informer) -> None:
         """Tell what is wrong, once; begin when all is known."""
         if news := self._troubles.news(informer, self.client.informers.values()):
-            self._tell(f"batchyard: {news}")
+            self.tell(f"batchyard: {news}")
         if self.platform is None and self.client.is_synced:
             self.platform = self._begun()
-            self._tell(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
+            self.tell(f"batchyard: runs {', '.join(self._wanted.settings.controllers)}")
 
     def _begun(self) -> Platform:
         pace = Pace(self.kernel.clock, self.clock.speed)
@@ -179,11 +181,20 @@ class Operator:
         platform, found = build_platform(ports, self._wanted.settings), self.client.everything()
         if self.spans is not None:
             self.client.subscribe(LifeSpans(self.kernel.now, self.spans.emit).observe)
+        if not self._wanted.beside_upstream:
+            self.client.subscribe(self._look_for_others)
         platform.runner.observe(found)
         fair_sharing = self._wanted.settings.policy.fair_sharing
         self.figures.begin(Observed(platform, self.client, self.kernel.now, fair_sharing=fair_sharing), found)
         self.models = self._shown(platform, found)
         return platform
+
+    def _look_for_others(self, events: Sequence[WatchEvent]) -> None:
+        """End where somebody else has decided about the same objects."""
+        for event in events:
+            if why := writer_in(event, self._wanted.settings.controllers, self.kernel.clock()):
+                self.kernel.stop()
+                self.fail(OperatorError(why))
 
     def _shown(self, platform: Platform, found: Sequence[WatchEvent]) -> tuple[Models, Hub]:
         """What the page shows of the platform, from now on."""
@@ -214,14 +225,40 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
     try:
         async with health(operator, (wanted.address, wanted.port), tell), hooks:
             tell(f"batchyard: operator at {access.url}")
-            why = "" if wanted.beside_upstream else await refusal(wire, wanted.settings.controllers)
-            if why:
-                raise OperatorError(why)
-            await operator.start()
-            await _first(end, operator.ended)
+            async with _alone(operator, wanted, Service(access.namespace, wanted.webhooks.service), end):
+                if not end.is_set():
+                    await operator.start()
+                await _first(end, operator.ended)
     finally:
         await operator.close()
         await wire.close()
+
+
+@contextlib.asynccontextmanager
+async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.Event) -> AsyncIterator[None]:
+    """From when nobody else decides, until somebody does: that ends the operator.
+
+    Who answers webhooks waits for it and answers, so that objects can still be made.
+    """
+    if wanted.beside_upstream:
+        yield
+        return
+    groups, told = wanted.settings.controllers, ""
+    while not end.is_set() and (why := await refusal(operator.wire, groups, own)):
+        if not wanted.webhooks.port:
+            raise OperatorError(why)
+        if why != told:
+            operator.tell(f"batchyard: {why}. Webhooks are answered meanwhile, and it begins once that is gone")
+        told = why
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(end.wait(), EVERY / SECOND)
+    looking = asyncio.create_task(look_out(operator.wire, groups, own))
+    looking.add_done_callback(lambda done: None if done.cancelled() else operator.fail(OperatorError(done.result())))
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
 
 
 async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
