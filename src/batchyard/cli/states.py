@@ -92,7 +92,7 @@ async def reading_of(where: Where, take: Taking) -> Reading:
     if lacking:
         names = ", ".join(f"{kind_info(kind).plural}.{kind_info(kind).group}" for kind in lacking)
         raise ClusterError(
-            f"we may not list {names} of all namespaces: ask for `get` and `list` on them; without them nothing can be "
+            f"we may not list {names} of all namespaces: ask for `list` on them; without them nothing can be "
             f"said ({reading.refusal})"
         )
     reading.at = reading.at or wall_clock()

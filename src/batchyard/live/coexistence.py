@@ -22,7 +22,7 @@ from batchyard.live.real_time import passing
 from batchyard.ports.client import WatchEvent
 
 #: How often it is looked for webhooks of others.
-EVERY: Final = 10 * SECOND
+EVERY: Final = 5 * SECOND
 _CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 #: Whoever wrote no longer ago than this is taken to be there still.
 _RECENT: Final = 10 * MINUTE
