@@ -115,3 +115,9 @@ def test_who_answers_webhooks_waits_until_kueue_is_gone(platform: Running) -> No
         running.wait_until("Webhooks are answered meanwhile")
         platform.kubectl("delete", "validatingwebhookconfiguration", "team-queues")
         running.wait_until("runs admission")
+
+
+def test_a_platform_that_decides_itself_needs_nobody_else(platform: Running) -> None:
+    told = refused(platform, "admission,namespaces")
+    assert "this platform runs namespaces itself" in told
+    assert "--controllers '*,-namespaces'" in told

@@ -235,8 +235,9 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     command.up(command.Wanted(place, cluster, speed, image or (), host_path or (), logs), detach=detach)
 
 
-def _lease_option(name: str, told: str) -> Any:
-    return typer.Option(f"--leader-elect-{name}", parser=_duration, metavar="DURATION", help=told)
+def _lease_option(name: str, told: str, default: str) -> Any:
+    option = f"--leader-elect-{name}"
+    return typer.Option(option, parser=_duration, metavar="DURATION", help=told, show_default=default)
 
 
 _Kubeconfig: TypeAlias = Annotated[
@@ -247,9 +248,11 @@ _LeaseName: TypeAlias = Annotated[str, typer.Option("--leader-elect-resource-nam
 _LeaseNamespace: TypeAlias = Annotated[
     str, typer.Option("--leader-elect-resource-namespace", metavar="NS", help="Where it is; by default the context's.")
 ]
-_LeaseDuration: TypeAlias = Annotated[Duration, _lease_option("lease-duration", "When others may take it.")]
-_RenewDeadline: TypeAlias = Annotated[Duration, _lease_option("renew-deadline", "Who has not renewed it by then ends.")]
-_RetryPeriod: TypeAlias = Annotated[Duration, _lease_option("retry-period", "How often it is renewed.")]
+_LeaseDuration: TypeAlias = Annotated[Duration, _lease_option("lease-duration", "When others may take it.", "15s")]
+_RenewDeadline: TypeAlias = Annotated[
+    Duration, _lease_option("renew-deadline", "Who has not renewed it by then ends.", "10s")
+]
+_RetryPeriod: TypeAlias = Annotated[Duration, _lease_option("retry-period", "How often it is renewed.", "2s")]
 
 
 _WebhookPort: TypeAlias = Annotated[
@@ -263,7 +266,13 @@ _WebhookSecret: TypeAlias = Annotated[
 ]
 _WebhookLifetime: TypeAlias = Annotated[
     Duration,
-    typer.Option("--webhook-certificate-lifetime", parser=_duration, metavar="DURATION", help="How long one is good."),
+    typer.Option(
+        "--webhook-certificate-lifetime",
+        parser=_duration,
+        metavar="DURATION",
+        help="How long one is good.",
+        show_default="8760h",
+    ),
 ]
 
 

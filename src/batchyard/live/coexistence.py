@@ -15,10 +15,11 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Instant, format_age
 from batchyard.client.places import path_of_kind
 from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.client.writes import list_in
+from batchyard.client.writes import decoded, list_in
 from batchyard.controllers.groups import ADMISSION, JOBSET, PROVISIONING
 from batchyard.live.clock import wall_clock
 from batchyard.live.real_time import passing
+from batchyard.live.report import PATH as REPORT
 from batchyard.ports.client import WatchEvent
 
 #: How often it is looked for webhooks of others.
@@ -80,6 +81,8 @@ class Asked(Protocol):
 
 async def refusal(wire: Asked, groups: Sequence[str], own: Service) -> str:
     """Why these groups of controllers must not begin here; '' if nothing speaks against it."""
+    if why := await _run_by_platform(wire, groups):
+        return why
     if why := await _seen_by_webhooks(wire, groups, own):
         return why
     for group in groups:
@@ -109,6 +112,20 @@ def writer_in(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
             if written is not None and written != before and now - written < _RECENT:
                 return _told(group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"])
     return ""
+
+
+async def _run_by_platform(wire: Asked, groups: Sequence[str]) -> str:
+    """The same of a platform of ours, which says what it runs itself."""
+    report = await wire.ask(HttpRequest("GET", REPORT))
+    runs = (decoded(report.body).get("controllers") or ()) if report.code == 200 else ()
+    both = ",".join(group for group in groups if group in runs)
+    if not both:
+        return ""
+    without = ",".join(f"-{group}" for group in groups if group in runs)
+    return (
+        f"this platform runs {both} itself: two would decide about the same objects. Start it with --controllers "
+        f"'*,{without}', or leave them out here; --beside-upstream goes on all the same"
+    )
 
 
 async def _seen_by_webhooks(wire: Asked, groups: Sequence[str], own: Service) -> str:

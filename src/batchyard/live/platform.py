@@ -96,7 +96,7 @@ class Embedded:
         #: Called when nothing can be kept any more.
         self.on_failure: Callable[[], None] = _nobody
         self._commit = GroupCommit(self._store, self._journal, loop, self._failed)
-        report = Report(self._store, place.folder / JOURNAL, wall_clock(), speed, place.sync)
+        report = Report(self._store, place, wall_clock(), speed)
         self._figures = EmbeddedFigures(report, self._kernel, speed)
         self._commit.on_commit = self._figures.committed
         known = self._store.list(CLUSTER)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from batchyard.api import scheme
@@ -10,7 +9,8 @@ from batchyard.api.conditions import is_true
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
-from batchyard.store.journal import Sync
+from batchyard.live.folder import JOURNAL
+from batchyard.live.place import Place
 
 #: Where it is asked for.
 PATH: Final = "/batchyard/status"
@@ -36,12 +36,13 @@ class Objects(Protocol):
 class Report:
     """See the module. `started` is the wall clock's; `speed` how much faster time runs."""
 
-    def __init__(self, objects: Objects, journal: Path, started: Instant, speed: float, sync: Sync) -> None:
+    def __init__(self, objects: Objects, place: Place, started: Instant, speed: float) -> None:
         self._objects = objects
-        self._journal = journal
+        self._journal = place.folder / JOURNAL
         self._started = started
         self._speed = speed
-        self._sync = sync
+        self._sync = place.sync
+        self._controllers = place.controllers
 
     def document(self, *, wall: Instant, clock: Instant, local: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """All of it; `clock` is the platform's own time, `local` what is told of this machine if it is a node."""
@@ -55,6 +56,7 @@ class Report:
             "time": format_time(clock // SECOND * SECOND),
             "instant": clock,
             "speed": self._speed,
+            "controllers": list(self._controllers),
             "revision": objects.revision,
             "sync": str(self._sync),
             "journalBytes": self.journal_bytes(),
