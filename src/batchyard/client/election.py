@@ -102,6 +102,17 @@ class Election:
         self.leads = False
         return self._request("PUT", f"/{self.terms.name}", {**self._seen, "spec": spec})
 
+    def look(self) -> HttpRequest:
+        """See how the Lease stands."""
+        return self._look()
+
+    def release_as_seen(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
+        """Give it up upon how an answer says that it stands; None if it is ours no more."""
+        if answer.code != 200:
+            return None
+        self._see(decoded(answer.body), now)
+        return self.release(now) if self.holder == self.terms.identity else None
+
     def _look(self) -> HttpRequest:
         self._step = _Step.LOOK
         return self._request("GET", f"/{self.terms.name}")

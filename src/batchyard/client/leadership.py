@@ -13,6 +13,7 @@ from batchyard.ports.kernel import Kernel
 _JITTER = 120
 #: It was read or written; it is not there; somebody else was faster.
 _USUAL = (200, 201, 404, 409)
+_CONFLICT = 409
 
 
 class Leadership:
@@ -48,10 +49,26 @@ class Leadership:
     def end(self, released: Callable[[], None]) -> None:
         """Try no more; give the Lease up if it is ours."""
         if self._election.leads and not self._is_over:
-            self._transport.send(self._election.release(self._timers.now()), lambda _answer: released())
+            request = self._election.release(self._timers.now())
+            self._transport.send(request, lambda answer: self._was_given_up(answer, released))
         else:
             released()
         self._is_over = True
+
+    def _was_given_up(self, answer: HttpAnswer, released: Callable[[], None]) -> None:
+        """Where a renewal that was under way came first, it is given up upon that: nobody has to wait for its end."""
+        if answer.code != _CONFLICT:
+            released()
+            return
+
+        def seen(answer: HttpAnswer) -> None:
+            request = self._election.release_as_seen(answer, self._timers.now())
+            if request is None:
+                released()
+            else:
+                self._transport.send(request, lambda _answer: released())
+
+        self._transport.send(self._election.look(), seen)
 
     def _try(self) -> None:
         if not self._is_over:

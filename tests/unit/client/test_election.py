@@ -110,6 +110,17 @@ def test_who_gives_the_lease_up_lets_the_next_lead_soon() -> None:
     assert rivals.second.told == ["leads"]
 
 
+def test_who_gives_it_up_while_a_renewal_is_under_way_gives_it_up_all_the_same() -> None:
+    rivals = Rivals()
+    rivals.run(5)
+    leadership, ended = rivals.first.leadership, []
+    rivals.first.line.send(leadership._election.begin(rivals.kernel.now()), lambda _: None)
+    leadership.end(lambda: ended.append(True))
+    rivals.run(5)
+    assert ended == [True]
+    assert rivals.second.told == ["leads"]
+
+
 def test_who_has_slept_past_his_deadline_may_never_write_again() -> None:
     kernel, api = VirtualKernel(START), Api(start=START)
     leader = Candidate("first", kernel, api)
