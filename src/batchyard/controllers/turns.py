@@ -10,20 +10,20 @@ class Turns:
     def __init__(self, kernel: Kernel, pace: Pace | None) -> None:
         self._kernel = kernel
         self._pace = pace
-        self._awaited: Instant | None = None
+        self._is_awaited = False
 
     @property
     def is_awaited(self) -> bool:
         """Whether the next turn is yet to come, and the kernel knows of it."""
-        return self._awaited is not None
+        return self._is_awaited
 
     def has_come(self, now: Instant, then: Work) -> bool:
-        """Whether it is their turn; otherwise that work is done when it is, once for each turn."""
+        """Whether it is their turn; otherwise that work, which asks again, is done when it may be."""
         turn = now if self._pace is None else self._pace.next_turn()
         if turn <= now:
             return True
-        if turn != self._awaited:
-            self._awaited = turn
+        if not self._is_awaited:
+            self._is_awaited = True
             self._kernel.call_at(turn, lambda: self._come(then))
         return False
 
@@ -35,5 +35,5 @@ class Turns:
             self._pace.take(look)
 
     def _come(self, then: Work) -> None:
-        self._awaited = None
+        self._is_awaited = False
         then()

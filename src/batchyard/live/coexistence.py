@@ -20,6 +20,7 @@ from batchyard.controllers.groups import ADMISSION, JOBSET, PROVISIONING
 from batchyard.live.clock import wall_clock
 from batchyard.live.real_time import passing
 from batchyard.live.report import PATH as REPORT
+from batchyard.live.server_clock import is_foreign
 from batchyard.ports.client import WatchEvent
 
 #: How often it is looked for webhooks of others.
@@ -116,6 +117,8 @@ def writer_in(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
 
 async def _run_by_platform(wire: Asked, groups: Sequence[str]) -> str:
     """The same of a platform of ours, which says what it runs itself."""
+    if await is_foreign(wire):
+        return ""
     report = await wire.ask(HttpRequest("GET", REPORT))
     runs = (decoded(report.body).get("controllers") or ()) if report.code == 200 else ()
     both = ",".join(group for group in groups if group in runs)

@@ -1,7 +1,7 @@
 """How much of real time decisions take: after each as long a rest as it took, and more, in which others are served.
 
-While the thread has nothing to wait for, others wait for it: then the rests are longer, and what comes meanwhile is
-decided together. A decision about many costs less than many decisions, and requests have most of the time.
+A decision about many costs less than many decisions. So while the thread has nothing to wait for the rests are much
+longer, and what comes meanwhile is decided together; they end early once it has.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ from batchyard.ports.kernel import Work
 _FACTOR: Final = 2
 REST_MAX: Final = 200 * MILLISECOND
 #: The same while the thread is busy for more than this share of such a time.
-_BUSY: Final = 0.75
-_LOOKED_AT: Final = 100 * MILLISECOND
-_BUSY_FACTOR: Final = 6
-BUSY_REST_MAX: Final = 400 * MILLISECOND
+_BUSY: Final = 0.5
+_LOOKED_AT: Final = 50 * MILLISECOND
+_BUSY_FACTOR: Final = 40
+BUSY_REST_MAX: Final = SECOND
 
 
 class Pace:
@@ -30,8 +30,10 @@ class Pace:
     def __init__(self, clock: Callable[[], Instant], speed: float) -> None:
         self._clock = clock
         self._speed = speed
-        self._next: Instant = 0
-        #: How many there were, how long they took and how long the rests after them, by the clock.
+        #: When the last ended, and how long it took; how many there were, how long they took and how long the rests
+        #: after them, by the machine's clock.
+        self._ended: Instant = 0
+        self._took: Duration = 0
         self._turns = 0
         self._worked: Duration = 0
         self._rested: Duration = 0
@@ -41,20 +43,29 @@ class Pace:
         self._is_busy = False
 
     def next_turn(self) -> Instant:
-        """When the next may begin."""
-        return self._next
+        """When the next may begin, or is to be asked for again."""
+        now = wall_clock()
+        self._look(now)
+        rested, rest = now - self._ended, self._rest()
+        if rested >= rest or rested < 0:
+            return 0
+        left = min(rest - rested, _LOOKED_AT) if self._is_busy else rest - rested
+        return self._clock() + max(1, int(left * self._speed))
 
     def take(self, turn: Work) -> None:
         """Do what one decision is."""
         began = wall_clock()
-        self._look(began)
+        self._rested += max(0, min(began - self._ended, self._rest()))
         turn()
-        took: Duration = max(0, wall_clock() - began)
-        rest = min(_BUSY_FACTOR * took, BUSY_REST_MAX) if self._is_busy else min(_FACTOR * took, REST_MAX)
+        self._ended = wall_clock()
+        self._took = max(0, self._ended - began)
         self._turns += 1
-        self._worked += took
-        self._rested += rest
-        self._next = self._clock() + int(rest * self._speed)
+        self._worked += self._took
+
+    def _rest(self) -> Duration:
+        """How long the rest after the last is, as busy as the thread is now."""
+        factor, most = (_BUSY_FACTOR, BUSY_REST_MAX) if self._is_busy else (_FACTOR, REST_MAX)
+        return min(factor * self._took, most)
 
     def _look(self, now: Instant) -> None:
         """See how busy the thread was, once enough time has passed to tell."""

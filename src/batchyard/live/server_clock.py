@@ -30,6 +30,12 @@ _DIFFERS: Final = SECOND // 20
 _DATES_DIFFER: Final = 2 * SECOND
 
 
+async def is_foreign(wire: Asking) -> bool:
+    """Whether a server says that it is not ours: then it is not asked for what only ours tells."""
+    version = await wire.ask(HttpRequest("GET", _VERSION))
+    return version.code == 200 and _OURS not in str(decoded(version.body).get("gitVersion"))
+
+
 class ServerClock:
     """Keeps the clock of a kernel; see the module."""
 
@@ -50,8 +56,7 @@ class ServerClock:
 
     async def set(self) -> None:
         """Take the server's time, and look again later."""
-        version = await self._wire.ask(HttpRequest("GET", _VERSION))
-        if version.code == 200 and _OURS not in str(decoded(version.body).get("gitVersion")):
+        if await is_foreign(self._wire):
             self._path = _VERSION
         wait = await self._look_once()
         if self._ahead is not None:

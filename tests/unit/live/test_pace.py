@@ -1,10 +1,11 @@
 """Decisions leave time for others."""
 
+import sys
 from threading import Event
 
 import pytest
 
-from batchyard.base.instant import MILLISECOND, SECOND, Instant
+from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.live import pace
 from batchyard.live.clock import ticks
 from batchyard.live.own_cpu import wanted_cpu
@@ -12,29 +13,64 @@ from batchyard.live.pace import Pace
 from batchyard.metrics.families import number
 
 
-def paced(monkeypatch: pytest.MonkeyPatch, now: list[Instant], share: float) -> Pace:
-    """Of a thread that is so busy."""
-    monkeypatch.setattr(pace, "wall_clock", lambda: now[0])
-    monkeypatch.setattr(pace, "wanted_cpu", lambda: now[0] * share / SECOND)
-    return Pace(lambda: 7 * SECOND, speed=60)
+class Machine:
+    """Its clock, and how much of it the thread wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now: Instant = SECOND
+        self.wanted = 0.0
+        self.share = 0.0
+        monkeypatch.setattr(pace, "wall_clock", lambda: self.now)
+        monkeypatch.setattr(pace, "wanted_cpu", lambda: self.wanted)
+        self.pace = Pace(lambda: 60 * self.now, speed=60)
+
+    def go_on(self, duration: Duration) -> None:
+        """Time passes, in which the thread is so busy."""
+        self.now += duration
+        self.wanted += duration * self.share / SECOND
+
+    def decide(self, milliseconds: int) -> None:
+        """A decision takes so long."""
+        self.pace.take(lambda: self.go_on(milliseconds * MILLISECOND))
+
+    def rest(self, idle_after: int = sys.maxsize) -> float:
+        """After how many milliseconds the next may begin, asked for as often as that says."""
+        began = self.now
+        while (then := self.pace.next_turn()) > 60 * self.now:
+            if self.now - began >= idle_after * MILLISECOND:
+                self.share = 0.0
+            self.go_on(then // 60 - self.now)
+        return (self.now - began) / MILLISECOND
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
 
 
 @pytest.mark.parametrize(
     ("took", "share", "rest"),
-    [(10, 0.1, 20), (90, 0.1, 180), (5000, 0.1, 200), (10, 1.0, 60), (90, 1.0, 400), (5000, 1.0, 400)],
+    [(10, 0.1, 20), (90, 0.1, 180), (5000, 0.1, 200), (10, 1.0, 400), (90, 1.0, 1000), (5000, 1.0, 1000)],
 )
 def test_a_decision_is_followed_by_a_longer_rest_up_to_a_bound(
-    monkeypatch: pytest.MonkeyPatch, took: int, share: float, rest: int
+    machine: Machine, took: int, share: float, rest: int
 ) -> None:
-    now = [SECOND]
-    turns = paced(monkeypatch, now, share)
-    now[0] += SECOND  # in which the thread did what else there was to do
-    turns.take(lambda: now.__setitem__(0, now[0] + took * MILLISECOND))
-    assert turns.next_turn() == 7 * SECOND + 60 * rest * MILLISECOND
-    told = "".join(turns.texts())
-    assert "\nbatchyard_turns_total 1\n" in told
-    for part, milliseconds in {"work": took, "rest": rest}.items():
+    machine.share = share
+    machine.go_on(SECOND)  # in which the thread did what else there was to do
+    machine.decide(took)
+    assert machine.rest() == rest
+    machine.decide(took)
+    told = "".join(machine.pace.texts())
+    assert "\nbatchyard_turns_total 2\n" in told
+    for part, milliseconds in {"work": 2 * took, "rest": rest}.items():
         assert f'\nbatchyard_turn_seconds_total{{part="{part}"}} {number(milliseconds / 1000)}\n' in told
+
+
+def test_a_long_rest_ends_once_the_thread_has_nothing_to_do(machine: Machine) -> None:
+    machine.share = 1.0
+    machine.go_on(SECOND)
+    machine.decide(20)
+    assert machine.rest(idle_after=100) == 150  # it is looked at each 50 ms
 
 
 def test_nothing_is_waited_for_before_the_first() -> None:
