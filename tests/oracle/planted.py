@@ -1,6 +1,6 @@
 """Decisions that upstream did not make, put among those it made."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from batchyard.api import scheme
 from batchyard.api.meta import key_of
@@ -26,19 +26,7 @@ def another_flavor(scenario: Scenario, log: Sequence[Record]) -> tuple[list[Reco
 
 def another_victim(log: Sequence[Record]) -> tuple[list[Record], Record]:
     """The first preemption of one of several who hold quota in a queue is of another of these."""
-    held: dict[str, str] = {}
-    for place, record in enumerate(log):
-        match record["event"]:
-            case "QuotaReserved":
-                held[record["workload"]] = record["clusterQueue"]
-            case "Preempted":
-                queue = held.pop(record["workload"])
-                others = [each for each, of in held.items() if of == queue]
-                if others:
-                    return _with(log, place, {**record, "workload": others[0]})
-            case "Finished" | "Evicted":
-                held.pop(record["workload"], None)
-    raise AssertionError("there is no such preemption")
+    return _instead(log, lambda _record, queue, of: of == queue)
 
 
 def too_early(log: Sequence[Record], by: float) -> tuple[list[Record], Record]:
@@ -91,19 +79,7 @@ def fewer_pods(log: Sequence[Record], workload: str, count: int) -> tuple[list[R
 
 def victim_of_another_queue(log: Sequence[Record]) -> tuple[list[Record], Record]:
     """Who goes for fair sharing is of a queue that has not taken too much."""
-    held: dict[str, str] = {}
-    for place, record in enumerate(log):
-        match record["event"]:
-            case "QuotaReserved":
-                held[record["workload"]] = record["clusterQueue"]
-            case "Preempted":
-                queue = held.pop(record["workload"])
-                others = [each for each, of in held.items() if of != queue]
-                if record["reason"] == "InCohortFairSharing" and others:
-                    return _with(log, place, {**record, "workload": others[0]})
-            case "Finished" | "Evicted":
-                held.pop(record["workload"], None)
-    raise AssertionError("there is no such preemption")
+    return _instead(log, lambda record, queue, of: record["reason"] == "InCohortFairSharing" and of != queue)
 
 
 def preempted_for_nobody(log: Sequence[Record]) -> tuple[list[Record], Record]:
@@ -150,3 +126,20 @@ def _flavors(scenario: Scenario) -> dict[str, list[str]]:
                 groups = obj["spec"].get("resourceGroups") or ()
                 found[obj["metadata"]["name"]] = [each["name"] for group in groups for each in group["flavors"]]
     return found
+
+
+def _instead(log: Sequence[Record], may: Callable[[Record, str, str], bool]) -> tuple[list[Record], Record]:
+    """The first preemption for which another who holds quota may go, given the victim's queue and the other's."""
+    held: dict[str, str] = {}
+    for place, record in enumerate(log):
+        match record["event"]:
+            case "QuotaReserved":
+                held[record["workload"]] = record["clusterQueue"]
+            case "Preempted":
+                queue = held.pop(record["workload"])
+                others = [each for each, of in held.items() if may(record, queue, of)]
+                if others:
+                    return _with(log, place, {**record, "workload": others[0]})
+            case "Finished" | "Evicted":
+                held.pop(record["workload"], None)
+    raise AssertionError("there is no such preemption")

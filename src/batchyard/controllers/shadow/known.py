@@ -1,5 +1,6 @@
 """What is known while another scheduler is followed: what the model was shown, what came and was not, who is who."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -16,6 +17,8 @@ from batchyard.ports.client import EventType, WatchEvent
 
 #: The trees of what bears on all of them.
 ALL: Final = "*"
+#: So many who are gone are still known by name: decisions may name them that come later.
+_GONE_MAX: Final = 1000
 
 
 class Terms(NamedTuple):
@@ -44,6 +47,7 @@ class Known:
         #: What the other has not done and was told so: it is left aside until it is done.
         self.missed: dict[str, Signature] = {}
         self._names: dict[str, str] = {}
+        self._gone: deque[str] = deque()
         self._now: Instant = 0
 
     def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
@@ -68,7 +72,7 @@ class Known:
 
     @property
     def size(self) -> int:
-        """How many Workloads there are."""
+        """How many Workloads there are, or were of late."""
         return len(self._names)
 
     def _take_up(self, change: Change) -> None:
@@ -94,6 +98,10 @@ class Known:
         if event.key.kind == scheme.WORKLOAD:
             view = workload_view(event.obj)
             self._names[view.uid] = view.key
+            if event.type is EventType.DELETED:
+                self._gone.append(view.uid)
+        if len(self._gone) > _GONE_MAX:
+            self._names.pop(self._gone.popleft(), None)
 
     def _tree(self, queue: str) -> str:
         return self.model.tree_of_queue(queue) or queue

@@ -1,0 +1,19 @@
+"""What a shadow remembers of those who are gone is bounded."""
+
+from batchyard.api.meta import key_of, with_metadata
+from batchyard.controllers.shadow.known import Known, Terms
+from batchyard.core.cycle import Policy
+from batchyard.ports.client import EventType, WatchEvent
+from yard import workload
+
+_MANY = 3000
+
+
+def test_of_those_who_are_gone_no_more_than_the_last_thousand_are_known() -> None:
+    known = Known(Policy(), Terms())
+    for number in range(_MANY):
+        made = with_metadata(workload(f"w{number}"), uid=f"u{number}")
+        key = key_of(made)
+        events = [WatchEvent(kind, key, made, None, number) for kind in (EventType.ADDED, EventType.DELETED)]
+        known.recall(events, number)
+    assert known.size == 1000
