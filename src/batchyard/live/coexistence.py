@@ -6,7 +6,7 @@ goes on looking. Sources: config/default and charts of Kueue and of JobSet; the 
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
@@ -14,13 +14,14 @@ from batchyard.api.scheme import kind_info
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Instant, format_age
 from batchyard.client.places import path_of_kind
-from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.client.wire import HttpRequest
 from batchyard.client.writes import decoded, list_in
 from batchyard.controllers.groups import ADMISSION, JOBSET, PROVISIONING
 from batchyard.live.clock import wall_clock
 from batchyard.live.real_time import passing
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.server_clock import is_foreign
+from batchyard.live.snapshot import Asking
 from batchyard.ports.client import WatchEvent
 
 #: How often it is looked for webhooks of others.
@@ -73,14 +74,7 @@ _UPSTREAMS: Final[Mapping[str, _Upstream]] = {
 }
 
 
-class Asked(Protocol):
-    """A server that can be asked."""
-
-    async def ask(self, request: HttpRequest) -> HttpAnswer:
-        """The answer to a request."""
-
-
-async def refusal(wire: Asked, groups: Sequence[str], own: Service) -> str:
+async def refusal(wire: Asking, groups: Sequence[str], own: Service) -> str:
     """Why these groups of controllers must not begin here; '' if nothing speaks against it."""
     if why := await _run_by_platform(wire, groups):
         return why
@@ -94,7 +88,7 @@ async def refusal(wire: Asked, groups: Sequence[str], own: Service) -> str:
     return ""
 
 
-async def look_out(wire: Asked, groups: Sequence[str], own: Service) -> str:
+async def look_out(wire: Asking, groups: Sequence[str], own: Service) -> str:
     """Look for webhooks of others from time to time, until there are any: why these groups must not go on."""
     why = ""
     while not why:
@@ -115,7 +109,7 @@ def writer_in(event: WatchEvent, groups: Sequence[str], now: Instant) -> str:
     return ""
 
 
-async def _run_by_platform(wire: Asked, groups: Sequence[str]) -> str:
+async def _run_by_platform(wire: Asking, groups: Sequence[str]) -> str:
     """The same of a platform of ours, which says what it runs itself."""
     if await is_foreign(wire):
         return ""
@@ -131,7 +125,7 @@ async def _run_by_platform(wire: Asked, groups: Sequence[str]) -> str:
     )
 
 
-async def _seen_by_webhooks(wire: Asked, groups: Sequence[str], own: Service) -> str:
+async def _seen_by_webhooks(wire: Asking, groups: Sequence[str], own: Service) -> str:
     """The same, going by configurations of webhooks."""
     found = list_in(await wire.ask(HttpRequest("GET", _CONFIGURATIONS)))
     others = [each for each in (found or {}).get("items") or () if not _is_at(each, own)]
@@ -167,7 +161,7 @@ def _is_at(configuration: Obj, own: Service) -> bool:
     return any((each.get("namespace"), each.get("name")) == own for each in services)
 
 
-async def _writings(wire: Asked, upstream: _Upstream) -> AsyncIterator[str]:
+async def _writings(wire: Asking, upstream: _Upstream) -> AsyncIterator[str]:
     for kind in upstream.kinds:
         info = kind_info(kind)
         path = path_of_kind(info, info.storage_version)

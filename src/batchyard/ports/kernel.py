@@ -34,7 +34,7 @@ class Pace(Protocol):
     """How much of the time controllers above the lowest rank take, so that whoever asks need not wait for them."""
 
     def next_turn(self) -> Instant:
-        """When they may look next."""
+        """When they may look next, or it is to be asked again."""
 
     def take(self, turn: Work) -> None:
         """Do what one look is."""
