@@ -1,5 +1,8 @@
 """Group commit: changes gather while the last ones are written, and are written together.
 
+Once so many have gathered that more would not make it cheaper they do not wait for the last ones: else the thread that
+makes them would have nothing to do while all who may ask for something wait for their answers.
+
 Whoever waits for a revision is told when it is durable; watches outside the process are fed then and not before, so
 that nobody has seen what a crash takes back. Where the journal cannot be written any more (the disk is full) the state
 in memory is ahead of it for good: whoever waits is told that nothing was kept, and the platform has to end.
@@ -10,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from batchyard.live.clock import ticks
 from batchyard.live.writer import Writer
@@ -23,6 +26,11 @@ from batchyard.store.memory import Store
 HISTORY: Final = 10_000
 #: And no more bytes of objects than these, but for twice as many before it is looked at.
 HISTORY_BYTES: Final = 64 * 1024 * 1024
+#: So many changes are written though the last ones are not yet.
+ENOUGH: Final = 256
+_T = TypeVar("_T")
+_Written: TypeAlias = tuple[int, float]
+"""Of a transaction: how many bytes its objects have, and the seconds it took."""
 Told: TypeAlias = Callable[[JournalError | None], None]
 """Is told that a revision is durable, or why it never will be."""
 
@@ -51,7 +59,14 @@ class GroupCommit:
         self._gathered: list[WatchEvent] = []
         self._waiting: deque[tuple[int, Told]] = deque()
         self._watches: dict[Follower, None] = {}
-        self._writing: asyncio.Task[None] | None = None
+        #: How many transactions the thread that writes has yet to tell of, and whether what gathers is looked at soon.
+        self._handed_over = 0
+        self._is_due = False
+        #: Whether something was begun and did not come to its end; for the thread that writes.
+        self._is_broken = False
+        #: Up to where the journal is compact, or was asked to be.
+        self._floor = journal.floor
+        self._settled: asyncio.Future[None] | None = None
         self._is_ending = False
         #: How many bytes of objects each transaction wrote, of those that history holds; and all of them.
         self._sizes: deque[tuple[int, int]] = deque()
@@ -97,49 +112,65 @@ class GroupCommit:
 
     async def close(self) -> None:
         """Write what is left."""
-        while self._writing is not None:
-            await self._writing
+        while self._gathered or self._handed_over:
+            self._settled = self._loop.create_future()
+            await self._settled
         self._writer.end()
 
     def _gather(self, change: WatchEvent) -> None:
         if self.failure is not None:
             return
         self._gathered.append(change)
-        if self._writing is None:
-            self._writing = self._loop.create_task(self._write())
+        if len(self._gathered) >= ENOUGH:
+            self._hand_over()
+        elif not self._handed_over and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._come)
 
-    async def _write(self) -> None:
-        try:
-            while self._gathered:
-                await self._write_gathered()
-                await self._one_turn()
-        except JournalError as error:
-            self._fail(error)
-        finally:
-            self._writing = None
-            if self._gathered:  # somebody who was told has a defect: the loop tells of it, and the rest is written
-                self._writing = self._loop.create_task(self._write())
+    def _come(self) -> None:
+        """Have written what has gathered, unless that is to wait for what is written now."""
+        self._is_due = False
+        if self._gathered and not self._handed_over:
+            self._hand_over()
 
-    async def _write_gathered(self) -> None:
+    def _hand_over(self) -> None:
         changes, self._gathered = self._gathered, []
-        began = ticks()
-        size = await self._writer.do(partial(self._journal.append, changes))
-        self.on_commit(ticks() - began)
+        self._handed_over += 1
+        self._writer.do(partial(self._append, changes), partial(self._written, changes))
+
+    def _written(self, changes: Sequence[WatchEvent], result: _Written | Exception) -> None:
+        """Take note of a transaction; whoever has a defect is told of by the loop, and the rest is written."""
+        self._handed_over -= 1
+        try:
+            if isinstance(result, Exception):
+                self._fail(result)
+            else:
+                self._keep(changes, *result)
+        finally:
+            self._go_on()
+
+    def _keep(self, changes: Sequence[WatchEvent], size: int, seconds: float) -> None:
+        self.on_commit(seconds)
         self.durable = changes[-1].revision
         self._weigh(size)
         self._tell(changes)
         while self._waiting and self._waiting[0][0] <= self.durable:
             self._waiting.popleft()[1](None)
-        if self.durable - self._journal.floor > 2 * HISTORY:
-            await self._writer.do(partial(self._journal.compact, self.durable - HISTORY))
+        if self.durable - self._floor > 2 * HISTORY:
+            self._compact(self.durable - HISTORY)
         if self._bytes > 2 * HISTORY_BYTES:
-            await self._forget()
+            self._forget()
 
-    async def _one_turn(self) -> None:
-        """Let those go on who were just told: what they do next is written together."""
-        turned = self._loop.create_future()
-        self._loop.call_soon(self._loop.call_soon, turned.set_result, None)
-        await turned
+    def _go_on(self) -> None:
+        """Come back for what has gathered once those who were just told had a turn: what they do is written with it."""
+        if self._handed_over:
+            return
+        if self._gathered:
+            if not self._is_due:
+                self._is_due = True
+                self._loop.call_soon(self._loop.call_soon, self._come)
+        elif self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
 
     def _tell(self, changes: Sequence[WatchEvent]) -> None:
         """Feed all watches; a defect in one keeps nothing from the others."""
@@ -154,23 +185,48 @@ class GroupCommit:
         while self._sizes[0][0] <= self.durable - 2 * HISTORY:
             self._bytes -= self._sizes.popleft()[1]
 
-    async def _forget(self) -> None:
+    def _forget(self) -> None:
         """Keep less history than there is room for: its objects are large."""
         revision = 0
         while self._bytes > HISTORY_BYTES:
             revision, size = self._sizes.popleft()
             self._bytes -= size
         self._store.forget_changes(revision)
-        if revision > self._journal.floor:
-            await self._writer.do(partial(self._journal.compact, revision))
+        self._compact(revision)
 
-    def _fail(self, error: JournalError) -> None:
+    def _compact(self, floor: int) -> None:
+        if floor > self._floor:
+            self._floor = floor
+            self._writer.do(partial(self._in_order, partial(self._journal.compact, floor)), self._compacted)
+
+    def _compacted(self, result: Exception | None) -> None:
+        if result is not None:
+            self._fail(result)
+
+    def _fail(self, error: Exception) -> None:
         """Keep nothing any more; whoever waits is told."""
-        self.failure = error
+        if self.failure is not None:
+            return
+        self.failure = error if isinstance(error, JournalError) else JournalError(f"a defect: {error!r}")
         self._gathered.clear()
         while self._waiting:
-            self._waiting.popleft()[1](error)
+            self._waiting.popleft()[1](self.failure)
         self._on_failure()
+
+    # --- by the thread that writes ---
+
+    def _append(self, changes: Sequence[WatchEvent]) -> _Written:
+        began = ticks()
+        return self._in_order(partial(self._journal.append, changes)), ticks() - began
+
+    def _in_order(self, work: Callable[[], _T]) -> _T:
+        """What comes after something that was not written is not written either."""
+        if self._is_broken:
+            raise JournalError("what came before was not written")
+        self._is_broken = True
+        result = work()
+        self._is_broken = False
+        return result
 
 
 def _nobody(_seconds: float) -> None:

@@ -83,9 +83,9 @@ class LiveLedger:
             return
         self._lost += max(0, len(self._gathered) - _WAITING_MAX)
         self._writing, self._gathered = self._gathered[-_WAITING_MAX:], []
-        self._writer.do(partial(self._append, self._writing)).add_done_callback(self._written)
+        self._writer.do(partial(self._append, self._writing), self._written)
 
-    def _written(self, _done: "asyncio.Future[None]") -> None:
+    def _written(self, _done: Exception | None) -> None:
         self._writing = []
         if self._gathered and not self._is_due:
             self._is_due = True

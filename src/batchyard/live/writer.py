@@ -1,7 +1,7 @@
 """A thread that does what would hold the event loop up, one thing after the other.
 
 `run_in_executor` does the same by way of two futures, a lock and a condition for each, which refer to each other until
-garbage is looked for.
+garbage is looked for; and a future tells of its result a turn of the loop later.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 
 _T = TypeVar("_T")
-_Job: TypeAlias = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+_Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Writer:
@@ -22,14 +22,12 @@ class Writer:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: Thread | None = None
 
-    def do(self, work: Callable[[], _T]) -> "asyncio.Future[_T]":
-        """Do that; the future has what comes of it."""
+    def do(self, work: Callable[[], _T], done: Callable[[_T | Exception], None]) -> None:
+        """Do that; the loop is told what comes of it, or what went wrong."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="writer", daemon=True)
             self._thread.start()
-        done: asyncio.Future[_T] = self._loop.create_future()
         self._jobs.put((work, done))
-        return done
 
     def end(self) -> None:
         """Do what waits, and no more."""
@@ -44,17 +42,6 @@ class Writer:
             try:
                 result = work()
             except Exception as error:  # noqa: BLE001 - whoever waits is told
-                self._loop.call_soon_threadsafe(_fail, done, error)
-            else:
-                self._loop.call_soon_threadsafe(_tell, done, result)
-            del job, work, done
-
-
-def _tell(done: "asyncio.Future[_T]", result: _T) -> None:
-    if not done.done():
-        done.set_result(result)
-
-
-def _fail(done: "asyncio.Future[Any]", error: Exception) -> None:
-    if not done.done():
-        done.set_exception(error)
+                result = error
+            self._loop.call_soon_threadsafe(done, result)
+            del job, work, done, result

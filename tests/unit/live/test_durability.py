@@ -1,17 +1,21 @@
-"""Group commit: how much history is kept."""
+"""Group commit: how much history is kept, what is written together, and what after a failure."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import make
 from batchyard.api.meta import Key
+from batchyard.live import durability
 from batchyard.live.durability import HISTORY_BYTES, GroupCommit
 from batchyard.ports.client import WatchEvent
 from batchyard.store.journal import Journal, Sync
+from batchyard.store.journal_file import read_journal
 from batchyard.store.log import Expired
+from batchyard.store.mark import JournalError
 from batchyard.store.memory import Store
 
 
@@ -72,3 +76,49 @@ def test_a_watch_with_a_defect_leaves_no_gap_in_the_others(tmp_path: Path) -> No
     before, defective, after = Told(), Told(is_defective=True), Told()
     asyncio.run(told(tmp_path, before, defective, after))
     assert before.revisions == after.revisions == [1, 2]
+
+
+class Written(NamedTuple):
+    """How large the transactions were, what was answered, up to which revision was kept, and what went wrong."""
+
+    sizes: list[int]
+    answers: list[str]
+    kept: int
+    failure: str
+
+
+async def written(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *, fails_at: int = 0) -> Written:
+    """So many changes at once, of which two are enough for a transaction; one of these may find the disk full."""
+    monkeypatch.setattr(durability, "ENOUGH", 2)
+    loop = asyncio.get_running_loop()
+    store, journal = Store(), Journal(folder / "journal.db", Sync.PROCESS)
+    sizes: list[int] = []
+    answers: list[JournalError | None] = []
+    append = journal.append
+
+    def append_or_fail(changes: Sequence[WatchEvent]) -> int:
+        sizes.append(len(changes))
+        if len(sizes) == fails_at:
+            raise JournalError("the disk is full")
+        return append(changes)
+
+    monkeypatch.setattr(journal, "append", append_or_fail)
+    commit = GroupCommit(store, journal, loop, lambda: None)
+    for number in range(count):
+        stored = store.put(Key("Namespace", "", f"n-{number}"), make.namespace(f"n-{number}"))
+        commit.when_durable(int(stored["metadata"]["resourceVersion"]), answers.append)
+    await commit.close()
+    journal.close()
+    kept = read_journal(folder / "journal.db").recovered.revision
+    return Written(sizes, [str(answer) for answer in answers], kept, str(commit.failure))
+
+
+def test_enough_changes_do_not_wait_for_those_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = asyncio.run(written(tmp_path, 5, monkeypatch))
+    assert done == Written([2, 2, 1], ["None"] * 5, 5, "None")
+
+
+def test_nothing_is_written_after_what_could_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = asyncio.run(written(tmp_path, 7, monkeypatch, fails_at=2))
+    full = "the disk is full"
+    assert done == Written([2, 2], ["None", "None", *[full] * 5], 2, full)
