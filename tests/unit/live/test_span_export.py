@@ -101,10 +101,11 @@ def test_what_nobody_takes_is_lost_and_told(caplog: pytest.LogCaptureFixture) ->
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_EVERY", 60)
+    monkeypatch.setattr(module, "WAITING_MAX", 600)  # more than are sent at once
 
     async def act(export: SpanExport, _collector: Collector) -> None:
-        for _ in range(module.WAITING_MAX + 5):
+        for _ in range(605):
             export.emit(SPAN)
         assert export.lost == 5
 
-    assert len(with_collector(act).taken) == module.WAITING_MAX
+    assert len(with_collector(act).taken) == 600
