@@ -21,7 +21,7 @@ REST_MAX: Final = 200 * MILLISECOND
 _BUSY: Final = 0.5
 _LOOKED_AT: Final = 50 * MILLISECOND
 _BUSY_FACTOR: Final = 40
-BUSY_REST_MAX: Final = SECOND
+BUSY_REST_MAX: Final = 2 * SECOND
 
 
 class Pace:

@@ -50,7 +50,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.mark.parametrize(
     ("took", "share", "rest"),
-    [(10, 0.1, 20), (90, 0.1, 180), (5000, 0.1, 200), (10, 1.0, 400), (90, 1.0, 1000), (5000, 1.0, 1000)],
+    [(10, 0.1, 20), (90, 0.1, 180), (5000, 0.1, 200), (10, 1.0, 400), (90, 1.0, 2000), (5000, 1.0, 2000)],
 )
 def test_a_decision_is_followed_by_a_longer_rest_up_to_a_bound(
     machine: Machine, took: int, share: float, rest: int
