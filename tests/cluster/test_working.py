@@ -16,6 +16,8 @@ def test_one_that_is_preempted_runs_again_as_it_was_asked_for(working_cluster: I
     (low,) = cluster.get("workloads", "-l", f"kueue.x-k8s.io/job-uid={uid(cluster, 'low')}")["items"]
     assert low["status"]["schedulingStats"]["evictions"][0]["count"] == 1
     assert low["spec"]["podSets"][0]["template"]["spec"].get("nodeSelector") is None
+    times = [each["lastTransitionTime"] for each in low["status"]["conditions"]]
+    assert all(len(time) == len("2026-01-01T00:00:00Z") for time in times), times
     assert (cluster.refused(), cluster.invalid()) == ([], []), cluster.log()
 
 

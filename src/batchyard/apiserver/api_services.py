@@ -11,12 +11,12 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj
 from batchyard.api.tables import cells
 from batchyard.api.tables.cells import Column
+from batchyard.api.whole_seconds import in_whole_seconds, times_of_metadata
 from batchyard.apiserver.derived import Derived, derived
 from batchyard.apiserver.discovery import versions_by_group
 from batchyard.apiserver.objects import Found
 from batchyard.apiserver.resources import Resource
 from batchyard.apiserver.unstored import unstored_kind
-from batchyard.apiserver.whole_seconds import in_whole_seconds, times_of_metadata
 from batchyard.base.instant import Instant
 
 _GROUP: Final = "apiregistration.k8s.io"

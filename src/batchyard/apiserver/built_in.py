@@ -11,11 +11,11 @@ from batchyard.api.meta import Obj
 from batchyard.api.schema.tables import NATIVE, scope_for
 from batchyard.api.scheme import FILES, KINDS, ServedKind, kind_info
 from batchyard.api.tables import Column, columns, row
+from batchyard.api.whole_seconds import Places, Remembered, times_of
 from batchyard.apiserver.openapi.schemas import schemas_of
 from batchyard.apiserver.resources import Resource, no_misfit
 from batchyard.apiserver.shapes import shape_of_kind
 from batchyard.apiserver.unmarshal import misfit
-from batchyard.apiserver.whole_seconds import Places, Remembered, times_of
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Propagation
 

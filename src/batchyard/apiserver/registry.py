@@ -14,6 +14,7 @@ from batchyard.api import scheme
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
+from batchyard.api.whole_seconds import as_stored
 from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
 from batchyard.apiserver.decoding import Sent, decoded, with_kind
 from batchyard.apiserver.managed.claims import Author, Entry, applied, check_config, created, updated
@@ -25,7 +26,6 @@ from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.refusals import conflict, details, invalid, not_found, refusal
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
 from batchyard.apiserver.selection import selection_of
-from batchyard.apiserver.whole_seconds import as_stored
 from batchyard.base.instant import SECOND, Instant
 from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write
 

@@ -8,10 +8,10 @@ from enum import Enum
 from typing import Any, Final
 
 from batchyard.api.meta import Obj
+from batchyard.api.whole_seconds import in_whole_seconds, times_of_metadata
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import JSON, Refused, Request, bad_request
 from batchyard.apiserver.resources import Strategy
-from batchyard.apiserver.whole_seconds import in_whole_seconds, times_of_metadata
 from batchyard.base.instant import Instant
 
 _META: Final = "meta.k8s.io/v1"

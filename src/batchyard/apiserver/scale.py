@@ -11,6 +11,7 @@ from batchyard.api.errors import ApiError, FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.scheme import ServedKind
 from batchyard.api.tables.cells import format_selector
+from batchyard.api.whole_seconds import in_whole_seconds, times_of_metadata
 from batchyard.apiserver.bodies import content_type_of, read_body, read_json
 from batchyard.apiserver.custom.json_path import found_at, path_of
 from batchyard.apiserver.objects import Objects
@@ -19,7 +20,6 @@ from batchyard.apiserver.patch import check_media_type, patched
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
 from batchyard.apiserver.resources import Answer, Resource, Strategy
 from batchyard.apiserver.shapes import FREE
-from batchyard.apiserver.whole_seconds import in_whole_seconds, times_of_metadata
 from batchyard.ports.client import Update
 
 _GROUP: Final = "autoscaling"

@@ -19,6 +19,7 @@ from batchyard.client.places import received
 from batchyard.client.rate_limit import RateLimit
 from batchyard.client.wire import HttpAnswer, HttpRequest, Transport
 from batchyard.client.writes import (
+    as_sent,
     decoded,
     error_of,
     holds,
@@ -172,7 +173,8 @@ class Outbox:
     def _looked(self, submission: Submission, write: Create, answer: HttpAnswer, error: ApiError) -> None:
         """What is there in place of what was to be made: the same, or another's."""
         found = self._written(write, looked_at(answer), None)
-        wanted = {field: value for field, value in write.obj.items() if field != "status"}
+        sent = as_sent(write.obj, kind_info(kind_of(write)))
+        wanted = {field: value for field, value in sent.items() if field != "status"}
         self._conclude(submission, found if holds(found.body, wanted) else found._replace(error=error))
 
     def _written(self, write: Write, body: Obj, error: ApiError | None) -> Written:

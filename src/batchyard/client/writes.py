@@ -21,6 +21,7 @@ from batchyard.api.errors import (
 )
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import ServedKind
+from batchyard.api.whole_seconds import in_whole_seconds, times_of
 from batchyard.client.places import path_of
 from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write
@@ -56,12 +57,17 @@ def name_of(write: Write) -> str:
     return name
 
 
+def as_sent(obj: Obj, info: ServedKind) -> dict[str, Any]:
+    """An object to be written, as the server is to keep it: its times in whole seconds, as every client has them."""
+    return in_whole_seconds(dict(obj), times_of(info, info.storage_version))
+
+
 def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
     """The request that does a write."""
     namespace, name = namespace_of(write), name_of(write)
     if isinstance(write, Delete):
         return HttpRequest("DELETE", path_of(info, version, namespace, name), _encode(_options(write)))
-    body = _encode(conversion.from_storage(write.obj, info.api_version_for(version)))
+    body = _encode(conversion.from_storage(as_sent(write.obj, info), info.api_version_for(version)))
     match write:
         case Create():
             return HttpRequest("POST", path_of(info, version, namespace), body)

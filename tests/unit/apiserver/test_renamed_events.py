@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from batchyard.api import scheme
+from batchyard.api.meta import Key
 from unit.apiserver.api import Api
 
 CORE = "/api/v1/namespaces/team/events"
@@ -39,6 +41,23 @@ def test_a_series_is_patched_as_its_recorder_does() -> None:
     series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:09.000000Z"}}
     assert api.ask("PATCH", f"{RENAMED}/train.1", series, headers=STRATEGIC).body["series"]["count"] == 2
     assert api.get(f"{CORE}/train.1")["series"]["count"] == 2
+
+
+def test_its_times_are_in_whole_seconds_and_stay_as_fine_as_they_were() -> None:
+    api, fine, whole = Api(), "2026-01-01T00:00:01.250000Z", "2026-01-01T00:00:01Z"
+    api.post(RENAMED, SENT)
+    key = Key(scheme.EVENT, "team", "train.1")
+    made = api.stored.store.get(key)
+    assert made is not None
+    api.stored.store.put(
+        key, {**made, "firstTimestamp": fine, "metadata": {**made["metadata"], "creationTimestamp": fine}}
+    )
+    found = api.get(f"{RENAMED}/train.1")
+    assert (found["deprecatedFirstTimestamp"], found["metadata"]["creationTimestamp"]) == (whole, whole)
+    assert api.ask("PUT", f"{RENAMED}/train.1", {**found, "note": "more"}).code == 200
+    stored = api.stored.store.get(key)
+    assert stored is not None
+    assert (stored["firstTimestamp"], stored["message"]) == (fine, "more")
 
 
 def test_both_are_told_of_every_event() -> None:

@@ -13,6 +13,7 @@ from unit.client.served import Served
 
 PATH = "/api/v1/namespaces/team/configmaps"
 KINDS = (scheme.CONFIG_MAP, scheme.JOB)
+FINE, WHOLE = "2026-01-01T00:00:01.250000Z", "2026-01-01T00:00:01Z"
 LOST = HttpAnswer(0, trouble="reset")
 
 
@@ -349,3 +350,28 @@ def test_everything_is_what_came_to_be() -> None:
     world.run(1)
     (event,) = world.client.everything()
     assert (event.type, event.key, event.old) == (EventType.ADDED, key(), None)
+
+
+def test_times_are_sent_in_whole_seconds() -> None:
+    world = served()
+    job: dict[str, Any] = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "namespace": "team"}}
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
+    assert write(world, Create({**job, "spec": {"template": {"spec": pod}}})).error is None
+    made = world.client.get(Key(scheme.JOB, "team", "a"))
+    assert made is not None
+    done = write(world, UpdateStatus({**made, "status": {"startTime": FINE}}))
+    stored = world.api.stored.store.get(Key(scheme.JOB, "team", "a"))
+    assert done.obj is not None
+    assert stored is not None
+    assert done.obj["status"]["startTime"] == stored["status"]["startTime"] == WHOLE
+
+
+def test_one_that_was_made_by_a_try_that_was_lost_is_known_by_its_times_too() -> None:
+    world = served()
+    world.line.trouble, world.line.is_done_anyway = failing(LOST), True
+    taint = {"key": "a", "effect": "NoSchedule", "timeAdded": FINE}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "spec": {"taints": [taint]}}
+    done = write(world, Create(node))
+    assert done.error is None
+    assert done.obj is not None
+    assert done.obj["spec"]["taints"][0]["timeAdded"] == WHOLE

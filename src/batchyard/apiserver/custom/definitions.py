@@ -10,6 +10,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind
 from batchyard.api.tables import Column
 from batchyard.api.times import format_time, parse_time
+from batchyard.api.whole_seconds import Places, times_of_metadata
 from batchyard.apiserver.custom.definition_faults import (
     definition_faults,
     definition_update_faults,
@@ -18,7 +19,6 @@ from batchyard.apiserver.custom.definition_faults import (
 from batchyard.apiserver.custom.definition_schema import DEFINITION_SCHEMA
 from batchyard.apiserver.custom.strategy import CustomStrategy
 from batchyard.apiserver.resources import Resource
-from batchyard.apiserver.whole_seconds import Places, times_of_metadata
 from batchyard.base.instant import SECOND, Instant
 
 _INFO: Final = ServedKind(

@@ -17,6 +17,7 @@ from batchyard.api.schema.tables import NATIVE, scope
 from batchyard.api.scheme import ServedKind
 from batchyard.api.tables import Column
 from batchyard.api.validation.metadata import metadata_faults
+from batchyard.api.whole_seconds import Places, in_whole_seconds, times_of_metadata
 from batchyard.apiserver.custom.columns import Columns
 from batchyard.apiserver.custom.pruning import pruned, with_defaults
 from batchyard.apiserver.custom.rules import NOTHING, Rules
@@ -25,7 +26,6 @@ from batchyard.apiserver.custom.values import value_faults
 from batchyard.apiserver.openapi.schemas import REFERENCE, metadata_schemas, schema_name
 from batchyard.apiserver.request import Refused
 from batchyard.apiserver.shapes import Shape, metadata_shape, shape_of_schema
-from batchyard.apiserver.whole_seconds import Places, in_whole_seconds, times_of_metadata
 from batchyard.base.instant import Instant
 
 _METADATA: Final = "ObjectMeta"

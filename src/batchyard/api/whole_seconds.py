@@ -1,7 +1,8 @@
-"""Times as clients see them: in whole seconds, as Kubernetes writes them, though the platform counts finer.
+"""Times as they go over the wire: in whole seconds, as Kubernetes writes them, though the platform counts finer.
 
-Only the few that are MicroTime in Kubernetes keep their fraction. What a client sends back as it was shown is taken for
-what is stored, so that nothing becomes coarser by being read and written. Source: apimachinery's metav1.Time.
+An API server shows them so, and a client elsewhere sends them so, since servers keep what is no type of their own as it
+was sent. Only the few that are MicroTime in Kubernetes keep their fraction. What a client sends back as it was shown is
+taken for what is stored, so that nothing becomes coarser by being read and written. Source: apimachinery's metav1.Time.
 """
 
 from collections.abc import Mapping
