@@ -60,11 +60,11 @@ def with_condition(  # noqa: PLR0913 - the fields of a condition
     return [*conditions, wanted]
 
 
-def cut_message(message: str) -> str:
-    """The message, cut to what a condition may hold."""
-    if len(message) * 4 <= MESSAGE_BYTES_MAX:
+def cut_message(message: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
+    """The message, cut to what a condition may hold, or to so many bytes."""
+    if len(message) * 4 <= bytes_max:
         return message
     encoded = message.encode()
-    if len(encoded) <= MESSAGE_BYTES_MAX:
+    if len(encoded) <= bytes_max:
         return message
-    return (encoded[: MESSAGE_BYTES_MAX - len(_CUT)] + _CUT).decode(errors="ignore")
+    return (encoded[: bytes_max - len(_CUT)] + _CUT).decode(errors="ignore")

@@ -58,5 +58,5 @@ class EventExpiry:
 
 
 def _end_of(event: Obj) -> Instant:
-    last = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-    return parse_time(last) + KEPT_FOR
+    last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return parse_time(last or event["metadata"]["creationTimestamp"]) + KEPT_FOR

@@ -3,18 +3,19 @@
 A record like one before (the same object, reason and message from the same component) raises that Event's count. Of
 records alike but for their messages the eleventh and all later within ten minutes become one Event that says so. Of
 one object a component tells at most a burst of 25, and one more every five minutes. What is remembered for that is
-bounded, and lost in a crash: then an Event is told anew. Source: client-go, tools/record/events_cache.go.
+bounded, and lost in a crash: then an Event is told anew. Source: client-go, tools/record/events_cache.go. What does
+the part of a component that writes Events of the newer sort has them made by `event_series.py`.
 """
 
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.times import format_time
 from batchyard.base.instant import MINUTE, Instant
 from batchyard.base.remembered import Remembered
-from batchyard.ports.client import Client, Create, Update, WriteResult
+from batchyard.controllers.event_series import COMPONENTS, EventSeries, event_name, let_it_be, reference_to
+from batchyard.ports.client import Client, Create, Update
 from batchyard.ports.controller import EventRecord
 
 BURST: Final = 25
@@ -71,10 +72,11 @@ class _Budget:
 
 
 class EventRecorder:
-    """An EventSink that writes to a client."""
+    """An EventSink that writes to a client; `host` is the machine that Events are told from."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, host: str) -> None:
         self._client = client
+        self._series = EventSeries(client, host)
         self._told: Remembered[_Told, Key] = Remembered()
         self._similar: Remembered[tuple[str, Key, str, str], _Similar] = Remembered()
         self._budget: Remembered[tuple[str, Key], _Budget] = Remembered()
@@ -83,6 +85,9 @@ class EventRecorder:
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Record an event, unless too much was told of its object already."""
         component = component_of(controller)
+        if component in COMPONENTS:
+            self._series.tell(now, component, record)
+            return
         regarding, type_, reason, message, _ = record
         told = message
         if self._is_one_of_many(now, (component, regarding, type_, reason), message):
@@ -97,11 +102,11 @@ class EventRecorder:
         if stored is not None:
             count = stored.get("count", 1) + 1
             again = {**stored, "message": message, "count": count, "lastTimestamp": format_time(now)}
-            self._client.submit([Update(again)], _let_it_be)
+            self._client.submit([Update(again)], let_it_be)
             return
         event = self._event(now, told, message)
         self._told.remember(told, key_of(event))
-        self._client.submit([Create(event)], _let_it_be)
+        self._client.submit([Create(event)], let_it_be)
 
     def _is_one_of_many(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
         """Whether so many were told that differ from it only in their messages that they are told as one."""
@@ -136,10 +141,10 @@ class EventRecorder:
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "name": f"{key.name}.{now * 1000 + self._made % 1000:x}",
+                "name": event_name(key, now, self._made),
                 "namespace": key.namespace or "default",
             },
-            "involvedObject": self._reference(key),
+            "involvedObject": reference_to(self._client, key),
             "reason": reason,
             "message": message,
             "source": {"component": component},
@@ -150,17 +155,3 @@ class EventRecorder:
             "reportingComponent": component,
             "reportingInstance": "",
         }
-
-    def _reference(self, key: Key) -> dict[str, str]:
-        """The object as Events refer to it."""
-        info = scheme.kind_info(key.kind)
-        found = self._client.get(key)
-        reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
-        if found is not None:
-            metadata = found["metadata"]
-            reference["uid"], reference["resourceVersion"] = metadata["uid"], metadata["resourceVersion"]
-        return {field: value for field, value in reference.items() if value}
-
-
-def _let_it_be(_result: WriteResult) -> None:
-    """An Event that cannot be written is no loss: its namespace is going, or another has its name."""

@@ -7,6 +7,7 @@ that controllers go by is the server's (`server_clock.py`).
 
 import asyncio
 import contextlib
+import socket
 import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -176,7 +177,10 @@ class Operator:
     def _begun(self) -> Platform:
         pace = Pace(self.kernel.clock, self.clock.speed)
         self.figures.also.append(pace.texts)
-        decisions, cycles = DecisionLog(EventRecorder(self.client), keep_nothing), self.figures.cycles
+        decisions, cycles = (
+            DecisionLog(EventRecorder(self.client, socket.gethostname()), keep_nothing),
+            self.figures.cycles,
+        )
         ports = Ports(self.kernel, self.client, (), (), decisions, cycles.loop, pace, cycles=self._watching(cycles))
         platform, found = build_platform(ports, self._wanted.settings), self.client.everything()
         if self.spans is not None:

@@ -114,7 +114,9 @@ class Embedded:
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)
         token = partial(pod_token, tokens, self._client)
         self._ledger = LiveLedger(place.folder / LEDGER, loop)
-        self._decisions = DecisionLog(EventRecorder(self._client), self._ledger.keep, self._ledger.last)
+        self._decisions = DecisionLog(
+            EventRecorder(self._client, socket.gethostname()), self._ledger.keep, self._ledger.last
+        )
         self._spans = _exported(place.traces_to, loop) if place.traces_to else None
         if self._spans is not None:
             self._client.subscribe(LifeSpans(self._kernel.now, self._spans.emit).observe)

@@ -22,7 +22,7 @@ class Recorder:
         self.kernel = VirtualKernel(make.at(0))
         self.store = Store()
         self.client = LocalClient(self.store, self.kernel)
-        self._record = EventRecorder(self.client)
+        self._record = EventRecorder(self.client, "here")
 
     def record(self, message: str, reason: str = "SuccessfulCreate", *, at: float = 0, key: Key = JOB) -> None:
         self._record(make.at(at), "job-pods", EventRecord(key, "Normal", reason, message))

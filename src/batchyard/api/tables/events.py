@@ -19,6 +19,10 @@ def _first_seen(obj: Obj, now: Instant) -> str:
     return format_age(now - parse_time(at_first)) if at_first else UNKNOWN
 
 
+def _count(obj: Obj, _now: Instant) -> str:
+    return str(value(obj, "series", "count") or obj.get("count") or 1)
+
+
 def _object(obj: Obj, _now: Instant) -> str:
     kind, name = (value(obj, "involvedObject", field) or "" for field in ("kind", "name"))
     return f"{kind.lower()}/{name}" if name else kind.lower()
@@ -39,6 +43,6 @@ EVENTS: Final = (
     (Column("Source", priority=1), _source),
     (Column("Message"), lambda obj, _now: (obj.get("message") or "").strip()),
     (Column("First Seen", priority=1), _first_seen),
-    (Column("Count", priority=1, counts=True), at("count", default=1)),
+    (Column("Count", priority=1, counts=True), _count),
     (Column("Name", priority=1), cells.name),
 )

@@ -164,11 +164,12 @@ def _events(source: Source, obj: Obj) -> list[Model]:
             "about": event["involvedObject"].get("kind", ""),
             "reason": event.get("reason", ""),
             "message": event.get("message", ""),
-            "count": event.get("count", 1),
+            "count": (event.get("series") or event).get("count", 1),
         }
         for event in found[:EVENTS_MAX]
     ]
 
 
 def _told_at(event: Obj) -> str:
-    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp", ""))
+    last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return str(last or event["metadata"].get("creationTimestamp", ""))
