@@ -311,7 +311,7 @@ class Classes:
         "float": "number",
         "dict": "{string}",
         "meta_v1.Time": "time",
-        "meta_v1.MicroTime": "time",
+        "meta_v1.MicroTime": "micro-time",
         "resource.Quantity": "quantity",
         "util_intstr.IntOrString": "int-or-string",
     }

@@ -5,6 +5,7 @@ metav1.MicroTime.
 """
 
 import re
+from calendar import monthrange
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
@@ -16,6 +17,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _RFC3339: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
 )
+_MICRO: Final = re.compile(r"[^.]*\.\d{6}(Z|[+-]..:..)", re.ASCII)
 
 
 @lru_cache(maxsize=65536)
@@ -28,6 +30,25 @@ def format_micro_time(instant: Instant) -> str:
     """An instant as metav1.MicroTime: Go's clients read those fields with six digits of a fraction, and not without."""
     text = format_time(instant)
     return text if "." in text else f"{text[:-1]}.000000Z"
+
+
+def in_utc(text: str) -> str:
+    """A text that is a time, as the API writes it; itself where its zone is UTC. ValueError as `parse_time`."""
+    instant = parse_time(text)
+    return text if text.endswith("Z") else format_time(instant)
+
+
+def micro_in_utc(text: str) -> str:
+    """The same of a metav1.MicroTime, which has six digits of a fraction."""
+    if _MICRO.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not a time to the microsecond; write it as 2026-01-01T00:00:00.000000Z")
+    instant = parse_time(text)
+    return text if text.endswith("Z") else format_micro_time(instant)
+
+
+def days_in(year: int, month: int) -> int:
+    """How many days a month has."""
+    return monthrange(year or 4, month)[1]
 
 
 def to_datetime(instant: Instant) -> datetime:

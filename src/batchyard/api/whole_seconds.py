@@ -20,13 +20,8 @@ Places: TypeAlias = "Mapping[str, Places]"
 _Known: TypeAlias = dict[int, tuple[Any, Places, Any]]
 """By identity, what was shown, where times were looked for, and as what."""
 
-#: What is finer, and what is whole as it is written.
-_KEPT: Final = frozenset(
-    {
-        *("Event.eventTime", "EventSeries.lastObservedTime", "LeaseSpec.acquireTime", "LeaseSpec.renewTime"),
-        "ManagedFieldsEntry.time",
-    }
-)
+#: What is whole as it is written.
+_WHOLE: Final = "ManagedFieldsEntry.time"
 _REMEMBERED_MAX: Final = 8192
 _TIME: Final[Places] = {}
 _SECONDS_END: Final = len("2026-01-01T00:00:00")
@@ -141,7 +136,7 @@ def _in_type(of: Scope, type_name: str, above: tuple[str, ...]) -> Places:
     found = {}
     for name, field in of.fields(type_name).items():
         places = _in_field(of, field, (*above, type_name))
-        if places is not _NOWHERE and f"{type_name}.{name}" not in _KEPT:
+        if places is not _NOWHERE and f"{type_name}.{name}" != _WHOLE:
             found[name] = places
     return found or _NOWHERE
 

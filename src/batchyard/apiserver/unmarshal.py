@@ -11,11 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from batchyard.api.schema.tables import Field, Scope
-from batchyard.api.times import parse_time
+from batchyard.apiserver.go_times import time_fault
 
 _QUANTITY: Final = re.compile(r"[+-]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*", re.ASCII)
 _NO_QUANTITY: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-_LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
 _GO_TYPES: Final[Mapping[str, str]] = {
     "string": "string",
     "bool": "bool",
@@ -25,7 +24,13 @@ _GO_TYPES: Final[Mapping[str, str]] = {
     "bytes": "[]uint8",
 }
 #: Types that read themselves.
-_NAMED: Final = {"quantity": "resource.Quantity", "time": "v1.Time", "int-or-string": "intstr.IntOrString"}
+_NAMED: Final = {
+    "quantity": "resource.Quantity",
+    "time": "v1.Time",
+    "micro-time": "v1.MicroTime",
+    "int-or-string": "intstr.IntOrString",
+}
+_TIMES: Final = frozenset({"time", "micro-time"})
 _BITS: Final = {"int": 63, "int32": 31, "int64": 63}
 _TEXTS: Final = frozenset({"string", "bytes"})
 
@@ -79,19 +84,10 @@ def _of_its_own(value: Any, expression: str) -> Iterator[str]:
         yield f"json: cannot unmarshal {_word(value)} into Go value of type int32"
     elif expression == "quantity" and (isinstance(value, bool) or not _QUANTITY.fullmatch(_text(value))):
         yield _NO_QUANTITY
-    elif expression == "time" and not isinstance(value, str):
+    elif expression in _TIMES and not isinstance(value, str):
         yield f"json: cannot unmarshal {_word(value)} into Go value of type string"
-    elif expression == "time" and not _is_time(value):
-        quoted = _text_of(value)
-        yield f'parsing time {quoted} as "{_LAYOUT}": cannot parse {quoted} as "2006"'
-
-
-def _is_time(value: str) -> bool:
-    try:
-        parse_time(value)
-    except ValueError:
-        return False
-    return True
+    elif expression in _TIMES and (fault := time_fault(value, is_micro=expression == "micro-time")):
+        yield fault
 
 
 def _text(value: Any) -> str:

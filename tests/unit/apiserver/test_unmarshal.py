@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.schema.tables import NATIVE, scope
+from batchyard.apiserver.go_times import time_fault
 from batchyard.apiserver.unmarshal import misfit
 from unit.apiserver.api import Api
 
@@ -48,6 +49,41 @@ INTO = "json: cannot unmarshal {} into Go struct field {} of type {}"
 )
 def test_the_first_value_of_a_wrong_type_is_told(job: dict[str, Any], told: str | None) -> None:
     assert misfit(job, scope(NATIVE), "Job") == told
+
+
+SECONDS, MICROS = "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000000Z07:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "told"),
+    [
+        ("2026-01-01T00:00:00Z", SECONDS, None),
+        ("2026-01-01T00:00:00.5+01:00", SECONDS, None),
+        ("2026-01-01 00:00:00Z", SECONDS, ' as "{}": cannot parse " 00:00:00Z" as "T"'),
+        ("2026-01-01T00:00:00", SECONDS, ' as "{}": cannot parse "" as "Z07:00"'),
+        ("2026-01-01T00:00:00Z!", SECONDS, ': extra text: "!"'),
+        ("2026-13-01T00:00:00Z", SECONDS, ": month out of range"),
+        ("2026-02-29T00:00:00Z", SECONDS, ": day out of range"),
+        ("2026-01-01T00:00:60Z", SECONDS, ": second out of range"),
+        ("2026-01-01T00:00:00.000001Z", MICROS, None),
+        ("2026-01-01T00:00:00Z", MICROS, ' as "{}": cannot parse "Z" as ".000000"'),
+        ("2026-01-01T00:00:00.1234567Z", MICROS, ' as "{}": cannot parse "7Z" as "Z07:00"'),
+    ],
+)
+def test_what_is_no_time_is_told_as_go_tells_it(text: str, layout: str, told: str | None) -> None:
+    wanted = None if told is None else f'parsing time "{text}"{told.format(layout)}'
+    assert time_fault(text, is_micro=layout == MICROS) == wanted
+
+
+def test_times_are_kept_in_utc_and_micro_times_with_six_digits() -> None:
+    api, path = Api(), "/apis/coordination.k8s.io/v1/namespaces/team/leases"
+    found = api.post(path, {"metadata": {"name": "a"}, "spec": {"renewTime": "2026-01-01T01:00:00.250000+01:00"}})
+    assert found["spec"]["renewTime"] == "2026-01-01T00:00:00.250000Z"
+    taint = {"key": "a", "effect": "NoSchedule", "timeAdded": "2026-01-01T01:00:00+01:00"}
+    node = api.post("/api/v1/nodes", {"metadata": {"name": "a"}, "spec": {"taints": [taint]}})
+    assert node["spec"]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
+    refused = api.ask("POST", path, {"metadata": {"name": "b"}, "spec": {"renewTime": "2026-01-01T00:00:00Z"}})
+    assert refused.code == 400
 
 
 def test_such_an_object_is_a_bad_request() -> None:

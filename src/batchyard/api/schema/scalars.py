@@ -1,8 +1,8 @@
 """Checks of single values: texts, numbers, quantities, times.
 
-A check is a visitor: called with a value, it returns that very value if it is sound, and Flaws if not. Quantities alone
-come back as Kubernetes writes them, always as texts. Where only the type matters, the type itself (`str`, `bool`) is
-the visitor, so that a parent can compare without a call.
+A check is a visitor: called with a value, it returns that very value if it is sound, and Flaws if not. Quantities and
+times alone come back as Kubernetes writes them, always as texts. Where only the type matters, the type itself (`str`,
+`bool`) is the visitor, so that a parent can compare without a call.
 """
 
 import binascii
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from batchyard.api import quantity
 from batchyard.api.schema.flaws import Flaw, Flaws, choice, flaw, shown, wrong_type
 from batchyard.api.schema.nearest import nearest
-from batchyard.api.times import parse_time
+from batchyard.api.times import in_utc, micro_in_utc
 from batchyard.base.instant import parse_duration
 
 Visitor: TypeAlias = Callable[[Any], Any]
@@ -30,12 +30,14 @@ WORDS: Final = {
     "quantity": "a quantity such as 500m, 2 or 10Gi",
     "int-or-string": "an integer or a string",
     "time": "a time such as 2026-01-01T00:00:00Z",
+    "micro-time": "a time such as 2026-01-01T00:00:00.000000Z",
     "duration": "a duration such as 90s or 1h30m",
     "bytes": "a base64 text",
     "any": "any value",
 }
 _RANGES: Final = {"int": 63, "int32": 31, "int64": 63}
 _CACHE_SIZE: Final = 4096
+_REWRITTEN: Final = frozenset({"quantity", "time", "micro-time"})
 #: Patterns of names, in words.
 _PATTERN_WORDS: Final = {
     "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower case letters, digits and '-', a letter or digit first and last",
@@ -157,7 +159,7 @@ def _parsed(expression: str, types: tuple[type, ...], parse: Callable[[Any], obj
             problem, separator, remedy = str(wrong).rpartition("; ")
             problem, remedy = (problem, remedy) if separator else (remedy, "")
             return flaw(f"Invalid value: {problem}", remedy or f"write {WORDS[expression]}")
-        return found if expression == "quantity" and found != value else value
+        return found if expression in _REWRITTEN and found != value else value
 
     return visit
 
@@ -172,7 +174,8 @@ def _parse_base64(text: str) -> bytes:
 _PARSERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] = {
     "quantity": ((str, int, float), quantity.canonical),
     "int-or-string": ((str, int), str),
-    "time": ((str,), parse_time),
+    "time": ((str,), in_utc),
+    "micro-time": ((str,), micro_in_utc),
     "duration": ((str,), parse_duration),
     "bytes": ((str,), _parse_base64),
 }

@@ -4,7 +4,8 @@ tools/field_tables.py makes them, but for those of our own kinds (sim, cloud), w
 
 A table maps the name of a type to its fields, and a field to a type expression, or to `[expression, facts]`:
 
-    string bool int int32 int64 quantity int-or-string time duration bytes any      scalars
+    string bool int int32 int64 quantity int-or-string                              scalars
+    time micro-time duration bytes any                                              scalars
     [T] {T}                                      a list of T, a mapping from names to T
     ClusterQueue.spec                            a type of the same table, or else of core.json
     native.ObjectMeta                            a type as Kubernetes itself has it, even within a CRD
@@ -44,7 +45,10 @@ _NATIVE_GROUPS: Final = frozenset(
     }
 )
 _SCALARS: Final = frozenset(
-    {"string", "bool", "int", "int32", "int64", "quantity", "int-or-string", "time", "duration", "bytes", "any"}
+    {
+        *("string", "bool", "int", "int32", "int64", "quantity", "int-or-string"),
+        *("time", "micro-time", "duration", "bytes", "any"),
+    }
 )
 
 Table: TypeAlias = dict[str, dict[str, str | tuple[str, dict[str, Any]]]]

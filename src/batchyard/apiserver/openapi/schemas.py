@@ -20,6 +20,7 @@ _SCALARS: Final[Mapping[str, Mapping[str, Any]]] = {
     "quantity": {"x-kubernetes-int-or-string": True},
     "int-or-string": {"x-kubernetes-int-or-string": True},
     "time": {"type": "string", "format": "date-time"},
+    "micro-time": {"type": "string", "format": "date-time"},
     "duration": {"type": "string"},
     "bytes": {"type": "string", "format": "byte"},
     "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},

@@ -30,6 +30,7 @@ _IS_INACTIVE: Final = "Can't submit new workloads to clusterQueue"
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 #: Besides the spec.
 _ASKED: Final = ("annotations", "deletionTimestamp")
+_BY_FLAVOR: Final = frozenset({"flavorsReservation", "flavorsUsage"})
 _LOCAL_READY: Final = Readiness(True, "Ready", "Can submit new workloads to localQueue")
 
 
@@ -158,8 +159,11 @@ class QueueStatus:
         status = dict(obj.get("status") or {})
         count = self._index.book.local_tally.get(key) if queue else Count()
         status["conditions"] = _active(obj, _local_readiness(cluster_queue, obj if stopped else None), now)
-        status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=True)
-        status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=True)
+        if queue is None:  # of flavors it has none, not even none in use
+            status = {field: told for field, told in status.items() if field not in _BY_FLAVOR}
+        else:
+            status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=True)
+            status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=True)
         status["pendingWorkloads"] = 0 if stopped or waiting is None else waiting.by_local_queue.get(key, 0)
         _set_counts(status, count)
         return status
@@ -177,10 +181,8 @@ class QueueStatus:
         if self._fair_sharing:
             status["fairSharing"] = {"weightedShare": share_of(node, self._index.snapshot.names).rounded}
 
-    def _usage(self, queue: ClusterQueue | None, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
+    def _usage(self, queue: ClusterQueue, used: Mapping[int, int], *, local: bool) -> list[dict[str, Any]]:
         """Usage by flavor and resource, in the order of the queue's flavors."""
-        if queue is None:
-            return []
         return [
             {
                 "name": flavor,
