@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from batchyard.api import scheme
+from batchyard.api.events import last_told
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, MINUTE, Instant
@@ -58,5 +59,4 @@ class EventExpiry:
 
 
 def _end_of(event: Obj) -> Instant:
-    last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return parse_time(last or event["metadata"]["creationTimestamp"]) + KEPT_FOR
+    return parse_time(last_told(event) or event["metadata"]["creationTimestamp"]) + KEPT_FOR

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from batchyard.api.events import last_told, times_told
 from batchyard.api.meta import Obj
 from batchyard.api.tables import cells
 from batchyard.api.tables.cells import UNKNOWN, Column, at, value
@@ -10,7 +11,7 @@ from batchyard.base.instant import Instant, format_age
 
 
 def _last_seen(obj: Obj, now: Instant) -> str:
-    at_last = value(obj, "series", "lastObservedTime") or obj.get("lastTimestamp") or obj.get("eventTime")
+    at_last = last_told(obj)
     return format_age(now - parse_time(at_last)) if at_last else UNKNOWN
 
 
@@ -20,7 +21,7 @@ def _first_seen(obj: Obj, now: Instant) -> str:
 
 
 def _count(obj: Obj, _now: Instant) -> str:
-    return str(value(obj, "series", "count") or obj.get("count") or 1)
+    return str(times_told(obj))
 
 
 def _object(obj: Obj, _now: Instant) -> str:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from batchyard.api import scheme
+from batchyard.api.events import last_told
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.cli.submit.manifests import Asked, owned
@@ -90,7 +91,7 @@ class Cluster:
         path = path_of(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
         answer = await self.wire.ask(HttpRequest("GET", f"{path}?fieldSelector={selector}"))
-        told = [(each.get("lastTimestamp") or each.get("eventTime") or "", each) for each in _items_of(answer)]
+        told = [(last_told(each), each) for each in _items_of(answer)]
         if not told:
             return None
         _, latest = max(told, key=lambda each: each[0])

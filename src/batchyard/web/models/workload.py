@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
+from batchyard.api.events import last_told, times_told
 from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
@@ -164,12 +165,11 @@ def _events(source: Source, obj: Obj) -> list[Model]:
             "about": event["involvedObject"].get("kind", ""),
             "reason": event.get("reason", ""),
             "message": event.get("message", ""),
-            "count": (event.get("series") or event).get("count", 1),
+            "count": times_told(event),
         }
         for event in found[:EVENTS_MAX]
     ]
 
 
 def _told_at(event: Obj) -> str:
-    last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return str(last or event["metadata"].get("creationTimestamp", ""))
+    return last_told(event) or str(event["metadata"].get("creationTimestamp", ""))
