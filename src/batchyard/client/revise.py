@@ -28,7 +28,9 @@ _SERVERS_OWN: Final = (
 _UNCOUNTED: Final = frozenset(
     {
         *(scheme.NAMESPACE, scheme.NODE, scheme.CONFIG_MAP, scheme.SECRET, scheme.SERVICE, scheme.SERVICE_ACCOUNT),
-        scheme.LEASE,
+        *(scheme.EVENT, scheme.LEASE, scheme.ENDPOINTS, scheme.LIMIT_RANGE, scheme.RESOURCE_QUOTA),
+        *(scheme.ROLE, scheme.ROLE_BINDING, scheme.CLUSTER_ROLE, scheme.CLUSTER_ROLE_BINDING, scheme.RUNTIME_CLASS),
+        *(scheme.PERSISTENT_VOLUME, scheme.PERSISTENT_VOLUME_CLAIM),
     }
 )
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of apimachinery's rand: no vowels, so no words

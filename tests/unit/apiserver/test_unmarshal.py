@@ -98,3 +98,23 @@ def test_of_a_kind_with_a_definition_it_is_invalid() -> None:
     path = "/apis/kueue.x-k8s.io/v1beta2/resourceflavors"
     answer = Api().ask("POST", path, {"metadata": {"name": "a"}, "spec": {"nodeLabels": []}})
     assert (answer.code, answer.body["reason"]) == (422, "Invalid")
+
+
+def test_lists_and_mappings_of_nothing_are_not_kept_as_go_writes_them() -> None:
+    api, path = Api(), "/apis/batch/v1/namespaces/team/jobs"
+    container = {"name": "c", "image": "i", "env": [], "args": [], "resources": {}}
+    pod = {"restartPolicy": "Never", "containers": [container], "nodeSelector": {}, "affinity": {}}
+    made = api.post(path, {"metadata": {"name": "a", "labels": {}}, "spec": {"template": {"spec": pod}}})
+    found = made["spec"]["template"]["spec"]
+    assert not {"env", "args"} & found["containers"][0].keys()
+    assert "nodeSelector" not in found
+    assert found["affinity"] == {}
+    assert api.post("/api/v1/namespaces/team/configmaps", {"metadata": {"name": "a"}, "data": {}}).get("data") is None
+
+
+@pytest.mark.parametrize(("kind", "body"), [("events", {"involvedObject": {"namespace": "team"}}), ("limitranges", {})])
+def test_changes_of_kinds_that_have_no_generation_in_kubernetes_are_not_counted(
+    kind: str, body: dict[str, Any]
+) -> None:
+    made = Api().post(f"/api/v1/namespaces/team/{kind}", {"metadata": {"name": "a"}, **body})
+    assert "generation" not in made["metadata"]

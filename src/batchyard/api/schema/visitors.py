@@ -6,7 +6,7 @@ and completes an object, and the common case, nothing to do, costs one call a no
 """
 
 import marshal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -15,6 +15,7 @@ from batchyard.api.schema.scalars import WORDS, PlainVisitor, Visitor, plain_fla
 from batchyard.api.schema.tables import NATIVE, NATIVE_PREFIX, Field, Scope
 
 _DROPPED: Final = object()
+_EMPTY: Final[Sequence[Any]] = ([], {})
 #: Types of which null, in a mapping of a kind of Kubernetes itself, is the empty one: so Go reads it.
 _TEXTS: Final = frozenset({"string", "bytes"})
 #: Pod templates come again and again; a sound one is checked once and from then on shared.
@@ -47,11 +48,14 @@ class Compiler:
 
     def visitor(self, field: Field) -> PlainVisitor:
         """The visitor of a field."""
+        is_native = self._scope.name == NATIVE
         if field.is_list:
-            return _list(self._called(field.element), field)
+            visitor = _list(self._called(field.element), field)
+            return _omitting(visitor) if is_native and _is_omitted(field) else visitor
         if field.is_map:
-            takes_null = self._scope.name == NATIVE and field.element.expression in _TEXTS
-            return _map(self._called(field.element), field, takes_null=takes_null)
+            takes_null = is_native and field.element.expression in _TEXTS
+            visitor = _map(self._called(field.element), field, takes_null=takes_null)
+            return _omitting(visitor) if is_native and _is_omitted(field) else visitor
         if field.is_object:
             return self.object_visitor(field.expression)
         return scalar_visitor(field.expression, field.facts)
@@ -298,6 +302,20 @@ def _map_flaws(value: Mapping[str, Any], odd: Mapping[Any, Any], field: Field) -
         problem = f"Too many: {len(value)}: must have at most {_counted(highest)}"
         flaws += flaw(problem, f"remove {len(value) - highest}")
     return flaws
+
+
+def _is_omitted(field: Field) -> bool:
+    """Whether a list or a mapping is not written where it is empty. Nobody caring for any field is said, though."""
+    return not field.required and field.element.expression != "ManagedFieldsEntry"
+
+
+def _omitting(visit: Visitor) -> Visitor:
+    """The same visitor of a list or a mapping, of which nothing is kept where it is empty, as Go writes it."""
+
+    def visit_filled(value: Any) -> Any:
+        return _DROPPED if value in _EMPTY else visit(value)
+
+    return visit_filled
 
 
 def _remembering(visit: Visitor) -> Visitor:
