@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
-from batchyard.api.times import format_time
+from batchyard.api.times import format_micro_time
 from batchyard.apiserver.authorization import attributes_of
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import Refused, Request, Response
@@ -49,7 +49,7 @@ def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any
         "sourceIPs": [request.source],
         "userAgent": request.headers.get("user-agent", ""),
         "responseStatus": _status(answer),
-        "stageTimestamp": format_time(now),
+        "stageTimestamp": format_micro_time(now),
     }
     if audited.acting.user != request.user:
         event["impersonatedUser"] = audited.acting.user.told()

@@ -23,7 +23,7 @@ def test_an_event_has_who_what_and_the_outcome_and_no_body() -> None:
         "userAgent": "k/1",
         "objectRef": {"resource": "secrets", "namespace": "team", "apiVersion": "v1"},
         "responseStatus": {"code": 201},
-        "stageTimestamp": "1970-01-01T00:00:00Z",
+        "stageTimestamp": "1970-01-01T00:00:00.000000Z",
     }
 
 

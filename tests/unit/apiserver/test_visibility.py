@@ -26,7 +26,7 @@ def api() -> Api:
     waiting = [("one", "team-a", 1), ("two", "team-b", 9), ("three", "team-a", 5), ("four", "team-b", 1)]
     for place, (name, namespace, priority) in enumerate(waiting):
         workload = make.workload(name, priority=priority)
-        found.append(in_namespace(workload, namespace, uid=name, creationTimestamp=make.stamp(place)))
+        found.append(in_namespace(workload, namespace, uid=name, creationTimestamp=make.stamp(place + 0.25)))
     before = api.stored.revision
     for obj in found:
         api.stored.store.put(key_of(obj), obj)
@@ -44,6 +44,7 @@ def test_all_of_a_cluster_queue_are_told_in_their_turn(api: Api) -> None:
     found = api.get(OF_CLUSTER)
     assert places(found) == [("two", 0, 0, 9), ("three", 1, 0, 5), ("one", 2, 1, 1), ("four", 3, 1, 1)]
     assert (found["kind"], found["apiVersion"]) == ("PendingWorkloadsSummary", "visibility.kueue.x-k8s.io/v1beta2")
+    assert found["items"][0]["metadata"]["creationTimestamp"] == make.stamp(1)
 
 
 def test_a_local_queue_tells_its_own(api: Api) -> None:
