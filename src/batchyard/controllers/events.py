@@ -4,7 +4,8 @@ A record like one before (the same object, reason and message from the same comp
 records alike but for their messages the eleventh and all later within ten minutes become one Event that says so. Of
 one object a component tells at most a burst of 25, and one more every five minutes. What is remembered for that is
 bounded, and lost in a crash: then an Event is told anew. Source: client-go, tools/record/events_cache.go. What does
-the part of a component that writes Events of the newer sort has them made by `event_series.py`.
+the part of a component that writes Events of the newer sort has them made by `event_series.py`, within the same bound:
+client-go sets none there, and who waits for long and is told why again and again would fill the memory.
 """
 
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ class EventRecorder:
         """Record an event, unless too much was told of its object already."""
         component = component_of(controller)
         if component in COMPONENTS:
-            self._series.tell(now, component, record)
+            if self._may_tell(now, component, record.regarding):
+                self._series.tell(now, component, record)
             return
         regarding, type_, reason, message, _ = record
         told = message

@@ -11,7 +11,7 @@ from batchyard.api.tables import columns, row
 from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
 from batchyard.controllers.event_expiry import FIRST, EventExpiry
-from batchyard.controllers.events import EventRecorder
+from batchyard.controllers.events import BURST, EventRecorder
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, EventType, WatchEvent
 from batchyard.ports.controller import EventRecord
@@ -80,6 +80,13 @@ def test_it_is_another_once_the_object_has_changed_or_six_minutes_are_over() -> 
     recorder.record(at=1)
     recorder.record(at=1 + 6 * MINUTE / 1_000_000)
     assert [event.get("series") for event in recorder.told] == [None, None, None]
+
+
+def test_of_one_object_no_more_than_a_burst_is_told() -> None:
+    recorder = Recorder()
+    for number in range(BURST + 5):
+        recorder.record(reason=f"Reason{number}")
+    assert len(recorder.told) == BURST
 
 
 def test_a_message_is_cut_to_what_a_note_may_hold() -> None:
