@@ -195,6 +195,17 @@ def test_one_who_is_queued_again_when_his_queue_goes_on_is_not_told_of() -> None
     assert after(stopped())[0] == []
 
 
+@pytest.mark.parametrize(("cause", "is_told"), [("", True), ("AdmissionCheck", False)])
+def test_one_who_is_active_again_and_not_queued_is_told_of_where_kueue_would_queue_him(
+    cause: str, is_told: bool
+) -> None:
+    evicted = lifecycle.evict(holding(), reason=r.DEACTIVATED, cause=cause, message="", now=0)
+    waits = lifecycle.release_after_eviction(evicted, 0)
+    inactive = {**waits, "spec": {**waits["spec"], "active": False}}
+    found, _ = after([inactive, waits])
+    assert [each.parting for each in found] == ([Parting.NOT_DONE] if is_told else [])
+
+
 @pytest.mark.parametrize(("count", "is_told"), [(2, False), (0, False), (5, True)])
 def test_a_count_of_requeues_that_jumps_is_found(count: int, is_told: bool) -> None:
     before = {**WORKLOAD, "status": {"requeueState": {"count": 1}}}

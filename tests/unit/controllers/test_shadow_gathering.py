@@ -130,3 +130,36 @@ def test_an_eviction_that_is_written_when_the_victim_has_finished_is_none() -> N
     watched.at(1.3, admitted("waits", 2, priority=9))
     assert watched.end() == []
     assert watched.follower.counts.agreed == {"admission": 1}
+
+
+def told(name: str, why: str, message: str, **fields: Any) -> Obj:
+    """One who waits, and is told why."""
+    return lifecycle.set_pending(workload(name, 4, created=1, **fields), why, message, make.NOW)
+
+
+def full_of_one_who_goes(why: str, message: str) -> Watched:
+    """`low` came when its only victim was on its way out, and is told why it waits; later `high` comes, and room."""
+    goes = lifecycle.evict(holding("goes", 4), reason="ClusterQueueStopped", message="", now=make.NOW)
+    watched = Watched(*open_queue(preemption={"withinClusterQueue": "LowerPriority"}), goes)
+    watched.at(1, workload("low", 4, created=1, priority=5))
+    watched.at(1.1, told("low", why, message, priority=5))
+    watched.at(5, workload("high", 4, created=5, priority=9))
+    watched.at(9, finished("goes", 4))
+    return watched
+
+
+_FOR_VICTIMS = ("WaitingForPreemptedWorkloads", "none fits. Pending the preemption of 1 workload(s)")
+_FOR_QUOTA = ("WaitingForQuota", "none fits")
+
+
+@pytest.mark.parametrize("why", [_FOR_VICTIMS, _FOR_QUOTA])
+def test_who_is_said_to_wait_for_victims_stands_first_and_others_do_not(why: tuple[str, str]) -> None:
+    low, high = ("low", 5, 1), ("high", 9, 5)
+    first, last = (low, high) if why is _FOR_VICTIMS else (high, low)
+    right, wrong = full_of_one_who_goes(*why), full_of_one_who_goes(*why)
+    for watched, order in ((right, (first, last)), (wrong, (last, first))):
+        for second, (name, priority, created) in zip((9.3, 19), order, strict=True):
+            watched.at(second, admitted(name, 4, created=created, priority=priority))
+            watched.at(second + 9, finished(name, 4))
+    assert right.end() == []
+    assert wrong.end()

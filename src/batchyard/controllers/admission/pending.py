@@ -183,6 +183,11 @@ class Waiters:
         sticky = self._waiting.get(self._sticky)
         return self._sticky if sticky is not None and self._is_in_line(sticky) else ""
 
+    def let_go_of_preemptor(self, key: str) -> None:
+        """A Workload does not stay at the front after all, if it did."""
+        if self._sticky == key:
+            self._sticky = ""
+
     def place_of(self, key: str) -> int:
         """How many are before a Workload that waits here."""
         if key == self._sticky:
@@ -214,6 +219,19 @@ class Waiters:
         if waiting is None or members is None or waiting.line is not members.parked:
             return None
         return members.parked_at
+
+    def was_tried(self, key: str, now: Instant) -> None:
+        """A Workload that waits here was tried then, as another scheduler says: those after it were not before."""
+        order = self._waiting[key].order
+        for members in self._classes.values():
+            if any(waiting.order > order for waiting in members.parked.members()):
+                members.parked_at = max(members.parked_at, now)
+
+    def has_parked_before(self, key: str, since: Instant) -> bool:
+        """Whether some who are before a Workload that waits here were parked since then."""
+        order = self._waiting[key].order
+        lately = [each.parked.first() for each in self._classes.values() if each.parked_at >= since]
+        return any(first is not None and first.order < order for first in lately)
 
     def head_of(self, key: str) -> Head:
         """A Workload that waits here, as if it were its turn."""
@@ -320,8 +338,8 @@ class PendingQueue(Waiters):
 
     def remove(self, key: str, *, forget_sticky: bool = True) -> bool:
         """Forget a Workload; whether it waited here."""
-        if forget_sticky and self._sticky == key:
-            self._sticky = ""
+        if forget_sticky:
+            self.let_go_of_preemptor(key)
         waiting = self._waiting.get(key)
         if waiting is None:
             return False

@@ -127,6 +127,7 @@ def _after_backoff(look: Look) -> Outcome | None:
     workload, now = look.workload, look.now
     match _held_back_by(workload):
         case str(reason) if reason.startswith(r.DEACTIVATED):
+            # Whatever it was due to: Kueue at ff69552e knows the bare reason alone, and leaves others waiting for ever.
             message = "The workload was reactivated"
             return _write(UpdateStatus(lifecycle.set_requeued(workload, r.REACTIVATED, message, now)))
         case r.EVICTED_BY_PODS_READY_TIMEOUT | r.EVICTED_BY_ADMISSION_CHECK:

@@ -57,13 +57,21 @@ class Backlog:
         return item
 
     def front(self, workload: str) -> int | None:
-        """The first change of a Workload, if something was decided by it; else None."""
-        numbers = self._by_key.get(Key(scheme.WORKLOAD, *workload.split("/", 1)))
-        return numbers[0] if numbers and numbers[0] in self.decided else None
+        """The first change of a Workload that bears on decisions, if something was decided by it; else None."""
+        number = self._front(Key(scheme.WORKLOAD, *workload.split("/", 1)))
+        return number if number in self.decided else None
 
     def is_front(self, number: int) -> bool:
-        """Whether it is the first of its object."""
-        return self._by_key[self.items[number].key][0] == number
+        """Whether it is the first of its object that bears on decisions."""
+        return self._front(self.items[number].key) == number
+
+    def before(self, number: int) -> list[int]:
+        """Those of the same object that came before."""
+        return [each for each in self._by_key[self.items[number].key] if each < number]
+
+    def _front(self, key: Key) -> int | None:
+        numbers = self._by_key.get(key, ())
+        return next((number for number in numbers if not self.items[number].change.is_idle), None)
 
     def fronts(self) -> Iterator[int]:
         """Those by which something was decided that are the first of their objects."""

@@ -7,14 +7,18 @@ evictions count when they are shown, as the other one wrote them.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from batchyard.api import scheme
+from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Duration, Instant
 from batchyard.controllers.admission.idle_watch import IdleWatch
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.controllers.admission.pending import PendingQueue
+from batchyard.controllers.shadow.matching import is_effective
+from batchyard.controllers.shadow.observed import waits_for_victims
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Decision, Head, Preempt, Wait
+from batchyard.core.lifecycle import reasons as r
 from batchyard.core.reasons import RequeueReason
 from batchyard.ports.client import EventType, WatchEvent
 
@@ -29,6 +33,8 @@ class Model:
         self._policy = policy
         self._idle = IdleWatch(self.index)
         self._number = 0
+        #: Whether the other says why somebody waits: then it says who waits for victims to go, and stands first.
+        self._is_told_why = False
         #: All objects as they were shown last; Workloads by namespace, others in ''.
         self._shown: dict[str, dict[Key, WatchEvent]] = {}
 
@@ -43,12 +49,31 @@ class Model:
         """Take note of a change that came then: from then on the other gathers what it may help."""
         is_workload = event.key.kind == scheme.WORKLOAD
         of_namespace = self._shown.setdefault(event.key.namespace if is_workload else "", {})
-        of_namespace.pop(event.key, None)
+        before = of_namespace.pop(event.key, None)
         if event.type is not EventType.DELETED:
             # A Workload that is known holds its quota without a decision; of others nothing is known yet.
             old, kind = (event.obj, EventType.MODIFIED) if is_workload else (None, EventType.ADDED)
             of_namespace[event.key] = event._replace(type=kind, old=old)
         self.index.observe(event, came)
+        if is_workload and event.type is not EventType.DELETED:
+            self._heed(event, before, came)
+
+    def _heed(self, event: WatchEvent, before: WatchEvent | None, came: Instant) -> None:
+        """Heed what is said anew of why one waits: he was tried, and who waits for victims to go stands first."""
+        said = waits_for_victims(event.obj)
+        place = None if said is None else self._place_of(str(event.key))
+        if place is None or (waiting := place[0].get(str(event.key))) is None:
+            return
+        self._is_told_why = True
+        queue, name, said_before = place[0], str(event.key), None
+        if before is not None:
+            said_before = waits_for_victims(before.obj)
+            if find_condition(before.obj, r.QUOTA_RESERVED) != find_condition(event.obj, r.QUOTA_RESERVED):
+                queue.was_tried(name, came)
+        if said and not said_before:
+            self.index.line_up.requeue(queue.head_of(name), waiting.last, RequeueReason.PENDING_PREEMPTION)
+        elif said_before is None:
+            queue.let_go_of_preemptor(name)
 
     def shown(self) -> Iterator[WatchEvent]:
         """All objects as they were shown last, as changes that tell so."""
@@ -82,6 +107,10 @@ class Model:
         if place is None or (parked_at := place[0].parked_at(workload)) is None or parked_at < since:
             return None
         return place[0].head_of(workload)
+
+    def may_be_late(self, head: Head, since: Instant) -> bool:
+        """Whether the other may yet be at those who are before one whose turn it is, and were parked since then."""
+        return self.index.line_up.pending[head.queue].has_parked_before(head.workload.key, since)
 
     def bring_back(self, head: Head) -> None:
         """Let one that is parked stand in line again, alone."""
@@ -122,9 +151,18 @@ class Model:
         for decision in decisions:
             parked = False
             if isinstance(decision, Wait | Preempt):
-                parked = self.index.line_up.requeue(decision.head, decision.last, decision.requeue)
+                parked = self.index.line_up.requeue(decision.head, decision.last, self._reason(decision))
             looked.append((decision, parked))
         self._idle.look(looked)
+
+    def _reason(self, decision: Wait | Preempt) -> RequeueReason:
+        """Why one goes back: that he waits for victims of others to go is taken from what the other says."""
+        reason = decision.requeue
+        if reason is not RequeueReason.PENDING_PREEMPTION or is_effective(decision) or not self._is_told_why:
+            return reason
+        obj = self.get(Key(scheme.WORKLOAD, *decision.head.workload.key.split("/", 1)))
+        is_said = obj is not None and waits_for_victims(obj)
+        return reason if is_said else RequeueReason.FAILED_AFTER_NOMINATION
 
     def park(self, head: Head) -> bool:
         """Leave one waiting until something changes; whether its queue goes on without it."""

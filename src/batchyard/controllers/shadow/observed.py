@@ -5,7 +5,8 @@ upon. A Workload that is there with quota when it is seen first was made without
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
@@ -13,8 +14,18 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.core.decisions import Admit
 from batchyard.core.lifecycle import reasons as r
+from batchyard.core.lifecycle.waiting import VERDICTS
 from batchyard.core.reasons import preemptor_uid_of
 from batchyard.ports.client import EventType, WatchEvent
+
+#: What it says of one who waits for victims to go, and of one who will fit once those of others are gone.
+_FOR_VICTIMS: Final = ("Pending the preemption of", "will fit after these preemptions complete")
+
+#: All of a Workload that decisions go by.
+_ALL_THAT_MATTERS: Final = attrgetter(
+    *("generation", "shape", "queue", "queued", "active", "evicted", "finished", "admissible", "has_failed_check"),
+    *("requeue_blocked", "requeue_at", "quota_reserved", "admitted", "cluster_queue", "reserved_at", "holdings"),
+)
 
 #: Of each pod set its name, how many pods, and the flavor of each resource.
 PodSets: TypeAlias = tuple[tuple[str, int, tuple[tuple[str, str], ...]], ...]
@@ -46,6 +57,8 @@ class Change(NamedTuple):
     decision: Observed | None = None
     #: Whether quota was given and taken and given again unseen: it is not known what was decided.
     is_unseen: bool = False
+    #: Whether it bears on no decision, as that pods are ready does: it may be seen before or after any.
+    is_idle: bool = False
 
 
 def changes_of(event: WatchEvent) -> Iterator[Change]:
@@ -68,7 +81,7 @@ def changes_of(event: WatchEvent) -> Iterator[Change]:
     elif view.evicted and not before.evicted and (preempted := preempted_of(event.obj, view)) is not None:
         yield Change(event, preempted)
     else:
-        yield Change(event, None, _was_given_anew(view, before))
+        yield Change(event, None, _was_given_anew(view, before), _is_idle(event, view, before))
 
 
 def admitted_of(view: WorkloadView) -> Admitted:
@@ -93,6 +106,23 @@ def preempted_of(obj: Obj, view: WorkloadView) -> Preempted | None:
         return None
     by = preemptor_uid_of(str(preempted.get("message") or evicted.get("message") or ""))
     return Preempted(view.key, str(preempted["reason"]), by)
+
+
+def _is_idle(event: WatchEvent, view: WorkloadView, before: WorkloadView) -> bool:
+    is_said_anew = waits_for_victims(event.obj) and not waits_for_victims(event.old or {})
+    return not is_said_anew and _ALL_THAT_MATTERS(view) == _ALL_THAT_MATTERS(before)
+
+
+def waits_for_victims(obj: Obj) -> bool | None:
+    """Whether a Workload is said to wait for victims to go; None where it is not said why it waits."""
+    condition = find_condition(obj, r.QUOTA_RESERVED)
+    if condition is None or condition["status"] == "True":
+        return None
+    message = condition.get("message") or ""
+    if any(words in message for words in _FOR_VICTIMS):
+        return True
+    is_verdict = condition["reason"] in VERDICTS or message.startswith("couldn't assign flavors")
+    return False if is_verdict else None
 
 
 def _was_given_anew(view: WorkloadView, before: WorkloadView) -> bool:

@@ -187,10 +187,32 @@ class Pursuit(Known):
                 self.model.bring_back(head)
                 self._complete(self._tree(head.queue), decisions)
                 return True
+            if head is None and self._try_without_the_late(about):
+                return True
             if tree := self.model.wake_for(about, self._now):
                 self._outdate(tree)
                 return True
         return False
+
+    def _try_without_the_late(self, about: str) -> bool:
+        """Let the model decide about one whose turn it is as if other queues were not through yet; whether it did.
+
+        One who has come while the other goes through a long line has his turn later than with the model, which goes
+        through it at once.
+        """
+        since = self._now - self._terms.settle - self.gathers
+        heads = self.model.heads(self._now)
+        tree = next((self._tree(head.queue) for head in heads if head.workload.key == about), "")
+        heads = [head for head in heads if self._tree(head.queue) == tree]
+        left = [head for head in heads if head.workload.key == about or not self.model.may_be_late(head, since)]
+        if len(left) in (0, len(heads)):
+            return False
+        decisions = self.model.decide(left)
+        effective = [each for each in decisions if is_effective(each)]
+        if not effective or any(self._done(each) is None for each in effective):
+            return False
+        self._complete(tree, decisions)
+        return True
 
     # 2. Changes are shown to it.
 
@@ -247,6 +269,8 @@ class Pursuit(Known):
         return {number for each in effective for number in self._done(each) or ()}
 
     def _show(self, number: int) -> None:
+        for before in self.backlog.before(number):
+            self._show(before)
         self._shown += 1
         self._tried.pop(number, None)
         item = self.backlog.take(number)

@@ -230,5 +230,16 @@ def _may_be_missed(workload: Obj, kind: str) -> bool:
     """Whether it matters to anybody that a condition does not become true."""
     if kind == r.EVICTED:
         return is_true(workload, r.QUOTA_RESERVED)  # else it holds nothing that could be taken
+    if kind != r.REQUEUED:
+        return True
     before = find_condition(workload, kind)
-    return kind != r.REQUEUED or (before is not None and before["status"] == "False")
+    return before is not None and before["status"] == "False" and not _is_stuck(before["reason"])
+
+
+def _is_stuck(reason: str) -> bool:
+    """Whether Kueue leaves one whose Requeued is False for that reason where he is, though he is active again.
+
+    It knows Deactivated alone, not what that was due to, so that nothing ever comes of one whose check was rejected.
+    Source: Reconcile in pkg/controller/core/workload_controller.go of Kueue.
+    """
+    return reason.startswith(r.DEACTIVATED) and reason != r.DEACTIVATED
