@@ -3,6 +3,8 @@
 `kueue_streams.tar.xz` holds a file for each run: on each line when a watch told of an object (milliseconds), how, and
 the object, less what nobody decides by. Jobs of several priorities came in bursts to queues of one cohort tree, were
 preempted, deleted and finished, while quotas, stop policies and priorities changed, on a machine that was far too busy.
+Those named `fair` are of a Kueue that shares fairly: one level of cohorts, two with weights, several resource groups
+with an admission check.
 """
 
 import json
@@ -24,6 +26,9 @@ from batchyard.ports.client import EventType, WatchEvent
 ARCHIVE = Path(__file__).parent / "kueue_streams.tar.xz"
 #: By run, what was decided.
 DECIDED = {
+    "fair-32": {"admission": 36, "preemption": 6, "eviction": 2},
+    "fair-101": {"admission": 29, "preemption": 10, "eviction": 1},
+    "fair-105": {"admission": 61, "preemption": 27, "eviction": 2},
     "kueue-3": {"admission": 48, "preemption": 6, "eviction": 1},
     "kueue-6": {"admission": 41, "preemption": 7},
     "kueue-8": {"admission": 29, "preemption": 9, "eviction": 1},
@@ -53,10 +58,10 @@ def events_of(text: str) -> Iterator[tuple[Instant, bool, WatchEvent]]:
         yield at * MILLISECOND, how == "LISTED", WatchEvent(kind, key, obj, old, revision)
 
 
-def followed(text: str) -> tuple[Followers, list[Finding]]:
+def followed(text: str, *, fair: bool = False) -> tuple[Followers, list[Finding]]:
     """Followers that were shown all of it, and what they told."""
     told: list[Finding] = []
-    follower = Followers(Policy(), Terms(), told.append, lambda _: True)
+    follower = Followers(Policy(fair_sharing=fair), Terms(), told.append, lambda _: True)
     came = list(events_of(text))
     follower.recall([event for _, is_first, event in came if is_first], came[0][0])
     for at, is_first, event in came:
@@ -74,7 +79,7 @@ def look_until(follower: Followers, end: Instant) -> None:
 
 @pytest.mark.parametrize("name", DECIDED)
 def test_all_that_kueue_decided_is_foreseen(name: str) -> None:
-    follower, told = followed(streams()[name])
+    follower, told = followed(streams()[name], fair=name.startswith("fair"))
     assert told == []
     assert follower.counts.agreed == DECIDED[name]
 
