@@ -47,6 +47,19 @@ _COMPONENTS: Final = {
 }
 
 
+#: Kueue's: they say what was done as well, mostly in the same word as why. Source: the calls of Eventf in its pkg.
+_SAY_ACTION: Final = frozenset(
+    {
+        "ProvisioningController",
+        "batch/job-kueue-controller",
+        "jobset.x-k8s.io/jobset-kueue-controller",
+        "kueue-admission",
+        "kueue-workload-controller",
+    }
+)
+_ACTIONS: Final = {"ProvisioningRequestCreated": "Created"}
+
+
 def component_of(controller: str) -> str:
     """What a controller is called where it does the part of a component that people know."""
     return _COMPONENTS.get(controller, controller)
@@ -148,6 +161,7 @@ class EventRecorder:
             },
             "involvedObject": reference_to(self._client, key),
             "reason": reason,
+            **({"action": _ACTIONS.get(reason, reason)} if component in _SAY_ACTION else {}),
             "message": message,
             "source": {"component": component},
             "firstTimestamp": at,

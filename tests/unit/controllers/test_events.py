@@ -24,8 +24,10 @@ class Recorder:
         self.client = LocalClient(self.store, self.kernel)
         self._record = EventRecorder(self.client, "here")
 
-    def record(self, message: str, reason: str = "SuccessfulCreate", *, at: float = 0, key: Key = JOB) -> None:
-        self._record(make.at(at), "job-pods", EventRecord(key, "Normal", reason, message))
+    def record(
+        self, message: str, reason: str = "SuccessfulCreate", *, at: float = 0, key: Key = JOB, by: str = "job-pods"
+    ) -> None:
+        self._record(make.at(at), by, EventRecord(key, "Normal", reason, message))
 
     @property
     def told(self) -> list[Obj]:
@@ -51,6 +53,14 @@ def test_an_event_says_what_it_is_about() -> None:
     assert (event["type"], event["reason"], event["message"]) == ("Normal", "SuccessfulCreate", "Created pod: train-0")
     assert (event["source"], event["count"]) == ({"component": "job-controller"}, 1)
     assert event["metadata"]["namespace"] == "team"
+
+
+def test_those_of_kueue_say_what_was_done_as_well() -> None:
+    recorder = Recorder()
+    recorder.record("Job suspended", "Suspended")
+    recorder.record("Admitted by clusterQueue cq", "Started", by="job")
+    recorder.record('Created ProvisioningRequest: "x"', "ProvisioningRequestCreated", by="provisioning")
+    assert [event.get("action") for event in recorder.told] == [None, "Started", "Created"]
 
 
 def test_the_same_again_is_counted() -> None:

@@ -282,8 +282,25 @@ def test_a_cohort_without_weight_that_borrows_has_the_largest_share() -> None:
         fair_sharing=True,
     )
     stage.put(workload("a", 2))
-    stage.put(with_path(stage.get(scheme.COHORT, "team", ""), ("metadata", "labels"), {"x": "y"}))
+    stage.run(2)
     assert stage.get(scheme.COHORT, "team", "")["status"]["fairSharing"] == {"weightedShare": 2**63 - 1}
+
+
+def test_the_share_of_a_cohort_follows_what_its_queues_use() -> None:
+    stage = open_stage(
+        make.flavor("spot"),
+        cohort("root", 4),
+        cohort("team", 0, parent="root"),
+        queue("cq", 0, cohort="team"),
+        make.local_queue("cq", cluster_queue="cq"),
+        fair_sharing=True,
+    )
+    shares = []
+    for name, cpu in (("a", 2), ("b", 1)):
+        stage.put(workload(name, cpu))
+        stage.run(2)
+        shares.append(stage.get(scheme.COHORT, "team", "")["status"]["fairSharing"]["weightedShare"])
+    assert shares == [500, 750]
 
 
 def test_a_check_is_missing_until_it_comes() -> None:

@@ -65,7 +65,7 @@ class QueueStatus:
             case scheme.RESOURCE_FLAVOR | scheme.ADMISSION_CHECK:
                 return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._index.snapshot.queues)]
             case scheme.CLUSTER_QUEUE:
-                return [*self._own(event), *self._local_queues_of(event)]
+                return [*self._own(event), *self._local_queues_of(event), *self._cohorts_of(event)]
             case _:
                 return self._own(event)
 
@@ -117,6 +117,11 @@ class QueueStatus:
             if local.cluster_queue == event.key.name:
                 namespace, _, name = local.key.partition("/")
                 yield Key(scheme.LOCAL_QUEUE, namespace, name)
+
+    def _cohorts_of(self, event: WatchEvent) -> Iterable[Key]:
+        """The Cohorts above a ClusterQueue: what it says of itself may have changed their shares."""
+        queue = self._index.snapshot.queues.get(event.key.name) if self._fair_sharing else None
+        return () if queue is None else [Key(scheme.COHORT, "", node.name) for node in queue.node.path[:-1]]
 
     def _writes(self, key: Key, reader: Reader, now: Instant) -> list[Write]:
         obj = reader.get(key)
