@@ -256,7 +256,7 @@ def _print_dry(work: Work, request: Request, steps: Sequence[Step]) -> None:
     for number, step in enumerate(steps, 1):
         output.write(f"\n# {number}/{len(steps)} {step.name}: {step.tells}\n")
         if step.consent is not None:
-            output.write(f"#   asks first: {step.consent.question}\n")
+            output.write(f"#   asks first: {step.consent.beforehand}\n")
         if step.only_if is not None:
             output.write(f"#   only if this says so: {_shell(step.only_if.command)}\n")
         for probe in step.probes:
@@ -271,7 +271,7 @@ def _dry_row(step: Step) -> dict[str, object]:
     return {
         "step": step.name,
         "tells": step.tells,
-        "asks": step.consent.question if step.consent else None,
+        "asks": step.consent.beforehand if step.consent else None,
         "probes": [list(probe.command.full_argv) for probe in step.probes],
         "commands": [list(command.full_argv) for command in step.commands],
     }

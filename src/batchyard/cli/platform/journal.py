@@ -46,14 +46,18 @@ class Journal:
                 yield entry
 
     def target(self) -> Mapping[str, Any] | None:
-        """Where the platform of this folder is; None before anything of it is made, and after it is destroyed."""
+        """Where the platform of this folder is.
+
+        None before anything of it is made or all of it was found, and after it is destroyed.
+        """
         meant = target = None
         for entry in self.entries():
-            if entry.get("event") == "target":
+            what = entry.get("event"), entry.get("verb")
+            if what[0] == "target":
                 meant = entry
-            elif entry.get("event") == "begun":
+            elif what[0] == "begun" or what == ("finished", "create"):
                 target = target or meant
-            elif entry.get("event") == "finished" and entry.get("verb") == "destroy":
+            elif what == ("finished", "destroy"):
                 target = None
         return target
 

@@ -113,6 +113,12 @@ class Consent:
     destroys_where: str = ""
     asking: Asking | None = None
 
+    @property
+    def beforehand(self) -> str:
+        """What is asked, as far as it is known before anybody has looked."""
+        found = " (what is found)" if self.asking else ""
+        return self.question.replace("{seen}", "(what is seen)") + found
+
     def is_grave(self, what: str) -> bool:
         """Whether something is lost, given what was seen."""
         return self.destroys or bool(self.destroys_where and re.search(self.destroys_where, what))

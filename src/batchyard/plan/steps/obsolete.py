@@ -13,7 +13,7 @@ from batchyard.plan.model import Engine, Platform
 from batchyard.plan.steps.cluster import WORKLOADS, Reached
 from batchyard.plan.steps.manifests import Part
 from batchyard.plan.steps.model import Answer, Asking, Command, Consent, Probe, Reading, Retry, Seen, Sending, Step
-from batchyard.plan.steps.readings import NOT_THERE, has_quota, is_gone, items_of, name_of
+from batchyard.plan.steps.readings import NOT_THERE, has_quota, is_gone, items_of, name_of, seen_gone
 
 NAME: Final = "no-longer-said"
 #: What a platform's file makes, wherever an engine is. Queues first: nothing more is admitted then.
@@ -108,7 +108,7 @@ def _reading(all_parts: Sequence[Part], remedy: str) -> Reading:
 
     def read(answer: Answer) -> Seen:
         if answer.code:
-            return Seen(is_gone(answer), answer.last_word)
+            return seen_gone(answer)
         found = list(_found(answer, all_parts))
         return Seen(not found, f"{_in_words(found)}{remedy}" if found else "")
 

@@ -46,12 +46,17 @@ def is_gone(answer: Answer) -> bool:
     return bool(answer.code) and any(word in answer.told for word in NOT_THERE)
 
 
+def seen_gone(answer: Answer) -> Seen:
+    """Of a failure: it is so where what is asked for is not there; else what kubectl says."""
+    return Seen(True) if is_gone(answer) else Seen(False, answer.last_word)
+
+
 def prints_nothing(what: str) -> Reading:
     """It is so where no line is printed, or what is asked for is not there at all; else there are so many of `what`."""
 
     def read(answer: Answer) -> Seen:
         if answer.code:
-            return Seen(is_gone(answer), answer.last_word)
+            return seen_gone(answer)
         left = sum(1 for line in answer.printed.splitlines() if line.strip())
         return Seen(left == 0, f"{what}: {left}" if left else "nothing is left")
 
@@ -149,7 +154,7 @@ def none_is(is_so: Callable[[Mapping[str, Any]], bool], what: str) -> Reading:
 
     def read(answer: Answer) -> Seen:
         if answer.code:
-            return Seen(is_gone(answer), answer.last_word)
+            return seen_gone(answer)
         document = answer.document()
         names = [name_of(obj) for obj in items_of(document or {"items": []}) if is_so(obj)]
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

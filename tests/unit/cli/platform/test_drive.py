@@ -173,6 +173,7 @@ def test_dry_run_runs_nothing_and_prints_every_command(cloud: Cloud, capfd: pyte
     assert cloud.count == 0
     assert "\nterraform -chdir=terraform apply -input=false -no-color -lock-timeout=10m create.tfplan\n" in printed
     assert "\nKUBECONFIG=.batchyard/kubeconfig gcloud container clusters get-credentials small " in printed
+    assert "{seen}" not in printed
     assert not (cloud.out / ".batchyard").exists()
 
 
@@ -219,6 +220,13 @@ def test_a_folder_belongs_to_one_project_until_it_is_destroyed(cloud: Cloud) -> 
     assert "this folder is that of small on project project-1" in cloud.told.read_text("utf-8")
     destroyed(cloud)
     assert created(cloud, project="project-2") == 0
+
+
+def test_a_folder_in_which_all_was_found_to_be_there_belongs_to_its_project_too(cloud: Cloud) -> None:
+    created(cloud)
+    (cloud.out / ".batchyard" / "steps.jsonl").unlink()
+    assert created(cloud) == 0
+    assert created(cloud, project="project-2") == 1
 
 
 def test_a_folder_of_another_platform_is_refused_before_it_is_written_to(cloud: Cloud) -> None:
