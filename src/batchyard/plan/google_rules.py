@@ -1,8 +1,8 @@
 """What Google Cloud demands of a platform that is made there: names, ranges, accounts, labels.
 
 Sources: the APIs of the Resource Manager (projects), Identity and Access Management (service accounts, roles), Cloud
-Storage (buckets), Artifact Registry (repositories) and Compute Engine (labels, subnets); of GKE the documents on ranges
-of addresses and on the number of pods of a node.
+Storage (buckets), Artifact Registry (repositories) and Compute Engine (labels, subnets, disks of families of machines);
+of GKE the documents on ranges of addresses and on the number of pods of a node.
 """
 
 import re
@@ -15,6 +15,7 @@ from batchyard.api.schema.flaws import shown
 from batchyard.core.machines.allocatable import PODS
 from batchyard.plan.model import Google, Network, Platform, Team
 from batchyard.plan.supply import supplies
+from batchyard.plan.terraform.pools import HYPERDISK
 
 _PROJECT: Final = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
 _ACCOUNT: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -30,6 +31,8 @@ _NODES_PREFIX_MAX: Final = 29
 _KEPT: Final = 4
 #: Namespaces of what GKE itself runs.
 _MANAGED: Final = ("gke-managed-", "gmp-")
+#: Families that boot from Persistent Disks alone.
+_NO_HYPERDISK: Final = frozenset({"a2", "c2", "c2d", "e2", "g2", "n1", "n2", "n2d", "t2a", "t2d"})
 _BUCKET_WORDS: Final = "use 3 to 63 small letters, digits, -, _ and ., a letter or digit first and last"
 
 
@@ -40,6 +43,7 @@ def google_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
         return
     yield from _name_faults(platform, google)
     yield from _label_faults(google)
+    yield from _disk_faults(platform, google)
     ranges = list(_network_faults(google.network))
     yield from ranges or _room_faults(platform, google.network)
     accounts = dict.fromkeys(own_accounts(platform.name), "the platform itself")
@@ -77,6 +81,16 @@ def _is_label(text: str) -> bool:
     """Whether all letters are such as Google takes: small ones of any script, digits, `-` and `_`."""
     letters = all(each in "-_" or (each.isalnum() and each == each.lower()) for each in text)
     return 0 < len(text) <= _LABEL_LENGTH_MAX and letters
+
+
+def _disk_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
+    if google.disk_type != HYPERDISK:
+        return
+    other = [row["name"] for row in platform.node_pools if row["machineType"].partition("-")[0] in _NO_HYPERDISK]
+    if other:
+        problem = f"the machines of {', '.join(other)} do not boot from {HYPERDISK}"
+        remedy = "write pd-balanced: machines that have nothing but Hyperdisk get it all the same"
+        yield FieldError("spec.google.nodes.diskType", problem, remedy)
 
 
 # --- addresses ---

@@ -1,9 +1,10 @@
 """The quotas of Compute Engine that a platform needs when all its machines are there, by the names of their metrics.
 
 Machines of Spot and those of the Dynamic Workload Scheduler (flex-start, queued) count against preemptible quotas,
-those of a reservation against the others. Families that have no quota of CPUs here are limited by that of their
-accelerators. Sources: the metrics of the API's Region resource, and the documents of Compute Engine on allocation
-quotas, of Cloud TPU on its quotas, and of GKE on flex-start.
+those of a reservation against the others. Families with accelerators that have no quota of CPUs here are limited by
+that of their accelerators; CPUs of other families that are not named here count by family, which is a dimension.
+Sources: the metrics of the API's Region resource, and the documents of Compute Engine on allocation quotas, of Cloud
+TPU on its quotas, and of GKE on flex-start.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,15 @@ _CPUS: Final[Mapping[str, str]] = {
     "n2": "N2_CPUS",
     "g2": "G2_CPUS",
     "a2": "A2_CPUS",
+    "c2": "C2_CPUS",
+    "c2d": "C2D_CPUS",
+    "c3": "C3_CPUS",
+    "m1": "M1_CPUS",
+    "m2": "M2_CPUS",
+    "m3": "M3_CPUS",
+    "n2d": "N2D_CPUS",
+    "t2a": "T2A_CPUS",
+    "t2d": "T2D_CPUS",
 }
 _PREEMPTIBLE: Final = frozenset({"spot", "flex-start", "queued"})
 #: What Compute Engine counts disks of these types against.
@@ -83,8 +93,9 @@ def _needs(supply: Supply, platform: Platform) -> Iterator[tuple[str, str, int]]
         yield GLOBAL, "GPUS_ALL_REGIONS", accelerator.count
     if accelerator is not None and accelerator.type in _TPUS:
         yield region, _TPUS[accelerator.type][preemptible], accelerator.count
-    if machine.family in _CPUS:
-        yield region, "PREEMPTIBLE_CPUS" if preemptible else _CPUS[machine.family], machine.cpu_milli // 1000
+    if machine.family in _CPUS or accelerator is None:
+        metric = _CPUS.get(machine.family, f"CPUS_PER_VM_FAMILY ({machine.family.upper()})")
+        yield region, "PREEMPTIBLE_CPUS" if preemptible else metric, machine.cpu_milli // 1000
     google = platform.google
     assert google is not None
     disk_type = HYPERDISK if needs_hyperdisk(machine) else google.disk_type

@@ -22,12 +22,16 @@ _EVERYBODY: Final = frozenset(
 #: Namespaces that are deleted with nobody's platform: those of Kubernetes and of engines.
 _KEPT_NAMESPACES: Final = frozenset({*NAMESPACES.values(), "jobset-system"})
 _OF_KUBERNETES: Final = "kube-"
+_HAVE_QUOTAS: Final = ("queueClasses", "queues", "cohorts")
+#: Resources whose names have no domain. Others of that sort are what Kueue counts instead of them, under any name.
+_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 def faults_of(platform: Platform, spec: Part) -> Iterator[FieldError]:
     """All that is wrong with a platform whose structure is sound."""
     yield from _flavor_faults(platform)
     yield from _class_faults(platform, spec)
+    yield from _resource_faults(spec)
     for queue in platform.queues:
         yield from _queue_faults(queue, platform)
     yield from _twice(platform)
@@ -91,6 +95,21 @@ def _class_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
 def _flavor_names(path: str, names: Sequence[str], flavors: Sequence[Flavor]) -> Iterator[FieldError]:
     for index, name in enumerate(names):
         yield from _unknown(f"{path}.flavors[{index}].name", name, "flavor", [flavor.name for flavor in flavors])
+
+
+def _resource_faults(spec: Part) -> Iterator[FieldError]:
+    """Kueue takes quotas of any resource: a slip of the pen is one that no pod asks for."""
+    rows = [(f"spec.{of}[{index}]", row) for of in _HAVE_QUOTAS for index, row in enumerate(spec.get(of) or ())]
+    for index, team in enumerate(spec["teams"]):
+        rows += [(f"spec.teams[{index}].queues[{i}]", row) for i, row in enumerate(team.get("queues") or ())]
+    for path, row in rows:
+        for number, flavor in enumerate(row.get("flavors") or ()):
+            for name in flavor.get("resources") or ():
+                close = None if "/" in name or name in _RESOURCES else nearest(name, _RESOURCES)
+                if close:
+                    remedy = f"did you mean {close}? Those of devices have a domain, such as nvidia.com/gpu"
+                    where = f"{path}.flavors[{number}].resources[{name}]"
+                    yield FieldError(where, f"Kubernetes has no resource {shown(name)}", remedy)
 
 
 def _queue_faults(queue: Queue, platform: Platform) -> Iterator[FieldError]:

@@ -31,6 +31,14 @@ GOOGLE = """\
   google: {project: my-project}
   cluster: {zones: [us-central1-a]}
 """
+DISKS = """\
+  google: {project: my-project, nodes: {diskType: hyperdisk-balanced}}
+  cluster:
+    zones: [us-central1-a]
+    nodePools:
+      - {name: a, machineType: e2-medium, nodeCount: 1}
+      - {name: b, machineType: ct6e-standard-4t, tpuTopology: 2x2, nodeCount: 1}
+"""
 
 
 def read(text: str = SMALL) -> Platform:
@@ -103,6 +111,7 @@ def test_a_project_on_the_command_line_goes_before_the_file() -> None:
         pytest.param("class: lp}", "class: hp}", 'p.yaml:16: spec.teams[0].queues[0].class: there is no', id="class"),
         pytest.param("name: on-demand, r", "name: ondemand, r", "did you mean on-demand?", id="flavor"),
         pytest.param("nominalQuota: 4", "nominalQuota: four", "p.yaml:11: spec.queueClasses[0]", id="quantity"),
+        pytest.param("{cpu:", "{cup:", "resources[cup]: Kubernetes has no resource", id="resource"),
         pytest.param("kind: Platform", "kind: Cluster", "p.yaml:2: kind: this is a Cluster", id="kind"),
         pytest.param("    - name: spot", "   - name: spot", "p.yaml:7: ", id="yaml"),
         pytest.param("name: small", "name: Small", "p.yaml:3: metadata.name", id="name"),
@@ -125,6 +134,7 @@ def test_a_fault_says_where_it_is(old: str, new: str, said: str) -> None:
         pytest.param("  monitoring: {collector: PodMonitoring}\n", "PodMonitoring is a kind of GKE", id="monitoring"),
         pytest.param("  google: {}\n", "describe the cluster", id="no cluster"),
         pytest.param(GOOGLE.replace("my-project", "P"), "is no project", id="project"),
+        pytest.param(DISKS, "spec.google.nodes.diskType: the machines of a do not boot from", id="disks"),
         pytest.param(GOOGLE.replace("[us", "[us-east1-b, us"), "or change spec.cluster.region", id="zone"),
     ],
 )  # fmt: skip

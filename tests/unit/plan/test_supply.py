@@ -92,6 +92,15 @@ def test_cpus_are_counted_by_family() -> None:
     assert (found["CPUS"], found["N2_CPUS"]) == (4, 8)
 
 
+def test_cpus_of_machines_that_the_platform_describes_itself_are_counted_too() -> None:
+    catalog = "\n    catalog: {c4-a: {cpu: 4, memory: 8Gi}, n2d-a: {cpu: 2, memory: 8Gi}}"
+    text = f"{HEAD}  flavors: [{{name: any}}]\n  cluster:\n    zones: [us-central1-a]{catalog}\n    nodePools:\n"
+    rows = ("a, machineType: c4-a", "b, machineType: n2d-a", "c, machineType: c4-a, provisioning: spot")
+    text += "".join(f"      - {{name: {row}, nodeCount: 1}}\n" for row in rows)
+    found = needed(read_platform(Source("p", text)))
+    assert (found["CPUS_PER_VM_FAMILY (C4)"], found["N2D_CPUS"], found["PREEMPTIBLE_CPUS"]) == (4, 2, 4)
+
+
 def test_chips_of_tpus_are_counted_by_generation() -> None:
     assert needed(example("multislice"))["TPU_LITE_PODSLICE_V5"] == 24
     assert needed(example("hotswap"))["TPUS_PER_TPU_FAMILY (CT6E)"] == 64
