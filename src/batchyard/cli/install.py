@@ -1,12 +1,13 @@
 """`batchyard install`: the manifests of an operator, printed or as the files of a kustomization."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from batchyard.api.meta import Obj
+from batchyard.api.validation import names
 from batchyard.cli import output
 from batchyard.install import Settings, manifests, parts
 
@@ -18,6 +19,16 @@ class _Plain(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+def faults_of(settings: Settings) -> Iterator[tuple[str, Sequence[str]]]:
+    """By option what is wrong with its text: names as an API server takes them, and some image."""
+    if problems := names.dns_label(settings.namespace):
+        yield "namespace", problems
+    if problems := names.dns1035_label(settings.name) or names.dns1035_label(settings.webhook_service):
+        yield "name", problems
+    if not settings.image or any(letter.isspace() for letter in settings.image):
+        yield "image", ("write it as REGISTRY/NAME:TAG",)
 
 
 def run(settings: Settings, out: Path | None) -> None:

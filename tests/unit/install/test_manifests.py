@@ -9,6 +9,7 @@ import pytest
 
 from batchyard.api.decode import decode
 from batchyard.apiserver.custom.definitions import DefinitionStrategy
+from batchyard.cli.install import faults_of
 from batchyard.controllers.groups import ON_KUBERNETES, REMOTE
 from batchyard.install import Scraping, Settings, manifests
 from unit.install.rendered import DEPLOY, ROOT, by_name, printed, rules_of
@@ -128,3 +129,17 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
 def test_the_chart_runs_by_default_what_the_operator_runs() -> None:
     (values,) = printed("cat", f"{CHART}/values.yaml")
     assert tuple(values["controllers"]) == ON_KUBERNETES
+
+
+@pytest.mark.parametrize(
+    ("settings", "option"),
+    [
+        (Settings(namespace="Here"), "namespace"),
+        (Settings(name="9-lives"), "name"),
+        (Settings(name="n" * 56), "name"),
+        (Settings(image="a b"), "image"),
+    ],
+)
+def test_names_that_no_api_server_takes_are_refused(settings: Settings, option: str) -> None:
+    assert [option for option, _ in faults_of(settings)] == [option]
+    assert [*faults_of(Settings())] == []

@@ -27,7 +27,7 @@ def install(
     ] = None,
 ) -> None:
     """Print the manifests of the operator for a cluster: `batchyard install | kubectl apply --server-side -f -`."""
-    from batchyard.cli.install import run  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.install import faults_of, run  # noqa: PLC0415 - loads the platform
     from batchyard.install import Scraping, Settings  # noqa: PLC0415 - as the rest
 
     settings = Settings(
@@ -40,4 +40,6 @@ def install(
         definitions=crds,
         scraping=Scraping(scraping.value),
     )
+    for option, problems in faults_of(settings):
+        raise typer.BadParameter("; ".join(problems), param_hint=f"--{option}")
     run(settings, out)
