@@ -23,23 +23,23 @@ _ENVIRONMENT: Final = frozenset({"env", "envFrom"})
 #: Fields whose texts are names, or texts that hold some.
 _NAMES: Final = frozenset(
     {
-        *("name", "namespace", "generateName", "queueName", "clusterQueue", "cohort", "cohortName", "parentName"),
-        *("nodeName", "priorityClassName", "topologyName", "serviceAccountName", "hostname", "subdomain"),
-        *(
-            "admissionChecks",
-            "clusters",
-            "providerID",
-            "claimName",
-            "pool",
-            "reservation",
-            "schedulerName",
-            "onFlavors",
-        ),
+        *("name", "namespace", "namespaces", "generateName", "hostname", "hostnameOverride", "subdomain"),
+        *("queueName", "clusterQueue", "localQueue", "queues", "workload", "cohort", "cohortName", "parentName"),
+        *("flavor", "onFlavors", "lastAcceptableFlavorName", "admissionChecks", "topologyName", "priorityClassName"),
+        *("nodeName", "nominatedNodeName", "providerID", "schedulerName", "runtimeClassName", "externalName"),
+        *("serviceAccount", "serviceAccountName", "claimName", "storageClassName", "secretName"),
+        *("resourceClaimName", "resourceClaimTemplateName", "containerName", "targetContainerName", "targetPort"),
+        *("groupName", "podGroupName", "podSetGroupName", "replicatedJob", "targetReplicatedJobs"),
+        *("clusters", "clusterName", "nominatedClusterNames", "universal"),
+        *("pool", "placementGroup", "reservation", "resizeRequest", "provisioningRequest"),
     }
 )
 #: Maps from something to names: label values, the flavors of resources.
 _NAMED: Final = frozenset({"labels", "matchLabels", "nodeLabels", "nodeSelector", "flavors"})
 _VALUES: Final = frozenset({"values", "value"})
+#: What becomes of a request for capacity, by names of the cloud's; these tell no names.
+_DETAILS: Final = "provisioningClassDetails"
+_PLAIN_DETAILS: Final = frozenset({"AcceleratorType", "ProvisioningMode", "SelectedZone"})
 #: Numbers, yes and no, and uids name nobody.
 _PLAIN: Final = re.compile(r"\d*|true|false|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Texts that people write, and addresses.
@@ -47,9 +47,12 @@ _LEFT_OUT: Final = frozenset(
     {
         *("message", "description", "command", "args", "image", "images", "imageID", "volumes", "volumeMounts"),
         *("addresses", "podIP", "podIPs", "hostIP", "hostIPs", "systemUUID", "machineID", "bootID", "subjects"),
+        *("podCIDR", "podCIDRs", "loadBalancerIP", "externalIPs", "loadBalancerSourceRanges"),
+        *("volumesInUse", "volumesAttached", "disruptedPods", "dnsConfig", "workingDir"),
         *("nodeInfo", "containerID", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "hostAliases"),
     }
 )
+_SERVICE_ADDRESSES: Final = frozenset({"clusterIP", "clusterIPs"})
 #: What is written there is of Kubernetes and its clouds, not of whoever has the cluster.
 _PUBLIC_LABELS: Final = frozenset(
     {
@@ -128,7 +131,11 @@ class Redaction:
                 return {key: self._annotation(key, text) for key, text in value.items() if key.startswith(_OURS)}
             if field in _NAMED or (field == "selector" and all(isinstance(each, str) for each in value.values())):
                 return {key: text if key in _PUBLIC_LABELS else self._named(text) for key, text in value.items()}
-            return {key: self._field(key, each, value) for key, each in value.items() if key not in _LEFT_OUT}
+            if field == _DETAILS:
+                return {key: text if key in _PLAIN_DETAILS else self._named(text) for key, text in value.items()}
+            if field == "individual" and "roots" in value:
+                return {"roots": [self.hashed(text) for text in _whole(value)]}
+            return {key: self._field(key, each, value) for key, each in value.items() if not _is_left_out(key, each)}
         if isinstance(value, list):
             return [self._value(field, each) for each in value]
         return self._named(value) if field in _NAMES else value
@@ -155,6 +162,16 @@ _OF_RESOURCES: Final = frozenset({"nominalQuota", "borrowingLimit", "lendingLimi
 
 def _is_of_resource(within: Mapping[str, Any]) -> bool:
     return any(each in within for each in _OF_RESOURCES)
+
+
+def _is_left_out(field: str, value: Any) -> bool:
+    """Addresses of Services too, but that they have none (`None`)."""
+    return field in _LEFT_OUT or (field in _SERVICE_ADDRESSES and value not in ("None", ["None"]))
+
+
+def _whole(values: Mapping[str, Any]) -> list[str]:
+    """The names of a level of a topology, of which the parts that all share are written once."""
+    return [f"{values.get('prefix') or ''}{root}{values.get('suffix') or ''}" for root in values["roots"]]
 
 
 def _with_runtime(obj: Obj) -> Obj:

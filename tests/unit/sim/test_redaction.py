@@ -56,6 +56,44 @@ def test_no_name_of_the_cluster_is_left() -> None:
     assert [key.namespace for key in state.objects if key.namespace.startswith("team") and key.namespace in text] == []
 
 
+def test_no_name_is_left_in_requests_for_machines() -> None:
+    folder = examples_folder()
+    assert folder is not None
+    world = Guide(folder, played_steps("dws")).world
+    world.run_until(2700 * SECOND)
+    state = world.state()
+    kinds = {key.kind for key in state.objects} - LEFT_OUT
+    assert kinds >= {scheme.PROVISIONING_REQUEST, scheme.RESIZE_REQUEST}
+    text = json.dumps([obj for key, obj in redacted(state).objects.items()])
+    names = {part for key in state.objects if key.kind in kinds for part in (key.name, key.namespace)}
+    names = {name for name in names if "-" in name and not name.startswith("kube-")}
+    assert sorted(name for name in names if f'"{name}"' in text) == []
+
+
+def test_costs_and_services_tell_no_names_and_no_addresses() -> None:
+    line = {"clusterQueue": "cq-a", "localQueue": "lq-a", "workload": "job-a", "pool": "pool-a", "flavor": "flavor-a"}
+    record = {"kind": "CostRecord", "metadata": {"name": "costs-a", "namespace": "team-a"}, "spec": {"lines": [line]}}
+    service = {
+        "kind": "Service",
+        "metadata": {"name": "svc-a"},
+        "spec": {"clusterIP": "10.0.0.7", "externalName": "x-a"},
+    }
+    found = [Redaction(KEY).redacted(obj) for obj in (record, service)]
+    assert "-a" not in json.dumps(found)
+    assert "clusterIP" not in found[1]["spec"]
+    headless = {**service, "spec": {"clusterIP": "None"}}
+    assert Redaction(KEY).redacted(headless)["spec"] == {"clusterIP": "None"}
+
+
+def test_names_of_a_topology_are_hashed_whole() -> None:
+    redaction = Redaction(KEY)
+    values = {"individual": {"prefix": "rack-", "roots": ["a", "b"], "suffix": "-x"}}
+    metadata = {"name": "w"}
+    found = redaction.redacted({"kind": "Topology", "metadata": metadata, "status": {"valuesPerLevel": [values]}})
+    roots = found["status"]["valuesPerLevel"][0]["individual"]["roots"]
+    assert roots == [redaction.hashed("rack-a-x"), redaction.hashed("rack-b-x")]
+
+
 def test_the_same_name_is_the_same_hash_and_another_key_gives_another() -> None:
     one, other = Redaction(KEY), Redaction(b"another")
     assert one.hashed("team/a") == f"{one.hashed('team')}/{one.hashed('a')}"
