@@ -21,7 +21,7 @@ from batchyard.api.scheme import WORKLOAD
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND
 from batchyard.core.calibration import Calibration
-from batchyard.sim.answering import forecast_of, samples_of
+from batchyard.sim.answering import Answering
 from batchyard.sim.generate import scenario_of
 from batchyard.sim.world import World
 
@@ -76,7 +76,7 @@ def workload(number: int, queues: int) -> dict[str, Any]:
 
 def of_place(world: World, name: str) -> str:
     """The forecast of one Workload."""
-    told = forecast_of(
+    told = Answering().forecast_of(
         world.store.list, world.kernel.now(), Key(WORKLOAD, "team", name), 0, lambda _: True, Calibration()
     )
     return f"{told['forks']} forks, waits {told['waitSeconds']}, within {told['within']}"
@@ -84,7 +84,7 @@ def of_place(world: World, name: str) -> str:
 
 def of_sample(world: World) -> str:
     """The forecasts that a platform learns from."""
-    found = samples_of(world.store.list, world.kernel.now(), Calibration())
+    found = Answering().samples_of(world.store.list, world.kernel.now(), Calibration())
     return f"{len(found)} Workloads"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from batchyard.api import scheme
@@ -46,8 +47,8 @@ from batchyard.controllers.service_accounts import ServiceAccounts
 from batchyard.controllers.ttl import TtlAfterFinished
 from batchyard.controllers.why.capacity import Capacity
 from batchyard.controllers.why.explainer import Explainer
-from batchyard.core.cycle import Policy
-from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
+from batchyard.core.kueue_settings import SIMULATED, KueueSettings
+from batchyard.core.lifecycle.pods_ready import RequeuingTimestamp
 from batchyard.core.placement.profile import Profile
 from batchyard.ports.client import Client
 from batchyard.ports.controller import Controller
@@ -83,9 +84,7 @@ class Ports:
 class Settings:
     """What a platform chooses for all of it."""
 
-    policy: Policy = field(default_factory=Policy)
-    #: How long pods may take to be ready; None: as long as they like.
-    pods_ready: PodsReadyPolicy | None = None
+    kueue: KueueSettings = SIMULATED
     #: Whether pods are placed on nodes; otherwise they run wherever they are.
     with_nodes: bool = False
     #: How nodes are preferred.
@@ -118,7 +117,8 @@ class Platform:
 
 def build_platform(ports: Ports, settings: Settings) -> Platform:
     """Wire the controllers to the ports."""
-    by_creation = settings.pods_ready is not None and settings.pods_ready.requeuing_timestamp is _CREATION
+    waits = settings.kueue.pods_ready
+    by_creation = waits is not None and waits.requeuing_timestamp is _CREATION
     index = AdmissionIndex(view_by_creation if by_creation else workload_view)
     scaling = ScalingIndex()
     autoscaler = Autoscaler(scaling)
@@ -129,7 +129,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
     costs = next((each for each in controllers if isinstance(each, Costs)), None)
     runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
     capacity = Capacity(scaling, autoscaler, placement) if settings.with_nodes else None
-    return Platform(runner, index, Explainer(index, settings.policy, ports.client, capacity), costs)
+    return Platform(runner, index, Explainer(index, settings.kueue.policy, ports.client, capacity), costs)
 
 
 def _grouped(
@@ -151,7 +151,7 @@ def _grouped(
         (groups.CLOUD, ports.cloud),
         (groups.API, (EventExpiry(),) if settings.with_api else ()),
         (groups.COSTS, _costs(ports, settings) if settings.with_costs else ()),
-        (groups.ADMISSION, (InUse(index), QueueStatus(index, fair_sharing=settings.policy.fair_sharing))),
+        (groups.ADMISSION, (InUse(index), QueueStatus(index, fair_sharing=settings.kueue.policy.fair_sharing))),
     )
 
 
@@ -175,15 +175,16 @@ def _of_ended(settings: Settings) -> Sequence[Controller]:
 
 def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Sequence[Controller]:
     """Kueue's part: who is admitted, and what their jobs are told."""
-    waits = settings.pods_ready is not None
-    gate = PodsReadyGate() if settings.pods_ready is not None and settings.pods_ready.block_admission else None
-    scheduler = Scheduler(index, settings.policy, ports.on_loop, gate, ports.cycles, weighs=settings.with_api)
+    kueue, ready = settings.kueue, settings.kueue.pods_ready
+    gate = PodsReadyGate(ready) if ready is not None and ready.block_admission else None
+    scheduler = Scheduler(index, kueue.policy, ports.on_loop, gate, ports.cycles, weighs=settings.with_api)
+    jobs = partial(JobController, copied_labels=kueue.copied_labels, wait_for_pods_ready=ready is not None)
     return (
         scheduler,  # first: it feeds the index that others read
-        WorkloadLifecycle(settings.pods_ready),
+        WorkloadLifecycle(ready),
         PriorityClassValues(),
-        JobController(JobIntegration(), wait_for_pods_ready=waits),
-        JobController(JobSetIntegration(), wait_for_pods_ready=waits),
+        jobs(JobIntegration()),
+        jobs(JobSetIntegration()),
     )
 
 

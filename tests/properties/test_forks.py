@@ -101,7 +101,7 @@ def test_a_what_if_of_a_state_tells_what_doing_it_there_brings(seed: int) -> Non
     scenario, change, at = queues_of(seed), change_of(seed + 1000), CUTS[1]
     world = World(scenario)
     world.run_until(at)
-    told = course(Start(Scenario((), fair_sharing=scenario.fair_sharing), world.state()), change).log
+    told = course(Start(Scenario((), kueue=scenario.kueue), world.state()), change).log
     alone = replace(scenario, steps=change.steps, faults=())
     log = whole_log(alone, world.state())
     assert in_order([each for each in told if each["event"] != "Final"], 0) == in_order(log, 0)

@@ -14,10 +14,12 @@ from batchyard.api.meta import Obj
 from batchyard.api.schema import settle
 from batchyard.api.schema.flaws import shown
 from batchyard.api.schema.nearest import STRICT_SHARE, nearest
-from batchyard.api.scheme import KINDS, ServedKind, find_kind
+from batchyard.api.scheme import CONFIGURATION, KINDS, ServedKind, find_kind
 from batchyard.api.validation.metadata import metadata_faults
 
 DEFAULT_NAMESPACE: Final = "default"
+#: Kinds of files that have no metadata, and what is one is called among objects.
+_NAMED: Final = {CONFIGURATION: "kueue"}
 
 
 class Decoded(NamedTuple):
@@ -39,6 +41,8 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE, sound: Obj | None = Non
     if isinstance(found, list):
         return Decoded(None, found, [])
     info, version = found
+    if info.constant in _NAMED and "metadata" not in obj:
+        obj = {**obj, "metadata": {"name": _NAMED[info.constant]}}
     warnings = [info.deprecation] if version in info.deprecated_versions else []
     if info.is_idle:
         warnings.append(f"{info.kind} objects are kept, and nothing is done for them yet")

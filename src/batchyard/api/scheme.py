@@ -58,8 +58,9 @@ COST_RECORD: Final = "CostRecord.cost.batchyard.dev"
 BUDGET: Final = "Budget.cost.batchyard.dev"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
 PLATFORM: Final = "Platform.platform.batchyard.dev"
+CONFIGURATION: Final = "Configuration.config.kueue.x-k8s.io"
 #: Kinds that are files, and no resources of an API.
-FILES: Final = frozenset({SCENARIO, PLATFORM})
+FILES: Final = frozenset({SCENARIO, PLATFORM, CONFIGURATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ _OF_ALL: Final = (
 KINDS: Final[tuple[ServedKind, ...]] = (
     ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
     _own(PLATFORM),
+    _kueue(CONFIGURATION),
     _own(CLUSTER),
     _own(NODE_POOL, has_status=True),
     _built_in(NAMESPACE, "namespaces", "ns", namespaced=False, has_status=True),

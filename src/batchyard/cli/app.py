@@ -160,6 +160,12 @@ _Cluster: TypeAlias = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="The nodes there are: simulated pools, limits; `local`: this machine, for real."),
 ]
+_Port: TypeAlias = Annotated[
+    int, typer.Option(metavar="N", min=0, max=65535, help="Where to listen; 0: any port that is free.")
+]
+_Config: TypeAlias = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Kueue's Configuration, to decide by.")
+]
 _Images: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -176,14 +182,13 @@ _HostPaths: TypeAlias = Annotated[
 def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     data_dir: _DataDir = _DATA_DIR,
     cluster: _Cluster = None,
+    config: _Config = None,
     image: _Images = None,
     host_path: _HostPaths = None,
     speed: Annotated[
         float, typer.Option(parser=speed, metavar="FACTOR", show_default="1x", help="How fast time runs: 1x, 60x.")
     ] = 1.0,
-    port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="Where to listen; 0: any port that is free.")
-    ] = 0,
+    port: _Port = 0,
     insecure_loopback: Annotated[
         bool, typer.Option("--insecure-loopback", help="No TLS and no credentials, for whoever is on this machine.")
     ] = False,
@@ -232,7 +237,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         traces_to=otlp,
     )
     logs = LogSettings(log_level.value, log_form is LogForm.JSON)
-    command.up(command.Wanted(place, cluster, speed, image or (), host_path or (), logs), detach=detach)
+    command.up(command.Wanted(place, cluster, speed, image or (), host_path or (), logs, config), detach=detach)
 
 
 def _lease_option(name: str, told: str, default: str) -> Any:
@@ -293,6 +298,7 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     retry_period: _RetryPeriod = 2 * SECOND,
     qps: Annotated[float, typer.Option("--kube-api-qps", min=0.1, help="Requests a second in the long run.")] = 300.0,
     burst: Annotated[int, typer.Option("--kube-api-burst", min=1, help="Requests at once.")] = 500,
+    config: _Config = None,
     fair_sharing: Annotated[bool, typer.Option("--fair-sharing", help="Share what is borrowed by weights.")] = False,
     install_crds: Annotated[
         bool, typer.Option("--install-crds", help="First install the kinds that the cluster does not serve.")
@@ -333,7 +339,8 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
         beside_upstream=beside_upstream,
         webhooks=WebhookTerms(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),
     )
-    command.operator(options._replace(fair_sharing=fair_sharing, installs=install_crds, address=listen, port=port))
+    options = options._replace(config=config, fair_sharing=fair_sharing)
+    command.operator(options._replace(installs=install_crds, address=listen, port=port))
 
 
 @app.command()

@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import socket
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import uvloop
@@ -11,8 +13,9 @@ import uvloop
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Duration
 from batchyard.cli import output
+from batchyard.cli.kueue_file import settings_in
 from batchyard.client.election import Terms
-from batchyard.core.cycle import Policy
+from batchyard.core.kueue_settings import KueueSettings
 from batchyard.install.definitions import definition_names
 from batchyard.install.settings import Settings as Installed
 from batchyard.live.access import KubeconfigError, Source
@@ -43,6 +46,8 @@ class Options(NamedTuple):
     lease: Lease | None
     qps: float
     burst: int
+    #: Kueue's Configuration.
+    config: Path | None = None
     fair_sharing: bool = False
     installs: bool = False
     address: str = ""
@@ -64,10 +69,10 @@ def operator(options: Options) -> None:
 
 
 def _wanted(options: Options) -> Wanted:
-    policy, named = Policy(fair_sharing=options.fair_sharing), Installed(controllers=options.controllers)
+    named = Installed(controllers=options.controllers)
     return Wanted(
         Source(options.kubeconfig, options.context),
-        Settings(policy, with_nodes=True, controllers=options.controllers, with_costs=True, is_endless=True),
+        Settings(_kueue(options), with_nodes=True, controllers=options.controllers, with_costs=True, is_endless=True),
         None if options.lease is None else _terms(options.lease),
         Limits(options.qps, options.burst),
         options.installs,
@@ -77,6 +82,14 @@ def _wanted(options: Options) -> Wanted:
         options.webhooks._replace(definitions=definition_names(named, converted=True)),
         options.beside_upstream,
     )
+
+
+def _kueue(options: Options) -> KueueSettings:
+    """What Kueue does without a word, or by its Configuration. Nobody here runs Workloads that no job was made from."""
+    kueue = KueueSettings() if options.config is None else settings_in(options.config)
+    if kueue.pods_ready is not None:
+        kueue = replace(kueue, pods_ready=replace(kueue.pods_ready, without_job=True))
+    return kueue.sharing_fairly() if options.fair_sharing else kueue
 
 
 def _terms(lease: Lease) -> Terms:

@@ -32,6 +32,8 @@ class Wanted(NamedTuple):
     #: The folders of this machine that pods may have.
     host_paths: Sequence[Path] = ()
     logs: LogSettings = LogSettings()
+    #: Kueue's Configuration.
+    config: Path | None = None
 
 
 def up(wanted: Wanted, *, detach: bool) -> None:
@@ -40,12 +42,12 @@ def up(wanted: Wanted, *, detach: bool) -> None:
         _prepare(wanted.place.folder)
         _run_behind(wanted)
         return
-    from batchyard.cli.up_here import cluster_of, run  # noqa: PLC0415 - loads the platform, for which others wait
+    from batchyard.cli.up_here import cluster_of, configured, run  # noqa: PLC0415 - loads the platform, for which others wait
 
-    cluster = cluster_of(wanted)
+    cluster, place = cluster_of(wanted), configured(wanted)
     _prepare(wanted.place.folder)
     logs.begin(wanted.logs)
-    run(wanted.place, cluster, wanted.speed, partial(_tell_ready, wanted.place))
+    run(place, cluster, wanted.speed, partial(_tell_ready, wanted.place))
 
 
 def down(folder: Path, *, end_pods: bool) -> None:
@@ -139,6 +141,7 @@ def _arguments(wanted: Wanted) -> list[str]:
     arguments = ["up", "--data-dir", str(place.folder), "--port", str(place.port), "--speed", f"{wanted.speed}x"]
     arguments += ["--sync", str(place.sync)]
     arguments += [] if wanted.cluster is None else ["--cluster", str(wanted.cluster)]
+    arguments += [] if wanted.config is None else ["--config", str(wanted.config)]
     arguments += [word for image in wanted.images for word in ("--image", image)]
     arguments += [word for path in wanted.host_paths for word in ("--host-path", str(path))]
     arguments += ["--listen", place.address] if place.address != LOOPBACK else []

@@ -1,6 +1,7 @@
 """The embedded platform in this process."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +11,12 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.scheme import CLUSTER, kind_info
 from batchyard.cli import output
+from batchyard.cli.kueue_file import settings_in
 from batchyard.cli.up import Wanted
 from batchyard.live.futures import Foresight
 from batchyard.live.place import Place
 from batchyard.live.serving import PortError, serve
-from batchyard.sim.answering import forecast_of, samples_of, warnings_for
+from batchyard.sim.answering import Answering
 from batchyard.store.mark import JournalError
 
 _ENGINES: Final = ("podman", "docker")
@@ -30,14 +32,21 @@ spec: {zones: [local], local: {}}
 
 def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
     """Run a platform until it is told to end; `ready` is told its address once it listens."""
+    answering = Answering() if place.kueue is None else Answering(place.kueue)
+    foresight = Foresight(answering.forecast_of, answering.samples_of, answering.warnings_for)
     try:
-        uvloop.run(serve(place, cluster, speed, ready, Foresight(forecast_of, samples_of, warnings_for)))
+        uvloop.run(serve(place, cluster, speed, ready, foresight))
     except (JournalError, PortError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         told = f"{error.filename or place.folder}: {error.strerror}"
         output.fail(f"batchyard: {told}; see that there is room in its folder and that it may be written")
     output.tell("batchyard: ended, all is kept")
+
+
+def configured(wanted: Wanted) -> Place:
+    """The place, with what Kueue's Configuration says; ends the command where that is none."""
+    return wanted.place if wanted.config is None else replace(wanted.place, kueue=settings_in(wanted.config))
 
 
 def cluster_of(wanted: Wanted) -> Obj | None:

@@ -20,6 +20,7 @@ from batchyard.core.decisions import Admit, Decision, Head, Preempt, Wait, Why
 from batchyard.core.flavors import FlavorSearch, Nominated, is_outdated
 from batchyard.core.ordering import classical_order, fair_order
 from batchyard.core.partial import search_counts
+from batchyard.core.preemption.fair import BOTH, Strategy
 from batchyard.core.preemption.request import Target
 from batchyard.core.preemption.search import VictimSearch
 from batchyard.core.quality import Mode
@@ -57,6 +58,13 @@ class Policy:
     """What a platform chooses for all its queues."""
 
     fair_sharing: bool = False
+    #: Whom fair sharing preempts.
+    strategies: tuple[Strategy, ...] = BOTH
+
+    @property
+    def fair_strategies(self) -> tuple[Strategy, ...]:
+        """Those strategies; none where nothing is shared fairly."""
+        return self.strategies if self.fair_sharing else ()
 
 
 @dataclass(slots=True)
@@ -152,7 +160,7 @@ class Cycle:
             last = None
         fair = self.policy.fair_sharing
         may_preempt = queue.view.preemption.is_allowed
-        victims = VictimSearch(workload, queue, self.snapshot, fair) if may_preempt else None
+        victims = VictimSearch(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
         oracle = victims.oracle if victims is not None else None
         search = FlavorSearch(workload, queue, self.snapshot, oracle, last, fair, nominated)
 

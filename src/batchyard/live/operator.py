@@ -188,7 +188,7 @@ class Operator:
         if not self._wanted.beside_upstream:
             self.client.subscribe(self._look_for_others)
         platform.runner.observe(found)
-        fair_sharing = self._wanted.settings.policy.fair_sharing
+        fair_sharing = self._wanted.settings.kueue.policy.fair_sharing
         self.figures.begin(Observed(platform, self.client, self.kernel.now, fair_sharing=fair_sharing), found)
         self.models = self._shown(platform, found)
         return platform

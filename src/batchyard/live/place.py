@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from batchyard.controllers.groups import GROUPS
 from batchyard.store.journal import Sync
+
+if TYPE_CHECKING:
+    from batchyard.core.kueue_settings import KueueSettings
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -30,3 +33,5 @@ class Place:
     controllers: Sequence[str] = GROUPS
     #: The collector that traces are sent to, as OTLP over HTTP; '' for none.
     traces_to: str = ""
+    #: What Kueue's Configuration says, where one is given.
+    kueue: "KueueSettings | None" = None

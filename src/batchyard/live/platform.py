@@ -37,6 +37,7 @@ from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.admission.life_spans import LifeSpans
 from batchyard.controllers.events import EventRecorder
+from batchyard.core.kueue_settings import SIMULATED
 from batchyard.live.answers import Answers
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, SigningKey
@@ -104,8 +105,10 @@ class Embedded:
         described = cluster or (known[0] if known else None)
         local = local_of(described)
         root = _root_certificate(place, is_mounted=local is not None)
-        settings = Settings(with_nodes=nodes, with_api=True, root_certificate=root, controllers=place.controllers)
-        settings = replace(settings, with_costs=nodes, is_endless=True)
+        kueue = place.kueue or SIMULATED
+        settings = Settings(kueue, with_nodes=nodes, with_api=True, root_certificate=root)
+        settings = replace(settings, controllers=place.controllers, with_costs=nodes, is_endless=True)
+        self._is_fair = kueue.policy.fair_sharing
         built_in = [events_resource(), *built_in_resources(), definition_resource()]
         claimed = InProcess(built_in, self._kernel.now).claimed
         chain = AdmissionChain(with_nodes=nodes, with_api=True)
@@ -235,7 +238,7 @@ class Embedded:
         self.platform.runner.observe(events)
         if self._local is not None:
             self._figures.local, self._figures.local_gpus = self._local.name, self._local.gpu_states
-        watched = Observed(self.platform, self._client, self._kernel.now, fair_sharing=False)
+        watched = Observed(self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair)
         self._figures.begin(watched, events, self._server)
         self._history.observe(events)
         wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *bootstrap_roles()]

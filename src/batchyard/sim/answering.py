@@ -8,6 +8,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.apiserver.request import Refused
 from batchyard.base.instant import Instant
 from batchyard.core.calibration import Calibration, Sample
+from batchyard.core.kueue_settings import SIMULATED, KueueSettings
 from batchyard.sim.forecast import OF_SERVER, Asked, forecasts, samples
 from batchyard.sim.foresight import warnings_of
 from batchyard.sim.state import State
@@ -20,41 +21,44 @@ KINDS: Final = (
     *(scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET),
 )
 Listed = Callable[[str], Iterable[Obj]]
+MaySee = Callable[[str], bool]
 
 
-def forecast_of(
-    listed: Listed, at: Instant, subject: Key, seed: int, may_see: Callable[[str], bool], calibration: Calibration
-) -> Mapping[str, Any]:
-    """When something starts, as a document; Refused where it has no Workload, or has ended.
+class Answering:
+    """What a server is told that decides by these settings."""
 
-    `may_see` says whether names of a namespace's Workloads may be told.
-    """
-    objects = {key_of(obj): obj for kind in KINDS for obj in listed(kind)}
-    name = workload_of(objects, subject)
-    asked = Asked(seed, work_max=OF_SERVER, may_see=may_see, calibration=calibration)
-    found = None if name is None else forecasts(_state(objects, at), [name], asked).get(name)
-    if found is None:
-        told = "has no Workload" if name is None else "has ended"
-        raise Refused(
-            404, "NotFound", f'{subject.kind} "{subject.name}" {told}: it will not start', {"name": subject.name}
-        )
-    return found.document(told_of(subject))
+    def __init__(self, kueue: KueueSettings = SIMULATED) -> None:
+        self._kueue = kueue
 
+    def forecast_of(
+        self, listed: Listed, at: Instant, subject: Key, seed: int, may_see: MaySee, calibration: Calibration
+    ) -> Mapping[str, Any]:
+        """When something starts, as a document; Refused where it has no Workload, or has ended.
 
-def samples_of(listed: Listed, at: Instant, calibration: Calibration) -> Sequence[Sample]:
-    """Forecasts for a few of those who wait, drawn by chance, to be compared with what becomes of them."""
-    objects = {key_of(obj): obj for kind in KINDS for obj in listed(kind)}
-    return samples(_state(objects, at), Asked(work_max=OF_SERVER, calibration=calibration))
+        `may_see` says whether names of a namespace's Workloads may be told.
+        """
+        state = self._state(listed, at, KINDS)
+        name = workload_of(state.objects, subject)
+        asked = Asked(seed, work_max=OF_SERVER, may_see=may_see, calibration=calibration)
+        found = None if name is None else forecasts(state, [name], asked).get(name)
+        if found is None:
+            told = "has no Workload" if name is None else "has ended"
+            raise Refused(
+                404, "NotFound", f'{subject.kind} "{subject.name}" {told}: it will not start', {"name": subject.name}
+            )
+        return found.document(told_of(subject))
 
+    def samples_of(self, listed: Listed, at: Instant, calibration: Calibration) -> Sequence[Sample]:
+        """Forecasts for a few of those who wait, drawn by chance, to be compared with what becomes of them."""
+        return samples(self._state(listed, at, KINDS), Asked(work_max=OF_SERVER, calibration=calibration))
 
-def _state(objects: Mapping[Key, Obj], at: Instant) -> State:
-    return State(at, _revision(objects), objects)
+    def warnings_for(self, listed: Listed, at: Instant, changed: Obj, may_see: MaySee) -> Sequence[str]:
+        """What a changed object would do at once."""
+        return warnings_of(self._state(listed, at, (*KINDS, scheme.NODE)), changed, may_see)
 
-
-def warnings_for(listed: Listed, at: Instant, changed: Obj, may_see: Callable[[str], bool]) -> Sequence[str]:
-    """What a changed object would do at once."""
-    objects = {key_of(obj): obj for kind in (*KINDS, scheme.NODE) for obj in listed(kind)}
-    return warnings_of(objects, at, changed, may_see)
+    def _state(self, listed: Listed, at: Instant, kinds: Sequence[str]) -> State:
+        objects = {key_of(obj): obj for kind in kinds for obj in listed(kind)}
+        return State(at, _revision(objects), objects, kueue=self._kueue)
 
 
 def _revision(objects: Mapping[Key, Obj]) -> int:

@@ -71,6 +71,7 @@ class Asked:
 
     seed: int = 0
     forks: int = FORKS
+    #: Whether queues share fairly even if the state does not say so.
     fair_sharing: bool = False
     horizon: Duration = HORIZON
     work_max: int = WORK_MAX
@@ -266,7 +267,8 @@ class Forecaster:
         drawn = _Drawn(self._estimate, self._state.at, seed)
         workloads = [alone(obj, drawn.length(name, obj)) for name, obj in kept.workloads.items()]
         steps = [] if arrivals is None else arrivals.steps(drawn.length_of_new, asked.horizon, seed)
-        scenario = Scenario(steps, fair_sharing=asked.fair_sharing)
+        kueue = self._state.kueue.sharing_fairly() if asked.fair_sharing else self._state.kueue
+        scenario = Scenario(steps, kueue=kueue)
         missing = dict.fromkeys(self._last_seen(name, kept) for name in names)
 
         def note(record: Record) -> None:

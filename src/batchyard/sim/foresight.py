@@ -6,15 +6,14 @@ than the nodes have.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, key_of, with_metadata
+from batchyard.api.meta import Obj, key_of, with_metadata
 from batchyard.api.quantity import format_amount
 from batchyard.api.views.flavor import flavor_view
 from batchyard.api.views.node import node_view
-from batchyard.base.instant import Instant
 from batchyard.core.queue import ClusterQueue
 from batchyard.core.quota import available
 from batchyard.core.snapshot import Snapshot
@@ -40,12 +39,11 @@ class _Moment:
     over: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
 
 
-def warnings_of(objects: Mapping[Key, Obj], at: Instant, changed: Obj, may_see: Callable[[str], bool]) -> list[str]:
+def warnings_of(there: State, changed: Obj, may_see: Callable[[str], bool]) -> list[str]:
     """What is to be said of an object that is about to be stored; names only of namespaces that may be seen."""
-    revision = max((int(obj["metadata"]["resourceVersion"]) for obj in objects.values()), default=0)
-    numbered = with_metadata(changed, resourceVersion=str(revision + 1))
-    before = _settled(State(at, revision, objects))
-    state = State(at, revision + 1, {**objects, key_of(changed): numbered})
+    numbered = with_metadata(changed, resourceVersion=str(there.revision + 1))
+    before = _settled(there)
+    state = replace(there, revision=there.revision + 1, objects={**there.objects, key_of(changed): numbered})
     after = _settled(state)
     told = [
         *_told("would be admitted at once", before.admitted, after.admitted, may_see),
@@ -79,7 +77,7 @@ def _settled(state: State) -> _Moment:
             table[record["workload"]] = None
 
     workloads = [alone(obj, None) for obj in kept.workloads.values()]
-    world = World(Scenario(()), sink=note, state=stated(state, kept.objects, workloads))
+    world = World(Scenario((), kueue=state.kueue), sink=note, state=stated(state, kept.objects, workloads))
     world.kernel.run(state.at, steps_max=STEPS_MAX)
     snapshot = world.platform.index.snapshot
     snapshot.settle()

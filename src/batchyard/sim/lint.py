@@ -78,7 +78,8 @@ def configuration_of(objects: Sequence[Manifest]) -> Configuration:
     reader = _Objects(objects)
     works = [work for manifest in objects for work in _works_of(manifest, reader)]
     scenarios = [manifest.obj.get("spec") or {} for manifest in objects if group_kind(manifest.obj) == scheme.SCENARIO]
-    return Configuration(objects, works, fair_sharing=any(spec.get("fairSharing") for spec in scenarios))
+    said = [manifest.obj for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
+    return Configuration(objects, works, fair_sharing=any(spec.get("fairSharing") for spec in [*scenarios, *said]))
 
 
 def _in_order(objects: list[Manifest], sources: Sequence[str]) -> list[Manifest]:

@@ -16,6 +16,8 @@ from batchyard.api.manifests import Fault, Manifest, Manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.cluster_objects import catalog_faults, initial_objects, pool_faults
+from batchyard.core.cycle import Policy
+from batchyard.core.kueue_settings import SIMULATED, KueueSettings, not_done, settings_of
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
 from batchyard.sim.annotated import annotation_faults
 from batchyard.sim.fault_targets import Targets, target_faults
@@ -40,19 +42,28 @@ class Scenario:
 
     steps: Sequence[Step]
     name: str = ""
-    fair_sharing: bool = False
+    #: What Kueue's Configuration says about decisions.
+    kueue: KueueSettings = SIMULATED
     #: Stop here at the latest; None: when nothing is left to happen.
     horizon: Duration | None = None
     #: What goes wrong.
     faults: Sequence[ScheduledFault] = ()
     #: Whether gangs that lost a machine get those of others of lower priority.
     hotswap: bool = True
-    #: How long pods may take to be ready; None: as long as they like.
-    pods_ready: PodsReadyPolicy | None = None
     #: Where pods run; None: anywhere.
     cluster: Obj | None = None
     #: How many objects of each kind are applied.
     counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def fair_sharing(self) -> bool:
+        """Whether queues share what they lend fairly."""
+        return self.kueue.policy.fair_sharing
+
+    @property
+    def pods_ready(self) -> PodsReadyPolicy | None:
+        """How long pods may take to be ready; None: as long as they like."""
+        return self.kueue.pods_ready
 
 
 class FileFault(NamedTuple):
@@ -88,7 +99,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there:
     cluster = there
     later: list[Manifest] = []
     pools: list[Manifest] = []
-    for manifest in manifests.objects:
+    for manifest in (each for each in manifests.objects if group_kind(each.obj) != scheme.CONFIGURATION):
         obj = manifest.obj
         if group_kind(obj) == scheme.SCENARIO:
             if settings is not None:
@@ -115,6 +126,7 @@ def make_scenario(manifests: Manifests, unread: Sequence[FileFault] = (), there:
             deleted.setdefault(end, []).append(key_of(obj))
         if group_kind(obj) == scheme.NODE_POOL:
             pools.append(manifest)
+    config |= _configured(manifests.objects, settings, faults)
     faults += _changes_of_nothing(later, cluster)
     faults += [pool.fault(fault) for pool in pools for fault in pool_faults(pool.obj, cluster)]
     for at, names in _dropped_pools(cluster, applied):
@@ -199,12 +211,30 @@ def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
     wrong += pods_ready_faults(waits)
     faults += map(manifest.fault, wrong)
     return {
-        "fair_sharing": bool(spec.get("fairSharing", False)),
+        "kueue": KueueSettings(Policy(fair_sharing=_is_fair(manifest)), pods_ready_policy(waits)),
         "horizon": horizon,
         "faults": tuple(read),
         "hotswap": bool(spec.get("hotswap", True)),
-        "pods_ready": pods_ready_policy(waits),
     }
+
+
+def _configured(objects: Iterable[Manifest], settings: Manifest | None, faults: list[Fault]) -> dict[str, Any]:
+    """What Kueue's Configuration says, if there is one; queues share fairly if it says so or the Scenario."""
+    found = [manifest for manifest in objects if group_kind(manifest.obj) == scheme.CONFIGURATION]
+    again = FieldError("", "Kueue has a Configuration already", "keep one of them")
+    faults += [manifest.fault(again) for manifest in found[1:]]
+    faults += [manifest.fault(fault) for manifest in found for fault in not_done(manifest.obj)]
+    if not found:
+        return {}
+    if settings is not None and "waitForPodsReady" in (settings.obj.get("spec") or {}):
+        problem = "Kueue's Configuration says this already"
+        faults.append(settings.fault(FieldError("spec.waitForPodsReady", problem, "keep one of them")))
+    said = settings_of(found[0].obj)
+    return {"kueue": said.sharing_fairly() if _is_fair(settings) else said}
+
+
+def _is_fair(settings: Manifest | None) -> bool:
+    return settings is not None and bool((settings.obj.get("spec") or {}).get("fairSharing"))
 
 
 def _moment(manifest: Manifest, name: str, faults: list[Fault]) -> Duration | None:

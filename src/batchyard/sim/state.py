@@ -11,6 +11,7 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import Instant
+from batchyard.core.kueue_settings import SIMULATED, KueueSettings
 from batchyard.ports.client import EventType, WatchEvent
 from batchyard.store.log import Recovered
 
@@ -31,6 +32,9 @@ class State:
     applied: Mapping[Key, Obj] = field(default_factory=dict)
     #: Kinds that whoever read it might not list: nothing is known of their objects.
     unread: Sequence[str] = ()
+    #: Kueue's Configuration there, if it is known, and what is decided by.
+    configuration: Obj | None = None
+    kueue: KueueSettings = SIMULATED
 
     @property
     def has_nodes(self) -> bool:

@@ -12,11 +12,12 @@ from batchyard.api.decode import decode
 from batchyard.api.documents import read_documents
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj, annotation, key_of
-from batchyard.api.scheme import find_kind
+from batchyard.api.scheme import CONFIGURATION, find_kind
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
 from batchyard.client.places import received
+from batchyard.core.kueue_settings import SIMULATED, settings_of
 from batchyard.sim.files import Source, ends_of, is_text, read_sources
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.state import LEFT_OUT, State
@@ -64,6 +65,7 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
     later than that.
     """
     kept = {key_of(obj): obj for obj in objects if key_of(obj).kind not in LEFT_OUT}
+    configurations = [kept.pop(key) for key in list(kept) if key.kind == CONFIGURATION]
     instants = _birth if at else _instants
     taken = max((instant for obj in kept.values() for instant in instants(obj)), default=0)
     taken = max(taken, at or 0)
@@ -72,12 +74,15 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
         order = sorted(kept, key=lambda key: (revisions[key] or len(kept), key))
         revisions = {key: number for number, key in enumerate(order, 1)}
     whole = {key: _completed(key, kept[key], revisions[key], taken) for key in kept}
-    return State(taken, max(revisions.values(), default=0), whole, _applied(whole), unread)
+    configuration = configurations[0] if configurations else None
+    kueue = SIMULATED if configuration is None else settings_of(configuration)
+    return State(taken, max(revisions.values(), default=0), whole, _applied(whole), unread, configuration, kueue)
 
 
 def document_of(state: State) -> dict[str, Any]:
     """The state as a list."""
-    items = [state.objects[key] for key in sorted(state.objects) if key.kind not in LEFT_OUT]
+    items = [] if state.configuration is None else [state.configuration]
+    items += [state.objects[key] for key in sorted(state.objects) if key.kind not in LEFT_OUT]
     metadata = list_metadata(state.at, state.revision, state.unread)
     return {"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}
 

@@ -1,30 +1,20 @@
-"""A scenario's `waitForPodsReady`: fields and defaults of Kueue's Configuration, but off where nobody asks for it."""
+"""A scenario's `waitForPodsReady`: as in Kueue's Configuration, but off where nobody asks for it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults
-from batchyard.base.instant import SECOND, Duration, parse_duration
-from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
+from batchyard.base.instant import parse_duration
+from batchyard.core import kueue_settings
+from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
 
 PATH: Final = "spec.waitForPodsReady"
 
 
 def pods_ready_policy(asked: Mapping[str, Any] | None) -> PodsReadyPolicy | None:
     """How long pods may take to be ready, as asked for; None: as long as they like."""
-    if asked is None or not asked["enable"]:
-        return None
-    strategy = asked["requeuingStrategy"]
-    return PodsReadyPolicy(
-        timeout=parse_duration(asked["timeout"]),
-        recovery_timeout=_duration(asked.get("recoveryTimeout")),
-        block_admission=asked["blockAdmission"],
-        requeuing_timestamp=RequeuingTimestamp(strategy["timestamp"]),
-        backoff_limit_count=strategy.get("backoffLimitCount"),
-        backoff_base=strategy["backoffBaseSeconds"] * SECOND,
-        backoff_max=strategy["backoffMaxSeconds"] * SECOND,
-    )
+    return kueue_settings.pods_ready_policy(asked) if asked is not None and asked["enable"] else None
 
 
 def pods_ready_faults(asked: Mapping[str, Any] | None) -> Iterator[FieldError]:
@@ -32,7 +22,3 @@ def pods_ready_faults(asked: Mapping[str, Any] | None) -> Iterator[FieldError]:
     if asked is not None and not parse_duration(asked["timeout"]):
         remedy = "give a time such as 5m, or set enable to false"
         yield faults.invalid(f"{PATH}.timeout", asked["timeout"], "must be greater than 0", remedy)
-
-
-def _duration(text: str | None) -> Duration | None:
-    return None if text is None else parse_duration(text)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Duration, seconds
+from batchyard.core.kueue_settings import KueueSettings
 from batchyard.core.lifecycle.workload import is_finished
 from batchyard.sim.event_log import Record
 from batchyard.sim.files import Source, read_sources
@@ -37,9 +38,10 @@ class Start:
 
 
 def start_of(state: State, *, fair_sharing: bool = False) -> Start:
-    """A state with which both runs begin."""
+    """A state with which both runs begin; queues share fairly if it says so, or whoever asks."""
     clusters = state.of_kind(scheme.CLUSTER)
-    return Start(Scenario((), fair_sharing=fair_sharing, cluster=clusters[0] if clusters else None), state)
+    kueue = state.kueue.sharing_fairly() if fair_sharing else state.kueue
+    return Start(Scenario((), kueue=kueue, cluster=clusters[0] if clusters else None), state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ class Change:
     """What is done, counted from the moment at which both runs begin."""
 
     steps: Sequence[Step]
-    #: Whether queues share fairly from then on; None: as before.
-    fair_sharing: bool | None = None
+    #: What Kueue's Configuration says from then on; None: as before.
+    kueue: KueueSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +101,17 @@ def read_change(sources: Iterable[Source], deleted: Sequence[Key], start: Start)
     unread: list[FileFault] = []
     manifests = read_manifests(read_sources(sources, unread))
     scenario = make_scenario(manifests, unread, start.cluster)
-    says_policy = any(each.obj["kind"] == "Scenario" for each in manifests.objects)
+    kinds = {group_kind(each.obj) for each in manifests.objects}
+    kueue = scenario.kueue if scheme.CONFIGURATION in kinds else None
+    if kueue is None and scheme.SCENARIO in kinds:
+        kueue = replace(start.scenario.kueue, policy=scenario.kueue.policy)
     steps = [*([Step(0, (), deleted)] if deleted else ()), *scenario.steps]
-    return Change(_together(steps), scenario.fair_sharing if says_policy else None), manifests.warnings
+    return Change(_together(steps), kueue), manifests.warnings
 
 
 def compare(start: Start, change: Change, until: Duration | None = None, seed: int = 0) -> Comparison:
     """Run both, for so long after the change."""
-    if change.fair_sharing is not None and change.fair_sharing != start.scenario.fair_sharing and start.state is None:
+    if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
         start = _stopped(start, seed)
     return Comparison(course(start, None, until, seed), course(start, change, until, seed))
 
@@ -127,8 +132,8 @@ def course(
     scenario = start.scenario
     if change is not None:
         later = [step._replace(at=start.at + step.at) for step in change.steps]
-        policy = scenario.fair_sharing if change.fair_sharing is None else change.fair_sharing
-        scenario = replace(scenario, steps=_together([*scenario.steps, *later]), fair_sharing=policy)
+        kueue = scenario.kueue if change.kueue is None else change.kueue
+        scenario = replace(scenario, steps=_together([*scenario.steps, *later]), kueue=kueue)
     log: list[Record] = []
     horizon = None if until is None else start.at + until
     simulation = Simulation(scenario, Options(horizon, seed, sink=log.append, state=start.state))

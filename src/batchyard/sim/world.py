@@ -20,7 +20,6 @@ from batchyard.base.instant import Duration, Instant
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.admission.preemption_loops import PreemptionLoop
-from batchyard.core.cycle import Policy
 from batchyard.core.placement.profile import Profile
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, Delete, Update, Write, WriteResult
@@ -251,8 +250,7 @@ def _settings_of(scenario: Scenario, state: State | None) -> Settings:
     cluster = scenario.cluster
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
     return Settings(
-        Policy(fair_sharing=scenario.fair_sharing),
-        scenario.pods_ready,
+        scenario.kueue,
         with_nodes=cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes),
         profile=Profile(autoscaling.get("profile", Profile.BALANCED.value)),
         hotswap=scenario.hotswap,

@@ -1,5 +1,6 @@
 """What a change of queues would do at once, as those are told who try it."""
 
+from dataclasses import replace
 from typing import Any
 
 import make
@@ -12,7 +13,7 @@ THERE = [*queue(2), workload("a", 30), workload("b", 30, 1), workload("c", 30, 2
 
 
 def warned(found: State, changed: Obj, *, sees: bool = True) -> list[str]:
-    return warnings_of(found.objects, found.at, changed, lambda _: sees)
+    return warnings_of(found, changed, lambda _: sees)
 
 
 def test_more_quota_would_admit_those_who_are_first_in_line() -> None:
@@ -45,7 +46,7 @@ def test_another_weight_or_label_says_nothing() -> None:
 def test_a_queue_that_is_stopped_would_no_longer_admit() -> None:
     waiting = state(THERE, 10)
     freed = {key: obj for key, obj in waiting.objects.items() if key.name != "a"}
-    assert warnings_of(freed, waiting.at, _local("Hold"), lambda _: True) == [
+    assert warnings_of(replace(waiting, objects=freed), _local("Hold"), lambda _: True) == [
         "team/c would be admitted at once without the change, and not with it"
     ]
 
@@ -59,9 +60,9 @@ def test_quota_beyond_the_nodes_is_told() -> None:
         "status": {"allocatable": {"cpu": "3"}, "capacity": {"cpu": "3"}},
     }
     found = state(queue(2), 10)
-    there = {**found.objects, key_of(node): node}
-    assert warnings_of(there, found.at, queue(3)[1], lambda _: True) == []
-    (told,) = warnings_of(there, found.at, queue(4)[1], lambda _: True)
+    there = replace(found, revision=99, objects={**found.objects, key_of(node): node})
+    assert warnings_of(there, queue(3)[1], lambda _: True) == []
+    (told,) = warnings_of(there, queue(4)[1], lambda _: True)
     assert told == "quota for cpu in flavor f would be 4 in all; the nodes there are have 3"
 
 

@@ -75,7 +75,7 @@ def test_another_policy_is_a_change_of_a_scenario_that_runs() -> None:
     scenario, _ = read_scenario([str(EXAMPLES / "fair-sharing")])
     policy = {"apiVersion": "sim.batchyard.dev/v1alpha1", "kind": "Scenario", "metadata": {"name": "other"}}
     change, _ = read_change([msgspec.json.encode(policy).decode()], (), Start(scenario))
-    assert (scenario.fair_sharing, change.fair_sharing) == (True, False)
+    assert (scenario.fair_sharing, change.kueue is not None and change.kueue.policy.fair_sharing) == (True, False)
     assert compare(Start(scenario, at=5 * SECOND), change).changed.result.counts.pending == 0
 
 

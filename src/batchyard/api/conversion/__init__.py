@@ -2,14 +2,15 @@
 
 Objects are kept in the storage version. What one version cannot hold stays in an annotation of ours while the object is
 in that version. Objects must be structurally sound in the version they have. The versions of Kueue's kinds are
-v1beta1 and v1beta2, the latter stored; those of ProvisioningRequests differ in nothing but their name.
+v1beta1 and v1beta2, the latter stored; those of ProvisioningRequests differ in nothing but their name. Kueue's
+Configuration is a file, which is read in either version and kept in the newer.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.conversion import queues, workload
+from batchyard.api.conversion import configuration, queues, workload
 from batchyard.api.conversion.parts import Part, converted, flipped
 from batchyard.api.meta import Obj, group_kind
 
@@ -40,6 +41,8 @@ def to_storage(obj: Obj) -> dict[str, Any]:
     version = obj["apiVersion"]
     if version in _SAME:
         return {**obj, "apiVersion": _SAME[version]}
+    if version == configuration.OLD:
+        return configuration.to_storage(obj)
     if version != OLD:
         return obj if isinstance(obj, dict) else dict(obj)
     done = converted(obj, _PARTS.get(group_kind(obj), ()), taken=NEW_ONLY, kept=OLD_ONLY)

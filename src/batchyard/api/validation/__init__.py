@@ -19,6 +19,7 @@ from batchyard.api.validation import (
     cluster_queue,
     cohort,
     config_map,
+    configuration,
     disruption_budget,
     instances,
     job,
@@ -46,6 +47,7 @@ Rule: TypeAlias = Callable[[Mapping[str, Any]], Iterator[FieldError]]
 UpdateRule: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[FieldError]]
 
 _RULES: Final[Mapping[str, Rule]] = {
+    scheme.CONFIGURATION: configuration.configuration_faults,
     scheme.CLUSTER: cluster.cluster_faults,
     scheme.NODE_POOL: node_pool.node_pool_faults,
     scheme.INSTANCE: instances.instance_faults,

@@ -26,7 +26,6 @@ from batchyard.core.decisions import Admit, Decision, Preempt, Wait, Why
 from batchyard.core.explain.spared import NOT_WEIGHED, weighed
 from batchyard.core.lifecycle import reasons
 from batchyard.core.lifecycle.checks import required_checks
-from batchyard.core.lifecycle.pods_ready import has_pods
 from batchyard.core.lifecycle.workload import evict, reserve_quota, set_pending, with_resource_requests
 from batchyard.core.preemption.request import Target
 from batchyard.core.quality import Possibility
@@ -134,7 +133,7 @@ class Scheduler:
                 told = set_pending(obj, *_WAITING_FOR_PODS, now)
                 outcome.writes += [UpdateStatus(told)] if told is not obj else []
                 return decisions[:place]
-            is_closed = has_pods(obj)
+            is_closed = self._gate.awaits(obj)
         return decisions
 
     def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: Outcome) -> bool:

@@ -137,7 +137,7 @@ class PendingWorkloads:
     def _situation(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> Situation:
         index = self._index
         decision = blockers.decision_about(view, queue.name, index, self._policy)
-        looks = looks_of(index.snapshot, queue, view, fair_sharing=self._policy.fair_sharing)
+        looks = looks_of(index.snapshot, queue, view, self._policy)
         shortage = shortage_of(looks, queue)
         request = Request(view, queue, index.snapshot, (), ())
         holders: Sequence[Holder] = ()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from batchyard.api.views.workload import WorkloadView
+from batchyard.core.cycle import Policy
 from batchyard.core.flavors import FlavorSearch
 from batchyard.core.plan import GroupPlan
 from batchyard.core.preemption.search import VictimSearch
@@ -81,12 +82,13 @@ class PodSetLooks(NamedTuple):
 
 
 def looks_of(
-    snapshot: Snapshot, queue: ClusterQueue, workload: WorkloadView, *, fair_sharing: bool
+    snapshot: Snapshot, queue: ClusterQueue, workload: WorkloadView, policy: Policy
 ) -> tuple[PodSetLooks, ...]:
     """What each pod set would find, given what the search gives to those before it."""
-    victims = VictimSearch(workload, queue, snapshot, fair_sharing) if queue.view.preemption.is_allowed else None
+    may_preempt = queue.view.preemption.is_allowed
+    victims = VictimSearch(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
     search = FlavorSearch(
-        workload, queue, snapshot, None if victims is None else victims.oracle, None, fair_sharing, ()
+        workload, queue, snapshot, None if victims is None else victims.oracle, None, policy.fair_sharing, ()
     )
     found = search.assign(workload.counts)
     picked = {each.name: each.pick.usage for each in found.pod_sets}

@@ -2,8 +2,9 @@
 
 An admitted Workload has a time within which all its pods are to be ready, and another within which they are to be so
 again after one was lost. Past that it is evicted, to queue again after a while that doubles each time. A Workload that
-no job was made from has no pods, and nobody waits for them. Sources: Kueue's jobframework (generatePodsReadyCondition)
-and workload_controller (reconcileNotReadyTimeout), and the defaults of its configuration.
+no job was made from has no pods where the platform itself runs it, and nobody waits for them; elsewhere whoever runs it
+has to tell, as with Kueue. Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller
+(reconcileNotReadyTimeout), and the defaults of its configuration.
 """
 
 from dataclasses import dataclass
@@ -47,6 +48,12 @@ class PodsReadyPolicy:
     backoff_limit_count: int | None = None
     backoff_base: Duration = MINUTE
     backoff_max: Duration = HOUR
+    #: Whether Workloads that no job was made from are waited for too.
+    without_job: bool = False
+
+    def awaits(self, workload: Obj) -> bool:
+        """Whether there are pods to wait for."""
+        return self.without_job or has_pods(workload)
 
 
 class Deadline(NamedTuple):
@@ -94,7 +101,12 @@ def _what_to_tell(workload: Obj, ready: bool) -> tuple[str, str]:
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> Deadline | None:
     """Until when the pods of an admitted Workload are to be ready; None if they are, or need not be."""
     admitted, ready = find_condition(workload, r.ADMITTED), find_condition(workload, r.PODS_READY)
-    if admitted is None or admitted["status"] != "True" or lifecycle.is_evicted(workload) or not has_pods(workload):
+    if (
+        admitted is None
+        or admitted["status"] != "True"
+        or lifecycle.is_evicted(workload)
+        or not policy.awaits(workload)
+    ):
         return None
     if ready is None or ready["reason"] == r.WAIT_FOR_START:
         return Deadline(r.WAIT_FOR_START, parse_time(admitted["lastTransitionTime"]) + policy.timeout)

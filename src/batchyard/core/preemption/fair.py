@@ -3,12 +3,15 @@
 The tree is walked from the root to the child with the highest share that still has candidates. A candidate there goes
 if, seen where the two branches part, the preemptor's share with the new Workload is no more than the victim's without
 the old one (rule S2-a); if that does not make room, one more per queue may go while the preemptor's share stays below
-the victim's present one (S2-b). Children are looked at in order of name; of equal Cohorts the last counts.
+the victim's present one (S2-b). A platform may choose one rule alone: then the walk goes by that. Children are looked
+at in order of name; of equal Cohorts the last counts.
 Source: Kueue's pkg/scheduler/preemption (fairPreemptions) and preemption/fairsharing; KEP 1714.
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Final
 
 from batchyard.core.fairshare import LOWEST, Share, compare, share_of
 from batchyard.core.preemption.request import Request, Target, fill_back
@@ -17,7 +20,18 @@ from batchyard.core.quota import QuotaNode, is_borrowing_with
 from batchyard.core.reasons import PreemptionReason
 
 
-def find_targets(request: Request) -> list[Target]:
+class Strategy(StrEnum):
+    """What makes a preemption fair, as Kueue's fairSharing.preemptionStrategies call it."""
+
+    FINAL_SHARE = "LessThanOrEqualToFinalShare"
+    INITIAL_SHARE = "LessThanInitialShare"
+
+
+#: Kueue's default: the second where the first does not make room.
+BOTH: Final = (Strategy.FINAL_SHARE, Strategy.INITIAL_SHARE)
+
+
+def find_targets(request: Request, strategies: Sequence[Strategy] = BOTH) -> list[Target]:
     """The Workloads to preempt, or none if that would not make room."""
     candidates = sorted(_candidates(request), key=request.order)
     if not candidates or not request.could_ever_fit(candidates):
@@ -25,8 +39,8 @@ def find_targets(request: Request) -> list[Target]:
     snapshot = request.snapshot
     with snapshot.what_if():
         snapshot.add_usage(request.queue, request.usage)  # shares count the new Workload in
-        fits, targets, rest = _first_rule(request, candidates)
-        if not fits:
+        fits, targets, rest = _first_rule(request, candidates, strategies[0])
+        if not fits and len(strategies) > 1:
             fits, targets = _second_rule(request, rest, targets)
         snapshot.remove_usage(request.queue, request.usage)
         return fill_back(request, targets, may_borrow=True) if fits else []
@@ -52,9 +66,11 @@ def _fits(request: Request) -> bool:
     return fits
 
 
-def _first_rule(request: Request, candidates: Sequence[Admitted]) -> tuple[bool, list[Target], list[Admitted]]:
-    """S2-a. Returns whether it fits now, the targets so far, and the candidates left for S2-b."""
-    order = _TargetOrder(request, candidates)
+def _first_rule(
+    request: Request, candidates: Sequence[Admitted], strategy: Strategy
+) -> tuple[bool, list[Target], list[Admitted]]:
+    """S2-a, or the rule chosen instead. Returns whether it fits now, the targets, and the candidates left for S2-b."""
+    order = _TargetOrder(request, candidates, strategy)
     entitled = not any(is_borrowing_with(request.queue.node, fr, 0) for fr in request.contested)
     targets: list[Target] = []
     rest: list[Admitted] = []
@@ -75,10 +91,15 @@ def _first_rule(request: Request, candidates: Sequence[Admitted]) -> tuple[bool,
 
 
 def _take_fairly(request: Request, order: "_TargetOrder", queue: ClusterQueue, rest: list[Admitted]) -> Admitted | None:
-    """The first candidate of a queue that S2-a lets go; those before it are left for S2-b."""
+    """The first candidate of a queue that the rule lets go; those before it are left for S2-b."""
     ours, theirs = order.branches(queue)
-    our_share = order.share(ours)
-    hopeless = math.isinf(our_share.weighted) and not math.isinf(order.share(theirs).weighted)
+    our_share, before = order.share(ours), order.share(theirs)
+    if order.strategy is Strategy.INITIAL_SHARE:
+        if compare(our_share, before) < 0:
+            return order.pop(queue)
+        order.drop(queue)  # who goes makes no difference to that
+        return None
+    hopeless = math.isinf(our_share.weighted) and not math.isinf(before.weighted)
     while order.has_workload(queue):
         candidate = order.pop(queue)
         if not hopeless and compare(our_share, _share_without(request, order, theirs, candidate)) <= 0:
@@ -114,7 +135,10 @@ def _second_rule(request: Request, rest: Sequence[Admitted], targets: list[Targe
 class _TargetOrder:
     """Which queue to take from next: at each level of the tree the child with the highest share."""
 
-    def __init__(self, request: Request, candidates: Sequence[Admitted]) -> None:
+    def __init__(
+        self, request: Request, candidates: Sequence[Admitted], strategy: Strategy = Strategy.INITIAL_SHARE
+    ) -> None:
+        self.strategy = strategy
         self._request = request
         self._left: dict[QuotaNode, list[Admitted]] = {}
         for candidate in reversed(candidates):

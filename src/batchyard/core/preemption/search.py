@@ -1,5 +1,7 @@
 """One head's search for victims. The same question comes often: answers are kept while the snapshot stands still."""
 
+from collections.abc import Sequence
+
 from batchyard.api.views.workload import WorkloadView
 from batchyard.core.assignment import Assignment
 from batchyard.core.plan import PODS
@@ -14,13 +16,16 @@ from batchyard.core.snapshot import Snapshot
 class VictimSearch:
     """Finds victims for one Workload. Valid only while the snapshot does not change."""
 
-    __slots__ = ("_fair_sharing", "_found", "_queue", "_snapshot", "_workload")
+    __slots__ = ("_found", "_queue", "_snapshot", "_strategies", "_workload")
 
-    def __init__(self, workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot, fair_sharing: bool) -> None:
+    def __init__(
+        self, workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot, strategies: Sequence[fair.Strategy]
+    ) -> None:
+        """`strategies` are those of fair sharing; none where queues do not share so."""
         self._workload = workload
         self._queue = queue
         self._snapshot = snapshot
-        self._fair_sharing = fair_sharing
+        self._strategies = strategies
         self._found: dict[tuple[Usage, tuple[int, ...]], list[Target]] = {}
 
     def targets_for(self, assignment: Assignment) -> list[Target]:
@@ -53,6 +58,7 @@ class VictimSearch:
         known = self._found.get(question)
         if known is None:
             request = Request(self._workload, self._queue, self._snapshot, usage, contested)
-            known = fair.find_targets(request) if self._fair_sharing else classical.find_targets(request)
+            fairly = self._strategies
+            known = fair.find_targets(request, fairly) if fairly else classical.find_targets(request)
             self._found[question] = known
         return known
