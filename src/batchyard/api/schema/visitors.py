@@ -313,7 +313,7 @@ def _omitting(visit: Visitor) -> Visitor:
     """The same visitor of a list or a mapping, of which nothing is kept where it is empty, as Go writes it."""
 
     def visit_filled(value: Any) -> Any:
-        return _DROPPED if value in _EMPTY else visit(value)
+        return _DROPPED if not value and value in _EMPTY else visit(value)
 
     return visit_filled
 
