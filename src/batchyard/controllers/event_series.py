@@ -6,7 +6,7 @@ tools/events (event_recorder.go, event_broadcaster.go); what they are called: Ku
 calls of Eventf.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -53,13 +53,13 @@ class _Series:
 
 
 class EventSeries:
-    """See the module. `host` is the machine that they are told from."""
+    """See the module. `host` is the machine that they are told from; `numbers` tell apart Events of one instant."""
 
-    def __init__(self, client: Client, host: str) -> None:
+    def __init__(self, client: Client, host: str, numbers: Iterator[int]) -> None:
         self._client = client
         self._host = host
+        self._numbers = numbers
         self._told: Remembered[_Told, _Series] = Remembered()
-        self._made = 0
 
     def tell(self, now: Instant, component: str, record: EventRecord) -> None:
         """Count the Event of what was told before, or make one."""
@@ -78,9 +78,8 @@ class EventSeries:
         self._client.submit([Update({**stored, "metadata": metadata, "series": series})], let_it_be)
 
     def _event(self, now: Instant, component: str, record: EventRecord, about: Mapping[str, str]) -> dict[str, Any]:
-        self._made += 1
         key, reason = record.regarding, record.reason
-        name, namespace = event_name(key, now, self._made), key.namespace or "default"
+        name, namespace = event_name(key, now, next(self._numbers)), key.namespace or "default"
         return {
             "apiVersion": "v1",
             "kind": "Event",

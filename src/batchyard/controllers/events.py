@@ -9,6 +9,7 @@ client-go sets none there, and who waits for long and is told why again and agai
 """
 
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, TypeAlias
 
 from batchyard.api.meta import Key, Obj, key_of
@@ -47,19 +48,6 @@ _COMPONENTS: Final = {
 }
 
 
-#: Kueue's: they say what was done as well, mostly in the same word as why. Source: the calls of Eventf in its pkg.
-_SAY_ACTION: Final = frozenset(
-    {
-        "ProvisioningController",
-        "batch/job-kueue-controller",
-        "jobset.x-k8s.io/jobset-kueue-controller",
-        "kueue-admission",
-        "kueue-workload-controller",
-    }
-)
-_ACTIONS: Final = {"ProvisioningRequestCreated": "Created"}
-
-
 def component_of(controller: str) -> str:
     """What a controller is called where it does the part of a component that people know."""
     return _COMPONENTS.get(controller, controller)
@@ -90,11 +78,11 @@ class EventRecorder:
 
     def __init__(self, client: Client, host: str) -> None:
         self._client = client
-        self._series = EventSeries(client, host)
+        self._numbers = count(1)
+        self._series = EventSeries(client, host, self._numbers)
         self._told: Remembered[_Told, Key] = Remembered()
         self._similar: Remembered[tuple[str, Key, str, str], _Similar] = Remembered()
         self._budget: Remembered[tuple[str, Key], _Budget] = Remembered()
-        self._made = 0
 
     def __call__(self, now: Instant, controller: str, record: EventRecord) -> None:
         """Record an event, unless too much was told of its object already."""
@@ -115,8 +103,8 @@ class EventRecorder:
         known = self._told.recall(told)
         stored = self._client.get(known) if known is not None else None
         if stored is not None:
-            count = stored.get("count", 1) + 1
-            again = {**stored, "message": message, "count": count, "lastTimestamp": format_time(now)}
+            times = stored.get("count", 1) + 1
+            again = {**stored, "message": message, "count": times, "lastTimestamp": format_time(now)}
             self._client.submit([Update(again)], let_it_be)
             return
         event = self._event(now, told, message)
@@ -150,18 +138,16 @@ class EventRecorder:
 
     def _event(self, now: Instant, told: _Told, message: str) -> Obj:
         component, key, type_, reason, _ = told
-        self._made += 1
         at = format_time(now)
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "name": event_name(key, now, self._made),
+                "name": event_name(key, now, next(self._numbers)),
                 "namespace": key.namespace or "default",
             },
             "involvedObject": reference_to(self._client, key),
             "reason": reason,
-            **({"action": _ACTIONS.get(reason, reason)} if component in _SAY_ACTION else {}),
             "message": message,
             "source": {"component": component},
             "firstTimestamp": at,
