@@ -98,6 +98,17 @@ class Story:
         asks = workload["metadata"]["name"]
         self.platform.kubectl("patch", "workload", asks, "--type=merge", "-p", '{"spec": {"active": false}}')
 
+    def tell_again(self) -> None:
+        """Have a check say something of one that waits for it until an Event of its Job is told again."""
+        asks = self.workload_of("asks")["metadata"]["name"]
+        check = {"name": "capacity", "state": "Pending", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        for number in range(_LOOKS_MAX):
+            if ("", "events", "update") in self.used():
+                return
+            said = json.dumps({"status": {"admissionChecks": [{**check, "message": f"{number}"}]}})
+            self.platform.kubectl("patch", "workload", asks, "--subresource=status", "--type=merge", "-p", said)
+        raise AssertionError("no Event was told again")
+
     def stop_queue(self, policy: str) -> None:
         """Stop a queue, or let it go on."""
         stop = json.dumps({"spec": {"stopPolicy": policy}})
@@ -114,10 +125,10 @@ def test_every_right_is_used_and_every_use_is_allowed(tmp_path: Path) -> None:
             story = Story(platform, audit_log)
             platform.kubectl("create", "-f", str(WORK))
             story.until_used(("", "podtemplates", "update"), ("jobset.x-k8s.io", "jobsets", "delete"))
+            story.tell_again()
             story.disturb()
             story.until_used(("", "podtemplates", "delete"), ("batch", "jobs/status", "update"))
             story.stop_queue("None")
-            story.until_used(("", "events", "update"))
             platform.kubectl(
                 "delete", "jobs,localqueues,clusterqueues,resourceflavors,topologies,admissionchecks", "--all"
             )
