@@ -106,6 +106,17 @@ def test_a_local_queue_that_looks_again_sees_that_its_queue_is_gone() -> None:
     assert not {"flavorsReservation", "flavorsUsage"} & local_queue(stage)["status"].keys()
 
 
+def test_who_waits_for_a_queue_that_is_not_there_is_counted() -> None:
+    stage = open_stage(
+        make.flavor("spot"), make.local_queue("cq", cluster_queue="cq"), workload("a", 9), workload("b", 9)
+    )
+    stage.run(2)
+    assert figures(local_queue(stage)) == (2, 0, 0)
+    stage.put(with_path(stage.get(scheme.WORKLOAD, "a"), ("spec", "active"), value=False))
+    stage.run(4)
+    assert figures(local_queue(stage)) == (1, 0, 0)
+
+
 @pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
 def test_a_stopped_local_queue_says_so(policy: str) -> None:
     stage = team(workload("a", 9))

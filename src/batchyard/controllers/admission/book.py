@@ -64,6 +64,11 @@ class WorkloadBook:
         self.queue_tally.forget(cluster_queue)
         self.snapshot.remove_queue(cluster_queue)
 
+    def waiting_in(self, local_queue: str) -> int:
+        """How many Workloads of a LocalQueue would be in line, were there a ClusterQueue."""
+        found = self._workloads.get(local_queue, {}).values()
+        return sum(view.admissible and self.snapshot.holder(view.key) is None for view in found)
+
     def empty(self, key: str) -> None:
         """Take the Workloads of a LocalQueue out of line."""
         for workload in self._workloads.get(key, {}):

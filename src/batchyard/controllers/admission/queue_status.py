@@ -169,7 +169,10 @@ class QueueStatus:
         else:
             status["flavorsReservation"] = self._usage(queue, count.reserved_usage, local=True)
             status["flavorsUsage"] = self._usage(queue, count.admitted_usage, local=True)
-        status["pendingWorkloads"] = 0 if stopped or waiting is None else waiting.by_local_queue.get(key, 0)
+        status["pendingWorkloads"] = 0
+        if not stopped:  # who waits for a ClusterQueue that is not there waits all the same
+            book = self._index.book
+            status["pendingWorkloads"] = book.waiting_in(key) if waiting is None else waiting.by_local_queue.get(key, 0)
         _set_counts(status, count)
         return status
 
