@@ -60,6 +60,7 @@ def test_a_finding_is_placed_in_the_file_once_for_all_queues_of_a_class(file: Pa
     line = 1 + REFARCH.splitlines().index("    - name: lp") + 1
     found = f"{file}:{line}: note strict-fifo-blocking: ClusterQueue/cq-team-a-lp, ClusterQueue/cq-team-b-lp and 2 more"
     assert found in printed
+    assert "ClusterQueue/cq-team-c-lp, ClusterQueue/cq-team-d-lp" in run("plan", str(file), "-o", "wide")[0]
 
 
 def test_a_file_that_is_none_is_told(file: Path) -> None:

@@ -1,7 +1,7 @@
 """`batchyard platform plan`: what a platform.yaml comes to, before anything is made."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api.tables import Table, format_table
 from batchyard.cli import output
@@ -20,6 +20,8 @@ from batchyard.plan.quotas import Quota, quotas
 from batchyard.plan.reading import Source
 from batchyard.plan.supply import Supply, supplies
 
+#: How names are shown: all of them, or as far as there is room.
+_Shown: TypeAlias = Callable[[Sequence[str]], str]
 _NAMES_WIDTH: Final = 72
 _HOURS_A_MONTH: Final = 730
 _CENT: Final = 10_000
@@ -50,7 +52,7 @@ def run(file: str, project: str, form: Output, *, guide: bool = False) -> None:
         case Output.YAML:
             output.write(render_yaml(_document(found)))
         case Output.TABLE | Output.WIDE:
-            output.write("".join(_sections(found)))
+            output.write("".join(_sections(found, ", ".join if form is Output.WIDE else _cut)))
     counts = {severity: sum(told.finding.severity is severity for told in found.findings) for severity in Severity}
     told = ", ".join(f"{count} {severity.value}{'s' * (count != 1)}" for severity, count in counts.items())
     output.tell(f"batchyard: nothing is made yet; lint: {told}")
@@ -72,16 +74,16 @@ def _planned(source: Source, platform: Platform) -> _Plan:
 # --- for people ---
 
 
-def _sections(plan: _Plan) -> Iterator[str]:
+def _sections(plan: _Plan, shown: _Shown) -> Iterator[str]:
     platform = plan.platform
     where = [f"engine {platform.engine.value}"]
     where += [f"region {platform.region}"] if platform.region else []
     where += [f"project {platform.google.project or 'not said'}"] if platform.google else []
     yield f"# Platform {platform.name}: {', '.join(where)}\n"
     if plan.google:
-        yield format_table(_names_table("ON GOOGLE CLOUD", plan.google))
+        yield format_table(_names_table("ON GOOGLE CLOUD", plan.google, shown))
         yield "\n"
-    yield format_table(_names_table("KIND", plan.objects))
+    yield format_table(_names_table("KIND", plan.objects, shown))
     if plan.supplies:
         yield "\n# Machines and dollars an hour: idle, when nobody works, and full, when all there can be is there\n"
         yield format_table(_supplies_table(plan.supplies))
@@ -89,14 +91,14 @@ def _sections(plan: _Plan) -> Iterator[str]:
         yield f"{_a_month(idle)} dollars a month idle, {_a_month(full)} full. {_UNPRICED}\n"
     if plan.quotas:
         yield "\n# Quotas of Compute Engine that all of it needs\n"
-        yield format_table(_quotas_table(plan.quotas))
+        yield format_table(_quotas_table(plan.quotas, shown))
     if plan.findings:
         yield "\n# What lint finds\n"
-        yield from (f"{text}\n" for told in plan.findings for text in _finding_lines(told, plan.source))
+        yield from (f"{text}\n" for told in plan.findings for text in _finding_lines(told, plan.source, shown))
 
 
-def _names_table(what: str, named: Mapping[str, Sequence[str]]) -> Table:
-    rows = [[kind, str(len(names)), _cut(names)] for kind, names in named.items()]
+def _names_table(what: str, named: Mapping[str, Sequence[str]], shown: _Shown) -> Table:
+    rows = [[kind, str(len(names)), shown(names)] for kind, names in named.items()]
     return [[what, "COUNT", "NAMES"], *rows]
 
 
@@ -122,16 +124,16 @@ def _accelerators(row: Supply) -> str:
     return f"{accelerator.count} {accelerator.type}" if accelerator else ""
 
 
-def _quotas_table(rows: Sequence[Quota]) -> Table:
+def _quotas_table(rows: Sequence[Quota], shown: _Shown) -> Table:
     return [
         ["REGION", "QUOTA", "NEEDED", "FOR"],
-        *([row.region, row.metric, str(row.needed), _cut(row.used_by)] for row in rows),
+        *([row.region, row.metric, str(row.needed), shown(row.used_by)] for row in rows),
     ]
 
 
-def _finding_lines(told: Told, source: str) -> Iterator[str]:
+def _finding_lines(told: Told, source: str, shown: _Shown) -> Iterator[str]:
     finding, place = told.finding, f"{source}:{told.line}" if told.line else source
-    yield f"{place}: {finding.severity.value} {finding.rule}: {_cut(told.objects)}"
+    yield f"{place}: {finding.severity.value} {finding.rule}: {shown(told.objects)}"
     yield f"    {finding.problem}"
     if finding.fix:
         yield f"    fix: {finding.fix}"
