@@ -41,6 +41,16 @@ def test_every_machine_has_prices_and_a_family() -> None:
         assert machine.prices.reserved < machine.prices.on_demand
 
 
+@pytest.mark.parametrize(
+    ("name", "gib", "dollars"),
+    [("n2-standard-32", 128, "1.5539"), ("c3-highcpu-88", 176, "3.7928"), ("n2d-highmem-96", 768, "5.4711")],
+)
+def test_machines_of_a_shape_have_the_memory_and_price_of_their_cpus(name: str, gib: int, dollars: str) -> None:
+    machine = builtin_catalog().machine(name)
+    assert (machine.cpu_milli, machine.memory_bytes) == (int(name.rpartition("-")[2]) * 1000, gib << 30)
+    assert machine.prices.on_demand / 1_000_000 == pytest.approx(float(dollars), rel=0.001)
+
+
 def test_a_machine_nobody_knows_has_nothing() -> None:
     machine = builtin_catalog().machine("x9-tiny-1")
     assert (machine.cpu_milli, machine.memory_bytes, sum(machine.prices)) == (0, 0, 0)

@@ -193,6 +193,7 @@ def test_a_limit_bounds_what_is_made() -> None:
     ("label", "value", "machine"),
     [
         ("node.kubernetes.io/instance-type", "n1-standard-8", "n1-standard-8"),
+        ("node.kubernetes.io/instance-type", "n2d-standard-32", "n2d-standard-32"),
         (f"{GKE}/machine-family", "n2", "n2-standard-2"),
     ],
 )

@@ -5,7 +5,7 @@ prices in millionths of a dollar per hour.
 """
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,7 @@ SPOT: Final = "spot"
 RESERVED: Final = "reserved"
 FLEX_START: Final = "flexStart"
 
+_GIB: Final = 1 << 30
 _FRACTIONS: Final = (RESERVED, FLEX_START)
 _NOTHING: Final[Mapping[str, Any]] = {}
 #: By name of the Cluster, the last spec seen and its catalogue: asked many times, changed hardly ever.
@@ -54,6 +55,8 @@ class MachineType:
     local_ssds: int
     #: By way of paying: per hour.
     prices: "Prices"
+    #: Whether auto-provisioning makes pools of it that are not asked for by its name.
+    is_made_unasked: bool = True
 
 
 class Prices(NamedTuple):
@@ -159,8 +162,9 @@ def builtin_catalog() -> Catalog:
     """The catalogue as it is written."""
     rows = _builtin_rows()
     fractions = rows["fractions"]
+    listed = {name: _machine(name, row, fractions) for name, row in rows["machines"].items()}
     return Catalog(
-        machines={name: _machine(name, row, fractions) for name, row in rows["machines"].items()},
+        machines={**{each.name: each for each in _shaped_machines(rows["shaped"], fractions)}, **listed},
         families={
             name: Family(row.get("placementMax", 0), row.get("times", _NOTHING))
             for name, row in rows["families"].items()
@@ -209,6 +213,23 @@ def _machine(name: str, row: Mapping[str, Any], fractions: Mapping[str, Any]) ->
         local_ssds=row.get("localSsds", 0),
         prices=_prices(row, fractions),
     )
+
+
+def _shaped_machines(rows: Mapping[str, Any], fractions: Mapping[str, Any]) -> Iterator[MachineType]:
+    """The machines of families of which a cpu, and a GiB, cost the same in all sizes."""
+    for family, row in rows.items():
+        of_cpu, of_gib = _micro(row["price"]["cpu"]), _micro(row["price"]["memory"])
+        for shape, sizes in row["shapes"].items():
+            each = quantity.amount("memory", sizes["memory"])
+            for cpus in sizes["cpus"]:
+                on_demand, memory = cpus * of_cpu + cpus * each * of_gib // _GIB, cpus * each
+                reserved, flex_start = (
+                    on_demand * quantity.parse(fractions[way]) // quantity.NANO for way in _FRACTIONS
+                )
+                spot = on_demand * quantity.parse(row["price"]["spot"]) // quantity.NANO
+                prices = Prices(on_demand, spot, reserved, flex_start)
+                name, milli = f"{family}-{shape}-{cpus}", cpus * 1000
+                yield MachineType(name, family, milli, milli, memory, None, None, 0, prices, is_made_unasked=False)
 
 
 def accelerator_from(row: Mapping[str, Any]) -> Accelerator:

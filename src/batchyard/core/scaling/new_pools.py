@@ -229,6 +229,8 @@ def _is_meant(machine: MachineType, needs: Needs) -> bool:
     """Whether a machine type is among those that are asked for."""
     if needs.machine_type:
         return machine.name == needs.machine_type
+    if not machine.is_made_unasked:
+        return False
     if needs.family:
         return machine.family == needs.family
     return bool(needs.resource or needs.reservation) or (
