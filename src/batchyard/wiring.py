@@ -7,6 +7,7 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.views.workload import view_by_creation, workload_view
+from batchyard.base.instant import Duration
 from batchyard.controllers import groups
 from batchyard.controllers.admission.in_use import InUse
 from batchyard.controllers.admission.index import AdmissionIndex
@@ -102,6 +103,8 @@ class Settings:
     is_endless: bool = False
     #: Which controllers run, by group.
     controllers: Sequence[str] = groups.GROUPS
+    #: How long what may help those who wait is gathered before they are tried again; 0: they are at once.
+    gathers: Duration = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
     waits = settings.kueue.pods_ready
     by_creation = waits is not None and waits.requeuing_timestamp is _CREATION
     index = AdmissionIndex(view_by_creation if by_creation else workload_view)
+    index.line_up.gathers = settings.gathers
     scaling = ScalingIndex()
     autoscaler = Autoscaler(scaling)
     placement = PlacementController(settings.profile, hotswap=settings.hotswap)

@@ -15,6 +15,7 @@ from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.kueue_file import settings_in
 from batchyard.client.election import Terms
+from batchyard.controllers.admission.line_up import GATHERED_BY_KUEUE
 from batchyard.core.kueue_settings import KueueSettings
 from batchyard.install.definitions import definition_names
 from batchyard.install.settings import Settings as Installed
@@ -70,9 +71,10 @@ def operator(options: Options) -> None:
 
 def _wanted(options: Options) -> Wanted:
     named = Installed(controllers=options.controllers)
+    settings = Settings(_kueue(options), controllers=options.controllers, gathers=GATHERED_BY_KUEUE)
     return Wanted(
         Source(options.kubeconfig, options.context),
-        Settings(_kueue(options), with_nodes=True, controllers=options.controllers, with_costs=True, is_endless=True),
+        replace(settings, with_nodes=True, with_costs=True, is_endless=True),
         None if options.lease is None else _terms(options.lease),
         Limits(options.qps, options.burst),
         options.installs,

@@ -1,19 +1,26 @@
 """Whose turn it is: which ClusterQueues have somebody in line, and which trees may rest.
 
-A change that may help somebody marks a ClusterQueue; before the next cycle its whole tree is woken. A tree in which a
-cycle changed nothing rests until something in it does. A tree frozen in a loop rests for that instant whatever happens.
+A change that may help somebody marks a ClusterQueue; before the next cycle, or some time later, its whole tree is
+woken. A tree in which a cycle changed nothing rests until something in it does. A tree frozen in a loop rests for that
+instant whatever happens.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.base.instant import Duration, Instant
+from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.controllers.admission.pending import PendingQueue
 from batchyard.core.assignment import LastAssignment
 from batchyard.core.decisions import Head
 from batchyard.core.queue import ClusterQueue
 from batchyard.core.reasons import RequeueReason
 from batchyard.core.snapshot import Snapshot
+
+#: How long Kueue gathers what may help those who are parked. So quota that is freed bit by bit, as by victims that take
+#: their time, is first there for who waits for it in line, such as their preemptor.
+#: Source: requeueBatchPeriod in pkg/cache/queue/inadmissible_workloads.go of Kueue.
+GATHERED_BY_KUEUE: Final = SECOND
 
 
 class LineUp:
@@ -26,8 +33,10 @@ class LineUp:
         self.now: Instant = 0
         self._snapshot = snapshot
         self._namespaces = namespaces
-        #: How long a tree stays marked, until somebody wakes it: upstream gathers what may help. 0: none waits.
+        #: How long what may help is gathered, from when a tree is marked until it is woken. 0: it is woken at once.
         self.gathers: Duration = 0
+        #: Whether somebody else wakes trees while that is gathered.
+        self.is_woken_from_outside = False
         #: ClusterQueues that are marked, each with when it was.
         self._to_wake: dict[str, Instant] = {}
         #: ClusterQueues that may have somebody in line, but for those of resting trees.
@@ -46,8 +55,8 @@ class LineUp:
 
     def heads(self) -> list[Head]:
         """Wake whom changes may help, then look at the front of every ClusterQueue that has one and can admit."""
-        if self._to_wake and not self.gathers:
-            self.wake_marked(self.now)
+        if self._to_wake and not (self.gathers and self.is_woken_from_outside):
+            self.wake_marked(self.now - self.gathers)
         heads = []
         for name in sorted(self._in_line):
             queue, waiting = self._snapshot.queues.get(name), self.pending.get(name)

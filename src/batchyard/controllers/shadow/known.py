@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from batchyard.api import scheme
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.controllers.admission.line_up import GATHERED_BY_KUEUE
 from batchyard.controllers.shadow.backlog import Backlog, Item
 from batchyard.controllers.shadow.findings import Counts, Finding, Parting
 from batchyard.controllers.shadow.matching import Signature
@@ -29,8 +30,7 @@ class Terms(NamedTuple):
     #: How long the other may take to do what the model has decided.
     patience: Duration = 15 * SECOND
     #: How long the other gathers what may help those who are parked, before it tries them again.
-    #: Source: requeueBatchPeriod in pkg/cache/queue/inadmissible_workloads.go of Kueue.
-    gathers: Duration = SECOND
+    gathers: Duration = GATHERED_BY_KUEUE
 
 
 class Known:

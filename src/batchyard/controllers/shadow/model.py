@@ -30,6 +30,7 @@ class Model:
         """`gathers`: how long the other gathers what may help those who are parked, before they are tried again."""
         self.index = AdmissionIndex()
         self.index.line_up.gathers = gathers
+        self.index.line_up.is_woken_from_outside = True
         self._policy = policy
         self._idle = IdleWatch(self.index)
         self._number = 0

@@ -1,0 +1,57 @@
+"""What may help those who are parked can be gathered: who waits for his victims comes before them meanwhile."""
+
+import pytest
+
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.base.instant import SECOND, Duration
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.scheduler import Scheduler
+from batchyard.core.cycle import Policy
+from batchyard.core.lifecycle.workload import has_quota_reservation
+from batchyard.ports.client import Delete
+from stage import Stage
+from watcher import holding, open_queue
+from yard import workload
+
+
+def preempting(gathers: Duration) -> Stage:
+    """Two victims leave one after the other, at 5.0 and 5.5 s, for one who takes the room of both."""
+    index = AdmissionIndex()
+    index.line_up.gathers = gathers
+    stage = Stage(Scheduler(index, Policy(fair_sharing=True)))
+    preemption = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "LowerPriority"}
+    home = open_queue("home", 2, cohort="team", preemption=preemption)
+    victims = [holding(name, 2, queue="home") for name in ("one", "two")]
+    stage.put(make.namespace(), make.flavor("spot"), *home, *open_queue("away", 2, cohort="team"), *victims)
+    stage.run(2)
+    for obj in (workload("waits", 2, queue="away"), workload("large", 4, queue="home", priority=9)):
+        stage.put(obj)
+    for seconds, name in ((5, "one"), (5.5, "two")):
+        goes_at(stage, seconds, name)
+    stage.run(7)
+    return stage
+
+
+def goes_at(stage: Stage, seconds: float, name: str) -> None:
+    writes = [Delete(Key(scheme.WORKLOAD, "team", name))]
+    stage.kernel.call_at(make.at(seconds), lambda: stage.client.submit(writes, lambda _: None))
+
+
+def holds(stage: Stage) -> list[str]:
+    return [name for name in ("large", "waits") if has_quota_reservation(stage.workload(name))]
+
+
+@pytest.mark.parametrize(("gathers", "first"), [(SECOND, "large"), (0, "waits")])
+def test_who_waits_for_his_victims_is_before_those_who_are_parked(gathers: Duration, first: str) -> None:
+    assert holds(preempting(gathers)) == [first]
+
+
+def test_those_who_are_parked_are_tried_when_the_time_is_over() -> None:
+    stage = preempting(SECOND)
+    goes_at(stage, 8, "large")
+    stage.run(8.9)
+    assert not has_quota_reservation(stage.workload("waits"))
+    stage.run(9.1)
+    assert has_quota_reservation(stage.workload("waits"))
