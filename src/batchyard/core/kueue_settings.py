@@ -113,7 +113,7 @@ def left_aside(configuration: Mapping[str, Any]) -> Iterator[str]:
         yield f"integrations of {', '.join(others)}"
     missing = [name for name in _FRAMEWORKS if name not in integrations.get("frameworks", _FRAMEWORKS)]
     if missing:
-        yield f"that {' and '.join(missing)} are not among integrations.frameworks: they are queued all the same"
+        yield f"leaving {' and '.join(missing)} out of integrations.frameworks: they are queued all the same"
     yield from (name for name in ("multiKueue", "objectRetentionPolicies") if name in configuration)
     gates = configuration.get("featureGates") or {}
     changed = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _ACTED_ON]

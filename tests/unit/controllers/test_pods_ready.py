@@ -157,6 +157,14 @@ def test_nobody_waits_for_a_workload_without_a_job() -> None:
     assert stage.kernel.pending() == 0
 
 
+def test_who_does_not_run_workloads_itself_waits_for_those_without_a_job_too() -> None:
+    stage = Stage(WorkloadLifecycle(PodsReadyPolicy(timeout=MINUTE, without_job=True)))
+    stage.put(make.namespace(), make.cluster_queue(), make.local_queue())
+    stage.put(lifecycle.reserve_quota(make.workload(), make.admission(), make.NOW, admitted=True))
+    stage.run(60)
+    assert said(stage.only_workload(), "Evicted")[1] == "PodsReadyTimeout"
+
+
 # Blocked admission.
 
 

@@ -1,10 +1,13 @@
 """Preemption under fair sharing: whom it takes from, by which rule, and when fairness forbids it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from batchyard.api.meta import Obj
+from batchyard.core.cycle import Policy
+from batchyard.core.preemption.fair import Strategy
 from yard import Yard, cohort, preemption, queue, workload
 
 ANY = preemption("LowerPriority", "Any")
@@ -82,6 +85,27 @@ def test_the_second_rule_takes_one_of_a_queue() -> None:
     holds(yard, "b", 5, 5)
     assert yard.victims(asks(5)) == ["b0"]
     assert yard.victims(asks(6)) == []
+
+
+def by(strategy: Strategy, cpus: Sequence[int], own: int = 3) -> Yard:
+    """Queue a has so much and b has the rest; one rule alone counts."""
+    yard = three()
+    yard.policy = Policy(fair_sharing=True, strategies=(strategy,))
+    holds(yard, "a", own)
+    holds(yard, "b", *cpus)
+    return yard
+
+
+def test_either_rule_may_be_the_only_one() -> None:
+    assert by(Strategy.FINAL_SHARE, [6]).victims(asks(2)) == []
+    assert by(Strategy.INITIAL_SHARE, [6]).decide(asks(2)) == ["wl preempts b0 (InCohortFairSharing)"]
+    assert by(Strategy.FINAL_SHARE, [5, 1]).victims(asks(1)) == ["b1"]
+    assert by(Strategy.INITIAL_SHARE, [5, 1]).victims(asks(1)) == ["b0"]
+
+
+def test_the_share_before_as_the_only_rule_takes_several_of_a_queue() -> None:
+    assert by(Strategy.INITIAL_SHARE, [1] * 7, own=2).victims(asks(2)) == ["b0", "b1"]
+    assert by(Strategy.INITIAL_SHARE, [1] * 6).victims(asks(2)) == []
 
 
 def test_the_first_rule_goes_on_to_a_smaller_candidate() -> None:

@@ -206,3 +206,25 @@ spec: {flavors: [{name: a}], teams: [{name: red}]}
 """
     (told,) = faults(platform)
     assert "batchyard platform render" in told
+
+
+KUEUE = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
+
+
+def test_a_configuration_of_kueue_configures_the_run_too() -> None:
+    made = scenario(CONFIG, KUEUE + "waitForPodsReady: {timeout: 5m}\nintegrations: {labelKeysToCopy: [team]}\n")
+    assert made.pods_ready == PodsReadyPolicy(300 * SECOND)
+    assert (made.fair_sharing, made.horizon, made.kueue.copied_labels) == (True, 600 * SECOND, ("team",))
+    assert scenario(KUEUE).fair_sharing is False
+
+
+def test_only_one_of_them_says_how_long_pods_may_take() -> None:
+    (fault,) = faults(waiting("{timeout: 1m}"), KUEUE)
+    assert fault.endswith("spec.waitForPodsReady: Kueue's Configuration says this already; keep one of them")
+
+
+def test_a_run_has_one_configuration_and_none_that_it_cannot_keep() -> None:
+    assert [fault.partition(": ")[2] for fault in faults(KUEUE, KUEUE + "manageJobsWithoutQueueName: true\n")] == [
+        "Kueue has a Configuration already; keep one of them",
+        "manageJobsWithoutQueueName: this is not done here: jobs that name no queue run as they are; leave it out",
+    ]

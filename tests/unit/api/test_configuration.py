@@ -1,0 +1,118 @@
+"""Kueue's Configuration as a file: what is taken of which version, and how each fault is told."""
+
+import pytest
+
+from batchyard.api.configuration import InvalidConfiguration, read_configuration
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import CONFIGURATION, kind_info
+
+NEW = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
+OLD = NEW.replace("v1beta2", "v1beta1")
+BOTH = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
+#: As Kueue's release has it.
+RELEASED = """\
+health: {healthProbeBindAddress: ":8081"}
+metrics: {bindAddress: ":8443"}
+webhook: {port: 9443}
+leaderElection: {leaderElect: true, resourceName: c1f6bfd2.kueue.x-k8s.io}
+controller: {groupKindConcurrency: {Job.batch: 5, Pod: 5}}
+clientConnection: {qps: 300, burst: 500}
+integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod, deployment]}
+"""
+
+
+def faults(text: str) -> list[str]:
+    """What is told of a text."""
+    with pytest.raises(InvalidConfiguration) as raised:
+        read_configuration("kueue.yaml", text)
+    return str(raised.value).splitlines()
+
+
+def gates(found: Obj) -> dict[str, bool]:
+    return dict(found.get("featureGates") or {})
+
+
+def test_what_is_left_out_is_as_kueue_has_it() -> None:
+    found = read_configuration("kueue.yaml", NEW + RELEASED)
+    assert found["waitForPodsReady"] == {
+        "timeout": "30m",
+        "blockAdmission": False,
+        "requeuingStrategy": {"timestamp": "Eviction", "backoffBaseSeconds": 60, "backoffMaxSeconds": 3600},
+    }
+    assert "fairSharing" not in found
+
+
+def test_the_old_version_is_off_without_a_word_and_has_other_defaults() -> None:
+    silent, on = (read_configuration("k", OLD + more) for more in ("", "waitForPodsReady: {enable: true}\n"))
+    assert silent["apiVersion"] == kind_info(CONFIGURATION).api_version
+    assert gates(silent) == {"DisableWaitForPodsReady": True}
+    assert gates(on) == {}
+    assert (on["waitForPodsReady"]["timeout"], on["waitForPodsReady"]["blockAdmission"]) == ("5m", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "strategies"),
+    [
+        ("{enable: false}", None),
+        ("{enable: true}", BOTH),
+        ("{enable: true, preemptionStrategies: [LessThanInitialShare]}", BOTH[1:]),
+    ],
+)
+def test_the_old_version_says_whether_sharing_is_fair(said: str, strategies: list[str] | None) -> None:
+    found = read_configuration("k", f"{OLD}fairSharing: {said}\n").get("fairSharing")
+    assert found == (None if strategies is None else {"preemptionStrategies": strategies})
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("waitForPodReady: {}", "waitForPodReady: unknown field; did you mean waitForPodsReady?"),
+        ("waitForPodsReady: {timeout: soon}", "waitForPodsReady.timeout: Invalid value: 'soon' is not a duration"),
+        ("waitForPodsReady: {timeout: 5}", "waitForPodsReady.timeout: Invalid value"),
+        ("waitForPodsReady: {requeuingStrategy: {timestamp: Never}}", "waitForPodsReady.requeuingStrategy.timestamp"),
+        ("waitForPodsReady: {requeuingStrategy: {backoffLimitCount: -1}}", "waitForPodsReady.requeuingStrategy.back"),
+        ("fairSharing: {}", "fairSharing.preemptionStrategies: Required value: must be specified; write ["),
+        ("fairSharing: {preemptionStrategies: [Fair]}", "fairSharing.preemptionStrategies: Unsupported value"),
+        ("featureGates: {DisableWaitForPodReady: true}", "featureGates: Invalid value: "),
+        ("integrations: {frameworks: [batch/jobs]}", 'integrations.frameworks[0]: Unsupported value: "batch/jobs"'),
+        ("integrations: {frameworks: [pod, pod]}", 'integrations.frameworks[1]: Duplicate value: "pod"'),
+        ("leaderElection: {leaderElection: true}", "leaderElection.leaderElection: unknown field"),
+    ],
+)
+def test_a_fault_is_told_with_its_line_and_a_remedy(line: str, told: str) -> None:
+    (found,) = faults(f"{NEW}# more\n{line}\n")
+    assert found.startswith(f"kueue.yaml:4: {told}")
+    assert "; " in found
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("waitForPodsReady: {enable: false}", "featureGates: {DisableWaitForPodsReady: true} turns it off"),
+        ("fairSharing: {enable: true, preemptionStrategies: [LessThanInitialShare]}", "without fairSharing it is off"),
+    ],
+)
+def test_who_writes_a_switch_of_the_old_version_is_told_how_it_is_said_now(line: str, remedy: str) -> None:
+    (found,) = faults(NEW + line)
+    assert "unknown field; v1beta2 has no such switch" in found
+    assert found.endswith(remedy)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    assert len(faults(NEW + "foo: 1\nbar: 2\nwaitForPodsReady: {timeout: soon}\n")) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "kueue.yaml: there is nothing in it"),
+        (f"{NEW}---\n{NEW}", "kueue.yaml: there are 2 documents in it"),
+        ("apiVersion: v1\nkind: ConfigMap\n", "kueue.yaml:2: kind: this is a ConfigMap, and no Configuration of Kueue"),
+        ("kind: Configuration\n", "kueue.yaml:1: apiVersion: Required value"),
+        ("apiVersion: config.kueue.x-k8s.io/v1\nkind: Configuration\n", "kueue.yaml:1: apiVersion: there is no kind"),
+        ("a: [", "kueue.yaml:1: "),
+    ],
+)
+def test_what_is_no_configuration_is_refused(text: str, told: str) -> None:
+    (found,) = faults(text)
+    assert found.startswith(told)
