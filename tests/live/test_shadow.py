@@ -32,6 +32,15 @@ DOCS = Path(__file__).parents[2] / "docs" / "shadow.md"
 _OF_SERVER = ("uid", "resourceVersion", "creationTimestamp")
 
 
+FAIR = {
+    "metadata": {"name": "kueue-manager-config"},
+    "data": {
+        "controller_manager_config.yaml": "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
+        "fairSharing: {preemptionStrategies: [LessThanInitialShare]}\nadmissionFairSharing: {usageHalfLifeTime: 1h}\n"
+    },
+}
+
+
 class OverHttp:
     """Objects of an API server, whose own it is which uid they have."""
 
@@ -166,6 +175,19 @@ def test_the_page_shows_what_another_kueue_decides_about(tmp_path: Path) -> None
             threading.Event().wait(_LOOKS_EVERY)
         assert (code, "default/waits" in text or '"waits"' in text) == (200, True)
         assert beside.end() == 0
+
+
+def test_it_goes_by_the_configuration_that_the_cluster_has(platform: Running, tmp_path: Path) -> None:
+    for path, obj in (
+        ("namespaces", {"name": "kueue-system"}),
+        ("namespaces/kueue-system/configmaps", FAIR["metadata"]),
+    ):
+        assert ask(platform.url, "POST", f"/api/v1/{path}", {"metadata": obj, "data": FAIR["data"]})[0] == 201
+    kubeconfig = str(plain_kubeconfig(tmp_path, platform.url))
+    done = batchyard("operator", "--shadow", "--for", "100ms", "--kubeconfig", kubeconfig)
+    assert "Kueue's Configuration is that of ConfigMap kueue-manager-config of kueue-system" in done.stderr
+    assert "admissionFairSharing of Kueue's Configuration is not known here" in done.stderr
+    assert done.code == 0
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")

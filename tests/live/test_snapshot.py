@@ -33,6 +33,20 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: looker}]
 """
 
 
+CONFIGURATION = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
+
+
+def manager_config(lines: str) -> list[dict[str, object]]:
+    """The ConfigMap of Kueue's manager, and its Namespace."""
+    text = CONFIGURATION + lines.replace("%s", "[LessThanInitialShare]")
+    where = {"name": "kueue-manager-config", "namespace": "kueue-system"}
+    data = {"controller_manager_config.yaml": text}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue-system"}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": where, "data": data},
+    ]
+
+
 def sent(*objects: object) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
 
@@ -69,6 +83,43 @@ def test_who_may_not_read_all_is_told_what_that_costs(platform: Running) -> None
     assert done.code == 0
     assert "we may not list pods: nodes are taken to be empty" in done.stderr
     assert json.loads(done.stdout)["metadata"]["annotations"]["batchyard.dev/not-read"].startswith("Pri")
+
+
+def test_what_kueue_decides_by_is_in_it(platform: Running, tmp_path: Path) -> None:
+    file = tmp_path / "state.yaml"
+    platform.kubectl(
+        "create", "-f", "-", sent=sent(*manager_config("metrics: {}\nfairSharing: {preemptionStrategies: %s}"))
+    )
+    try:
+        done = taken(platform, "-o", str(file))
+        told = batchyard("eta", "workload/b", "-n", "team", "-f", str(file)).code
+    finally:
+        platform.kubectl("delete", "namespace", "kueue-system")
+    (found,) = (item for item in json.loads(file.read_text("utf-8"))["items"] if item["kind"] == "Configuration")
+    assert found["fairSharing"] == {"preemptionStrategies": ["LessThanInitialShare"]}
+    assert "metrics" not in found
+    assert (done.code, told) == (0, 0)
+    assert "Kueue's Configuration is that of ConfigMap kueue-manager-config of kueue-system" in done.stderr
+
+
+def test_a_configuration_that_cannot_be_read_is_told_and_left_out(platform: Running) -> None:
+    platform.kubectl("create", "-f", "-", sent=sent(*manager_config("foo: 1")))
+    try:
+        done = taken(platform)
+    finally:
+        platform.kubectl("delete", "namespace", "kueue-system")
+    assert done.code == 0
+    assert "ConfigMap kueue-manager-config of kueue-system:3: foo: unknown field" in done.stderr
+    assert "Configuration" not in {item["kind"] for item in json.loads(done.stdout)["items"]}
+
+
+def test_a_platform_tells_its_own_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "kueue.yaml"
+    file.write_text(CONFIGURATION + "waitForPodsReady: {timeout: 5m}\n")
+    with Running(tmp_path / "data", "--config", str(file)) as started:
+        done = taken(started)
+    (found,) = (item for item in json.loads(done.stdout)["items"] if item["kind"] == "Configuration")
+    assert found["waitForPodsReady"]["timeout"] == "5m"
 
 
 def test_a_server_without_queues_is_no_cluster_to_take(tmp_path: Path) -> None:

@@ -45,6 +45,14 @@ def read_configuration(name: str, text: str) -> Obj:
     return found
 
 
+def completed(configuration: Obj) -> Obj:
+    """A part of one that is sound as one with all defaults."""
+    found, errors = _decoded(configuration)
+    if found is None:
+        raise InvalidConfiguration("; ".join(map(str, errors)))
+    return found
+
+
 def _decoded(value: Any) -> tuple[Obj | None, Sequence[FieldError]]:
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind is not None and kind != _INFO.kind:

@@ -323,7 +323,7 @@ def operator(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     """Run controllers against a Kubernetes API server elsewhere, until told to end."""
     if of_shadow.looks_on(shadow, lasts, patience, form):
         where, listens = (kubeconfig, context), (listen, port)
-        of_shadow.look_on(where, listens, lasts, patience, fair_sharing=fair_sharing, form=form)
+        of_shadow.look_on(where, listens, lasts, patience, kueue=(config, fair_sharing), form=form)
         return
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
         raise typer.BadParameter("a lease is longer than its renew deadline, and that than 1.2 retry periods")

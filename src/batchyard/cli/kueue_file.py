@@ -7,6 +7,7 @@ from batchyard.api.configuration import InvalidConfiguration, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.cli import output
 from batchyard.core.kueue_settings import KueueSettings, left_aside, not_done, of_deployment, settings_of
+from batchyard.live.kueue_configuration import told_beside
 
 
 def configuration_in(file: Path) -> Obj:
@@ -23,11 +24,24 @@ def configuration_in(file: Path) -> Obj:
 
 def settings_in(file: Path) -> KueueSettings:
     """What it says, for whoever decides by it; ends the command where it asks for what is not done here."""
+    return settings_of(kept_in(file))
+
+
+def kept_in(file: Path) -> Obj:
+    """The Configuration of a file that can be kept; ends the command where it asks for what is not done here."""
     found = configuration_in(file)
     refused = [f"{file}: {fault}" for fault in not_done(found)]
     if refused:
         output.fail("\n".join(refused))
     for line in told_of(found):
+        output.tell(f"batchyard: {file}: {line}")
+    return found
+
+
+def beside(file: Path) -> KueueSettings:
+    """What it says, for whoever looks on beside a Kueue that decides by it."""
+    found = configuration_in(file)
+    for line in told_beside(found):
         output.tell(f"batchyard: {file}: {line}")
     return settings_of(found)
 

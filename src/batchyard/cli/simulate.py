@@ -17,6 +17,7 @@ from batchyard.cli.progress import watched
 from batchyard.cli.state_files import UNTIL, state_from, told_runtimes
 from batchyard.cli.tables import NOTHING_FOUND, render
 from batchyard.controllers.admission.preemption_loops import PreemptionLoop
+from batchyard.core.kueue_settings import SIMULATED
 from batchyard.kernel import EndlessInstant
 from batchyard.sim.event_log import Record
 from batchyard.sim.reporter import Reporter
@@ -93,7 +94,8 @@ def begun(request: Request) -> tuple[Scenario, State | None]:
     start = start_of(state)
     if scenario is None:
         return start.scenario, state
-    return replace(scenario, cluster=scenario.cluster or start.cluster), state
+    kueue = start.scenario.kueue if scenario.kueue == SIMULATED else scenario.kueue
+    return replace(scenario, cluster=scenario.cluster or start.cluster, kueue=kueue), state
 
 
 @contextmanager

@@ -71,6 +71,9 @@ def said_of(reading: Reading, request: Request) -> Iterator[str]:
     others = [info.plural for info in map(kind_info, reading.unserved) if not info.group.endswith(_OURS)]
     if others:
         yield f"not served here: {', '.join(others)}"
+    if reading.of_configuration:
+        yield reading.of_configuration
+    yield from reading.beside
     counts = ", ".join(f"{count} {kind_info(kind).plural}" for kind, count in reading.counts.items() if count)
     what = "names are hashed, " if request.redacts else ""
     where = "" if request.file == STANDARD_OUTPUT else f" in {request.file}"
@@ -93,6 +96,8 @@ async def _written(where: Where, stream: BinaryIO, redaction: Redaction | None, 
         counting.note(kind_info(kind).plural, len(found))
 
     reading = await reading_of(where, take)
+    if reading.configuration is not None:
+        stream.write(separator + encode(reading.configuration))
     metadata: dict[str, Any] = list_metadata(reading.at, reading.revision, reading.forbidden)
     stream.write(b'\n],"metadata":' + encode(metadata) + b"}\n")
     return reading

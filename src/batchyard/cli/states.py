@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme
+from batchyard.api.configuration import completed
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.cli import output
 from batchyard.cli.state_files import state_from as of_file
 from batchyard.cli.state_files import tell_unread
 from batchyard.controllers.groups import NAMESPACES, REMOTE, kinds_seen
+from batchyard.core.kueue_settings import decisive
 from batchyard.live.access import Access, KubeconfigError, Source, access_of_owner
 from batchyard.live.clock import wall_clock
 from batchyard.live.folder import process_in
+from batchyard.live.kueue_configuration import configuration_of, told_beside
 from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.snapshot import Reading, SnapshotError, Taking, read_cluster
 from batchyard.sim.state import LEFT_OUT, State
@@ -80,6 +83,7 @@ async def reading_of(where: Where, take: Taking) -> Reading:
     wire = HttpTransport(await read(), read)
     try:
         reading = await read_cluster(wire, KINDS, take)
+        await _configure(reading, wire)
     except SnapshotError as error:
         raise ClusterError(str(error)) from None
     finally:
@@ -99,6 +103,17 @@ async def reading_of(where: Where, take: Taking) -> Reading:
     return reading
 
 
+async def _configure(reading: Reading, wire: HttpTransport) -> None:
+    """Find Kueue's Configuration, of which only what decides is kept."""
+    if reading.configuration is None:
+        found = await configuration_of(wire)
+        reading.configuration = found.configuration
+        reading.of_configuration = found.told if found.configuration is not None or found.is_lacking else ""
+    if reading.configuration is not None:
+        reading.beside = list(told_beside(reading.configuration))
+        reading.configuration = decisive(reading.configuration)
+
+
 async def _read(where: Where) -> State:
     objects: list[Obj] = []
 
@@ -106,4 +121,8 @@ async def _read(where: Where) -> State:
         objects.extend(found)
 
     reading = await reading_of(where, take)
-    return state_of(objects, reading.at, tuple(reading.forbidden))
+    if reading.configuration is None:
+        if reading.of_configuration:
+            output.tell(f"batchyard: {reading.of_configuration}; taken as if it said nothing")
+        return state_of(objects, reading.at, tuple(reading.forbidden))
+    return state_of([*objects, completed(reading.configuration)], reading.at, tuple(reading.forbidden))

@@ -11,8 +11,9 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.scheme import CLUSTER, kind_info
 from batchyard.cli import output
-from batchyard.cli.kueue_file import settings_in
+from batchyard.cli.kueue_file import kept_in
 from batchyard.cli.up import Wanted
+from batchyard.core.kueue_settings import settings_of
 from batchyard.live.futures import Foresight
 from batchyard.live.place import Place
 from batchyard.live.serving import PortError, serve
@@ -32,7 +33,7 @@ spec: {zones: [local], local: {}}
 
 def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], None]) -> None:
     """Run a platform until it is told to end; `ready` is told its address once it listens."""
-    answering = Answering() if place.kueue is None else Answering(place.kueue)
+    answering = Answering() if place.configuration is None else Answering(settings_of(place.configuration))
     foresight = Foresight(answering.forecast_of, answering.samples_of, answering.warnings_for)
     try:
         uvloop.run(serve(place, cluster, speed, ready, foresight))
@@ -46,7 +47,7 @@ def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], 
 
 def configured(wanted: Wanted) -> Place:
     """The place, with what Kueue's Configuration says; ends the command where that is none."""
-    return wanted.place if wanted.config is None else replace(wanted.place, kueue=settings_in(wanted.config))
+    return wanted.place if wanted.config is None else replace(wanted.place, configuration=kept_in(wanted.config))
 
 
 def cluster_of(wanted: Wanted) -> Obj | None:

@@ -29,7 +29,8 @@ _OF_DEPLOYMENT: Final = (
     "visibilityServer",
     "webhook",
 )
-#: What there is of a job kind here.
+_DECISIVE: Final = ("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "waitForPodsReady")
+#: The kinds of jobs that there are here.
 _FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
 #: Gates that make a difference here.
 _ACTED_ON: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
@@ -78,6 +79,13 @@ def pods_ready_policy(asked: Mapping[str, Any]) -> PodsReadyPolicy:
         backoff_base=strategy["backoffBaseSeconds"] * SECOND,
         backoff_max=strategy["backoffMaxSeconds"] * SECOND,
     )
+
+
+def decisive(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Those parts of a Configuration that something is decided by here."""
+    kept = {name: configuration[name] for name in _DECISIVE if name in configuration}
+    labels = (configuration.get("integrations") or {}).get("labelKeysToCopy")
+    return {**kept, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
 
 
 def of_deployment(configuration: Mapping[str, Any]) -> Sequence[str]:

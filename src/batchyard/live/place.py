@@ -1,15 +1,12 @@
 """Where an embedded platform lives. Known without loading it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from batchyard.controllers.groups import GROUPS
 from batchyard.store.journal import Sync
-
-if TYPE_CHECKING:
-    from batchyard.core.kueue_settings import KueueSettings
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -33,5 +30,5 @@ class Place:
     controllers: Sequence[str] = GROUPS
     #: The collector that traces are sent to, as OTLP over HTTP; '' for none.
     traces_to: str = ""
-    #: What Kueue's Configuration says, where one is given.
-    kueue: "KueueSettings | None" = None
+    #: Kueue's Configuration, where one is given.
+    configuration: Mapping[str, Any] | None = None

@@ -37,7 +37,7 @@ from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.admission.life_spans import LifeSpans
 from batchyard.controllers.events import EventRecorder
-from batchyard.core.kueue_settings import SIMULATED
+from batchyard.core.kueue_settings import SIMULATED, settings_of
 from batchyard.live.answers import Answers
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, SigningKey
@@ -105,7 +105,7 @@ class Embedded:
         described = cluster or (known[0] if known else None)
         local = local_of(described)
         root = _root_certificate(place, is_mounted=local is not None)
-        kueue = place.kueue or SIMULATED
+        kueue = SIMULATED if place.configuration is None else settings_of(place.configuration)
         settings = Settings(kueue, with_nodes=nodes, with_api=True, root_certificate=root)
         settings = replace(settings, controllers=place.controllers, with_costs=nodes, is_endless=True)
         self._is_fair = kueue.policy.fair_sharing

@@ -43,6 +43,7 @@ class Report:
         self._speed = speed
         self._sync = place.sync
         self._controllers = place.controllers
+        self._configuration = place.configuration
 
     def document(self, *, wall: Instant, clock: Instant, local: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """All of it; `clock` is the platform's own time, `local` what is told of this machine if it is a node."""
@@ -67,6 +68,7 @@ class Report:
                 "all": objects.count(scheme.WORKLOAD),
             },
             "objects": dict(self.counts()),
+            **({} if self._configuration is None else {"configuration": self._configuration}),
             **({} if local is None else {"local": local}),
         }
 

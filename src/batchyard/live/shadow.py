@@ -16,11 +16,14 @@ from batchyard.client.reading_only import ReadingOnly
 from batchyard.client.rest import RestClient, Wiring
 from batchyard.controllers.admission.index import KINDS
 from batchyard.controllers.shadow.findings import Counts, Finding
+from batchyard.controllers.shadow.held_back import HeldBack
 from batchyard.controllers.shadow.known import Terms
 from batchyard.controllers.shadow.looking import Looking
-from batchyard.core.cycle import Policy
+from batchyard.core.kueue_settings import KueueSettings, settings_of
+from batchyard.core.lifecycle.pods_ready import RequeuingTimestamp
 from batchyard.live.access import Source
 from batchyard.live.kubeconfig import read_access
+from batchyard.live.kueue_configuration import KUEUE, configuration_of, told_beside
 from batchyard.live.operator_page import OperatorPage
 from batchyard.live.real_time import RealTime
 from batchyard.live.rest_wire import HttpTransport
@@ -43,7 +46,10 @@ class Wanted:
     """What a shadow is asked to be."""
 
     source: Source
-    policy: Policy
+    #: What Kueue's Configuration says; None: what it says on the cluster.
+    kueue: KueueSettings | None
+    #: Whether it is told to share fairly besides.
+    fair_sharing: bool
     terms: Terms
     #: For how long it looks on, from when it has read everything; None: until it is told to end.
     lasts: Duration | None
@@ -56,7 +62,12 @@ class Shadow:
     """See the module. Made within the event loop that it is to run in."""
 
     def __init__(
-        self, wanted: Wanted, wire: HttpTransport, found: Callable[[Finding], None], tell: Callable[[str], None]
+        self,
+        wanted: Wanted,
+        kueue: KueueSettings,
+        wire: HttpTransport,
+        found: Callable[[Finding], None],
+        tell: Callable[[str], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self._wanted = wanted
@@ -73,7 +84,8 @@ class Shadow:
         wiring = Wiring(self._time, self._time, transport, RateLimit(*_LIMIT), _never)
         self.client = RestClient(wiring, KINDS)
         self.client.on_news = self._heard
-        self._looking = Looking(self.client, transport, self._time, (wanted.policy, wanted.terms), tell=self._found)
+        how = kueue.policy, _as_said(wanted.terms, kueue)
+        self._looking = Looking(self.client, transport, self._time, how, tell=self._found)
         self.followers = self._looking.followers
         self.client.subscribe(self._observe)
         self._troubles = Troubles()
@@ -150,13 +162,13 @@ async def look_on(
     """Look on until told to end, or for as long as is wanted; what came of it."""
     access = await read_access(wanted.source)
     wire = HttpTransport(access, lambda: read_access(wanted.source))
-    shadow = Shadow(wanted, wire, found, tell)
+    tell(f"batchyard: shadow at {access.url}")
+    shadow = Shadow(wanted, await _kueue(wanted, wire, tell), wire, found, tell)
     shadow.ended.add_done_callback(lambda _: end.set())
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _take_note(shadow, loop, context))
     try:
         async with told(shadow, (wanted.address, wanted.port), tell):
-            tell(f"batchyard: shadow at {access.url}")
             shadow.start()
             await end.wait()
     finally:
@@ -165,6 +177,28 @@ async def look_on(
     if shadow.ended.done():
         shadow.ended.result()
     return shadow.counts
+
+
+async def _kueue(wanted: Wanted, wire: HttpTransport, tell: Callable[[str], None]) -> KueueSettings:
+    """What Kueue decides by."""
+    kueue = wanted.kueue
+    if kueue is None:
+        read = await configuration_of(wire, [KUEUE])
+        configuration = read.configuration
+        without = "" if configuration is not None else "; taken as without a word of it, --config gives another"
+        for line in [read.told + without, *(() if configuration is None else told_beside(configuration))]:
+            tell(f"batchyard: {line}")
+        kueue = KueueSettings() if configuration is None else settings_of(configuration)
+    return kueue.sharing_fairly() if wanted.fair_sharing else kueue
+
+
+def _as_said(terms: Terms, kueue: KueueSettings) -> Terms:
+    """The terms, with what is said of pods that are to be ready."""
+    waits = kueue.pods_ready
+    if waits is None:
+        return terms
+    by_creation = waits.requeuing_timestamp is RequeuingTimestamp.CREATION
+    return terms._replace(is_by_creation=by_creation, held_back=HeldBack() if waits.block_admission else None)
 
 
 def _take_note(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -60,6 +60,12 @@ class Reading:
     unserved: list[str] = field(default_factory=list)
     #: Kinds that were told as of another revision than the rest.
     loose: list[str] = field(default_factory=list)
+    #: Kueue's Configuration as the server itself tells it, or as it was found.
+    configuration: Obj | None = None
+    #: What is to be said of that; '' if it is not known, and nobody would expect it to be.
+    of_configuration: str = ""
+    #: What of it nobody here decides by.
+    beside: list[str] = field(default_factory=list)
 
 
 Taking = Callable[[str, Sequence[Obj]], None]
@@ -69,8 +75,8 @@ Taking = Callable[[str, Sequence[Obj]], None]
 async def read_cluster(wire: Asking, kinds: Iterable[str], take: Taking) -> Reading:
     """Read these kinds; SnapshotError where the server does not answer."""
     told = await _first(wire)
-    own = decoded(told.body).get("instant") if told.code == 200 else None
-    reading = Reading(at=int(own or told.told_at))
+    own = decoded(told.body) if told.code == 200 else {}
+    reading = Reading(at=int(own.get("instant") or told.told_at), configuration=own.get("configuration"))
     for kind in kinds:
         await _read_kind(wire, kind_info(kind), take, reading)
     return reading
@@ -82,7 +88,7 @@ async def _first(wire: Asking) -> HttpAnswer:
     answer = await wire.ask(request)
     if not answer.code:
         raise SnapshotError(trouble_of(answer))
-    return answer if answer.code not in _LATER else await _patiently(wire, request)
+    return answer if answer.code not in _LATER else await patiently(wire, request)
 
 
 async def _read_kind(wire: Asking, info: ServedKind, take: Taking, reading: Reading) -> None:
@@ -141,10 +147,10 @@ def _next(page: Mapping[str, Any]) -> str:
 
 async def _page(wire: Asking, path: str, query: str) -> HttpAnswer:
     """One page."""
-    return await _patiently(wire, HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
+    return await patiently(wire, HttpRequest("GET", f"{path}?limit={PAGE}{query}", within=MINUTE))
 
 
-async def _patiently(wire: Asking, request: HttpRequest) -> HttpAnswer:
+async def patiently(wire: Asking, request: HttpRequest) -> HttpAnswer:
     """The answer; asked for again, later and later, where the server has no time."""
     answer = await wire.ask(request)
     for tries in range(1, TRIES_MAX):

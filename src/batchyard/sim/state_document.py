@@ -81,8 +81,8 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread: Sequence
 
 def document_of(state: State) -> dict[str, Any]:
     """The state as a list."""
-    items = [] if state.configuration is None else [state.configuration]
-    items += [state.objects[key] for key in sorted(state.objects) if key.kind not in LEFT_OUT]
+    items = [state.objects[key] for key in sorted(state.objects) if key.kind not in LEFT_OUT]
+    items += [] if state.configuration is None else [state.configuration]
     metadata = list_metadata(state.at, state.revision, state.unread)
     return {"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items}
 

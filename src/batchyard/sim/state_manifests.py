@@ -62,7 +62,8 @@ def as_manifests(state: State) -> list[Obj | None]:
 def _text_of(text: str, part: Part) -> str:
     lines = ['{"apiVersion":"v1","kind":"List","items":[']
     separator = ""
-    for found in as_manifests(read_state(text)):
+    state = read_state(text)
+    for found in [*as_manifests(state), state.configuration]:
         obj = found if found is not None and _is_of(part, found) else None
         lines.append("" if obj is None else separator + msgspec.json.encode(obj).decode())
         separator = separator if obj is None else ","

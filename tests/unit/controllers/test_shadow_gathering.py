@@ -20,9 +20,9 @@ from yard import workload
 class Watched:
     """Followers, and what they are shown, at seconds from its beginning."""
 
-    def __init__(self, *objects: Obj) -> None:
+    def __init__(self, *objects: Obj, terms: Terms | None = None) -> None:
         self.told: list[Finding] = []
-        self.follower = Followers(Policy(), Terms(), self.told.append, lambda _: True)
+        self.follower = Followers(Policy(), terms or Terms(), self.told.append, lambda _: True)
         self._known: dict[Key, Obj] = {}
         self._revision = 0
         first = (make.namespace(), make.flavor("spot"), *objects)

@@ -8,8 +8,11 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR
+from batchyard.core.kueue_settings import SIMULATED
+from batchyard.core.preemption.fair import Strategy
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.state_document import document_of, read_state, state_of
+from batchyard.sim.whatif import start_of
 from unit.sim.forks_make import queue, state, workload
 
 MANIFESTS = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*queue(1), workload("a", 5)]})
@@ -82,3 +85,17 @@ def test_what_others_wrote_ahead_of_time_does_not_move_the_instant_of_a_state() 
     assert state_of([node], at).at == at
     assert state_of([node]).at == at + 8 * HOUR
     assert state_of([node], at - 2 * HOUR).at == at - HOUR  # nothing was made later than that
+
+
+def test_what_kueue_decides_by_is_no_object_and_counts_for_what_comes_of_it() -> None:
+    said = {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "fairSharing": {"preemptionStrategies": ["LessThanInitialShare"]},
+    }
+    found = read_state(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*queue(1), workload("a", 5), said]}))
+    again = read_state(json.dumps(document_of(found)))
+    assert {key.kind for key in again.objects}.isdisjoint({scheme.CONFIGURATION})
+    assert again.kueue.policy.fair_strategies == (Strategy.INITIAL_SHARE,)
+    assert start_of(again).scenario.kueue == again.kueue
+    assert read_state(MANIFESTS).kueue == SIMULATED

@@ -1,5 +1,6 @@
 """The options of `batchyard operator --shadow`."""
 
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -44,16 +45,17 @@ def look_on(
     lasts: Duration | None,
     patience: Duration | None,
     *,
-    fair_sharing: bool,
+    kueue: tuple[Path | None, bool],
     form: Telling | None,
 ) -> None:
-    """Look on beside the Kueue of a kubeconfig and a context."""
+    """Look on beside the Kueue of a kubeconfig and a context; `kueue`: its Configuration, and whether it is fair."""
     from batchyard.cli import shadow as command  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.kueue_file import beside  # noqa: PLC0415 - as above
     from batchyard.controllers.shadow.known import Terms  # noqa: PLC0415 - as above
-    from batchyard.core.cycle import Policy  # noqa: PLC0415 - as above
     from batchyard.live.access import Source  # noqa: PLC0415 - as above
     from batchyard.live.shadow import Wanted  # noqa: PLC0415 - as above
 
     terms = Terms() if patience is None else Terms(min(Terms().settle, patience // 2), patience)
-    wanted = Wanted(Source(*where), Policy(fair_sharing=fair_sharing), terms, lasts, *listens)
-    command.shadow(wanted, form or Telling.JSON)
+    config, fair_sharing = kueue
+    said = None if config is None else beside(config)
+    command.shadow(Wanted(Source(*where), said, fair_sharing, terms, lasts, *listens), form or Telling.JSON)

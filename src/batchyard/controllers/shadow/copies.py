@@ -5,6 +5,7 @@ import pickle
 from typing import Any
 
 from batchyard.api.views.workload import WorkloadView
+from batchyard.controllers.shadow.held_back import HeldBack
 from batchyard.controllers.shadow.judgement import Judgement
 from batchyard.core.plan import NO_PICK, SCAN_DONE
 from batchyard.ports.client import WatchEvent
@@ -32,7 +33,7 @@ class Copy:
     def _place(self, value: Any) -> int | None:
         """The place of what is shared; None for what is copied."""
         place = self._places.get(id(value))
-        if place is None and isinstance(value, WorkloadView | WatchEvent):
+        if place is None and isinstance(value, WorkloadView | WatchEvent | HeldBack):
             place = self._places[id(value)] = len(self._shared)
             self._shared.append(value)
         return place

@@ -10,6 +10,7 @@ parts until both schedulers are level; then each part begins anew with what is t
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.controllers.shadow.findings import Counts, Finding
@@ -31,6 +32,7 @@ class Followers:
         """`knows` says whether all was told that happened before an instant; if not, it is asked again later."""
         self._new = partial(Follower, policy, terms, tell, knows)
         self._steps = Steps(terms, knows)
+        self._held_back = terms.held_back
         self._patience = terms.patience
         self._tell = tell
         self._trees = Trees()
@@ -70,6 +72,8 @@ class Followers:
 
     def recall(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """What is there, as where it begins or a watch had a gap: nothing of it is a decision to compare."""
+        if self._held_back is not None:
+            self._held_back.recall(_workloads(events), now)
         missed: dict[str, Signature] = {}
         for tree in list(self._followers):
             follower = self._let_go(tree)
@@ -86,6 +90,8 @@ class Followers:
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Changes of one kind, in the order in which they came; none where time has passed, or more is known."""
+        if self._held_back is not None:
+            self._held_back.observe(_workloads(events), now)
         given = self._given(events, now)
         for tree, follower in list(self._followers.items()):
             if tree in given or follower.is_due(now):
@@ -160,3 +166,7 @@ class Followers:
         self._past_reordered += follower.reordered
         self._gathers = follower.gathers
         return follower
+
+
+def _workloads(events: Sequence[WatchEvent]) -> list[WatchEvent]:
+    return [event for event in events if event.key.kind == scheme.WORKLOAD]

@@ -24,7 +24,7 @@ class Judgement(Pursuit):
             return self._due(theirs)
         if ours is None:
             return self._now
-        return self._stuck[ours[0]].first[signature_of(ours[1])] + self._terms.patience
+        return self._since(self._stuck[ours[0]].first[signature_of(ours[1])]) + self._terms.patience
 
     def overdue(self) -> Signature | None:
         """What the model has decided, and the other has not done for too long; None if that is nothing."""
@@ -55,7 +55,8 @@ class Judgement(Pursuit):
             first = stuck.first.get(signature_of(decision)) if stuck is not None else None
             about = decision.head.workload
             is_same = observed is not None and (observed.workload == about.key or observed[-1] == about.uid)
-            if first is not None and first < item.came - self._terms.settle and not is_same:
+            since = None if first is None else self._terms.since(first, item.came)
+            if since is not None and since < item.came - self._terms.settle and not is_same:
                 return None if self._done(decision) is not None else (tree, decision)
         return None
 
@@ -71,7 +72,8 @@ class Judgement(Pursuit):
         for tree, stuck in self._stuck.items():
             for decision in stuck.decisions:
                 first = stuck.first.get(signature_of(decision))
-                if first is not None and self._now - first >= self._terms.patience and self._done(decision) is None:
+                is_late = first is not None and self._now - self._since(first) >= self._terms.patience
+                if is_late and self._done(decision) is None:
                     return tree, decision
         return None
 

@@ -10,6 +10,7 @@ from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.controllers.admission.line_up import GATHERED_BY_KUEUE
 from batchyard.controllers.shadow.backlog import Backlog, Item
 from batchyard.controllers.shadow.findings import Counts, Finding, Parting
+from batchyard.controllers.shadow.held_back import HeldBack
 from batchyard.controllers.shadow.matching import Signature
 from batchyard.controllers.shadow.model import Model
 from batchyard.controllers.shadow.observed import Admitted, Change, Preempted
@@ -31,13 +32,21 @@ class Terms(NamedTuple):
     patience: Duration = 15 * SECOND
     #: How long the other gathers what may help those who are parked, before it tries them again.
     gathers: Duration = GATHERED_BY_KUEUE
+    #: Whether it goes by when Workloads were made, and not evicted, whose pods were not ready.
+    is_by_creation: bool = False
+    #: When it waited for pods to be ready; None where it never does.
+    held_back: HeldBack | None = None
+
+    def since(self, first: Instant, now: Instant) -> Instant:
+        """From when on what was so first counts against the other; `now` while it may do nothing."""
+        return first if self.held_back is None else self.held_back.since(first, now)
 
 
 class Known:
     """See the module."""
 
     def __init__(self, policy: Policy, terms: Terms) -> None:
-        self.model = Model(policy, terms.gathers)
+        self.model = Model(policy, terms.gathers, is_by_creation=terms.is_by_creation)
         self.counts = Counts()
         #: What is to be told.
         self.findings: list[Finding] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj
-from batchyard.api.views.workload import WorkloadView
+from batchyard.api.views.workload import WorkloadView, view_by_creation, workload_view
 from batchyard.base.instant import Duration, Instant
 from batchyard.controllers.admission.idle_watch import IdleWatch
 from batchyard.controllers.admission.index import AdmissionIndex
@@ -26,9 +26,12 @@ from batchyard.ports.client import EventType, WatchEvent
 class Model:
     """See the module."""
 
-    def __init__(self, policy: Policy, gathers: Duration) -> None:
-        """`gathers`: how long the other gathers what may help those who are parked, before they are tried again."""
-        self.index = AdmissionIndex()
+    def __init__(self, policy: Policy, gathers: Duration, *, is_by_creation: bool = False) -> None:
+        """`gathers`: how long the other gathers what may help those who are parked, before they are tried again.
+
+        `is_by_creation`: whose pods were not ready has the place in line that he had at first.
+        """
+        self.index = AdmissionIndex(view_by_creation if is_by_creation else workload_view)
         self.index.line_up.gathers = gathers
         self.index.line_up.is_woken_from_outside = True
         self._policy = policy

@@ -81,8 +81,8 @@ class Pursuit(Known):
         """When to look again, if nothing comes before."""
         times = [self._due(number) for number in self.backlog.decided]
         for stuck in self._stuck.values():
-            times += [first + self._terms.patience for first in stuck.first.values()]
-            times.append(stuck.since + self._terms.settle)
+            times += [self._since(first) + self._terms.patience for first in stuck.first.values()]
+            times.append(self._since(stuck.since) + self._terms.settle)
         release = self.model.index.line_up.next_release()
         times += [] if release is None else [release]
         return min((time for time in times if time > self._now), default=None)
@@ -250,8 +250,12 @@ class Pursuit(Known):
         """Whether the other may be taken to have seen more than the model."""
         trees = self._stuck if tree == ALL else [tree] if tree in self._stuck else []
         return all(
-            self._now - self._stuck[each].since >= self._terms.settle or self._is_unforeseen(each) for each in trees
+            self._now - self._since(self._stuck[each].since) >= self._terms.settle or self._is_unforeseen(each)
+            for each in trees
         )
+
+    def _since(self, first: Instant) -> Instant:
+        return self._terms.since(first, self._now)
 
     def _is_unforeseen(self, tree: str) -> bool:
         """Whether the other has done something in a tree that the model has not decided."""

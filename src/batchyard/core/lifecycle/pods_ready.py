@@ -2,9 +2,10 @@
 
 An admitted Workload has a time within which all its pods are to be ready, and another within which they are to be so
 again after one was lost. Past that it is evicted, to queue again after a while that doubles each time. A Workload that
-no job was made from has no pods where the platform itself runs it, and nobody waits for them; elsewhere whoever runs it
-has to tell, as with Kueue. Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller
-(reconcileNotReadyTimeout), and the defaults of its configuration.
+was made from no Job or JobSet has no pods where the platform itself runs all there is, and nobody waits for them;
+elsewhere whoever runs it has to tell, as with Kueue.
+Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout), and the
+defaults of its configuration.
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from batchyard.core.lifecycle.backoff import backoff
 from batchyard.core.lifecycle.draft import StatusDraft
 
 _READY: Final = (r.STARTED, r.RECOVERED)
+_JOBS: Final = ("Job", "JobSet")
 _NOT_READY: Final = "Not all pods are ready or succeeded"
 _RECOVERING: Final = "At least one pod has failed, waiting for recovery"
 _ALL_READY: Final = "All pods reached readiness and the workload is running"
@@ -48,7 +50,7 @@ class PodsReadyPolicy:
     backoff_limit_count: int | None = None
     backoff_base: Duration = MINUTE
     backoff_max: Duration = HOUR
-    #: Whether Workloads that no job was made from are waited for too.
+    #: Whether Workloads that were made from no Job or JobSet are waited for too.
     without_job: bool = False
 
     def awaits(self, workload: Obj) -> bool:
@@ -64,8 +66,9 @@ class Deadline(NamedTuple):
 
 
 def has_pods(workload: Obj) -> bool:
-    """Whether there are pods to wait for: it was made from a job."""
-    return controller_of(workload) is not None
+    """Whether there are pods to wait for: it was made from a job of a kind that is run here."""
+    owner = controller_of(workload)
+    return owner is not None and owner["kind"] in _JOBS
 
 
 # --- the condition ---
