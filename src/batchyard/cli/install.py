@@ -9,6 +9,7 @@ import yaml
 from batchyard.api.meta import Obj
 from batchyard.api.validation import names
 from batchyard.cli import output
+from batchyard.cli.kueue_file import kept_in
 from batchyard.install import Settings, manifests, parts
 
 _KUSTOMIZATION: Final = "kustomization"
@@ -40,6 +41,12 @@ def run(settings: Settings, out: Path | None) -> None:
     for name, text in files(settings).items():
         (out / name).write_text(text, "utf-8")
     output.tell(f"batchyard: written to {out}: kubectl apply --server-side -k {out}")
+
+
+def text_of(file: Path) -> str:
+    """The text of a Configuration that an operator takes; ends the command where it takes none of it."""
+    kept_in(file)
+    return file.read_text("utf-8")
 
 
 def files(settings: Settings) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The pods of an operator, and what keeps enough of them running."""
 
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 from batchyard.api.meta import Obj
@@ -16,6 +17,11 @@ WEBHOOK_PORT: Final = 10250
 _NOBODY: Final = 65532
 #: How long a pod that is to go answers what it is still asked; Kubernetes 1.30 can wait without a shell.
 _ANSWERS_STILL: Final = 5  # seconds
+#: What Kueue's Configuration is called as a file, and where pods have it.
+CONFIGURATION_KEY: Final = "controller_manager_config.yaml"
+_CONFIGURATIONS: Final = "/etc/batchyard"
+_VOLUME: Final = "configuration"
+_DIGEST: Final = "batchyard.dev/configuration"
 _ZONE: Final = "topology.kubernetes.io/zone"
 _HOST: Final = "kubernetes.io/hostname"
 
@@ -24,6 +30,7 @@ def deployment(settings: Settings) -> Sequence[Obj]:
     """The Deployment, its budget of disruptions, and the quota that lets its pods have their priority."""
     return [
         *_critical(settings),
+        *_configuration(settings),
         labelled(_deployment(settings), settings, namespace=settings.namespace),
         *_kept(settings),
     ]
@@ -44,6 +51,8 @@ def arguments(settings: Settings) -> list[str]:
         f"--port={HEALTH_PORT}",
         "--log-format=json",
     ]
+    if settings.configuration:
+        found.append(f"--config={_CONFIGURATIONS}/{CONFIGURATION_KEY}")
     if settings.fair_sharing:
         found.append("--fair-sharing")
     if has_webhooks(settings):
@@ -53,8 +62,19 @@ def arguments(settings: Settings) -> list[str]:
     return [*found, *settings.arguments]
 
 
+def _configuration(settings: Settings) -> Iterator[Obj]:
+    """Kueue's Configuration, as its manager is given it too."""
+    if settings.configuration:
+        data = {CONFIGURATION_KEY: settings.configuration}
+        obj = {"apiVersion": "v1", "kind": "ConfigMap", "data": data}
+        yield labelled(obj, settings, settings.config_map, namespace=settings.namespace)
+
+
 def _deployment(settings: Settings) -> Obj:
-    template = {"metadata": {"labels": dict(labels(settings))}, "spec": _pod(settings)}
+    metadata: dict[str, Any] = {"labels": dict(labels(settings))}
+    if settings.configuration:  # it is read when a pod begins: another one has the pods replaced
+        metadata["annotations"] = {_DIGEST: sha256(settings.configuration.encode()).hexdigest()}
+    template = {"metadata": metadata, "spec": _pod(settings)}
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     spec = {"replicas": settings.replicas, "selector": {"matchLabels": dict(labels(settings))}, "strategy": strategy}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {**spec, "template": template}}
@@ -73,6 +93,8 @@ def _pod(settings: Settings) -> Obj:
         "terminationGracePeriodSeconds": 20,
         "topologySpreadConstraints": [_spread(settings, _ZONE), _spread(settings, _HOST)],
     }
+    if settings.configuration:
+        spec["volumes"] = [{"name": _VOLUME, "configMap": {"name": settings.config_map}}]
     if settings.priority_class:
         spec["priorityClassName"] = settings.priority_class
     if settings.node_selector:
@@ -95,8 +117,10 @@ def _container(settings: Settings) -> Obj:
         ports.append({"name": "webhooks", "containerPort": WEBHOOK_PORT})
         # It is asked until everybody knows that it goes.
         answering = {"lifecycle": {"preStop": {"sleep": {"seconds": _ANSWERS_STILL}}}}
+    mounts = {"volumeMounts": [{"name": _VOLUME, "mountPath": _CONFIGURATIONS, "readOnly": True}]}
     return {
         **answering,
+        **(mounts if settings.configuration else {}),
         "name": "operator",
         "image": settings.image,
         "args": arguments(settings),

@@ -40,6 +40,8 @@ class Settings:
     #: Whether it shows the page, to whoever shows a token of the cluster.
     page: bool = True
     fair_sharing: bool = False
+    #: The text of Kueue's Configuration, to decide by; '' for none.
+    configuration: str = ""
     #: A PriorityClass that is there, or '' for none.
     priority_class: str = CRITICAL
     scraping: Scraping = Scraping.NONE
@@ -49,6 +51,11 @@ class Settings:
     tolerations: Sequence[Mapping[str, Any]] = ()
     #: Further arguments of `batchyard operator`.
     arguments: Sequence[str] = ()
+
+    @property
+    def config_map(self) -> str:
+        """The ConfigMap of Kueue's Configuration."""
+        return f"{self.name}-configuration"
 
     @property
     def certificates(self) -> str:

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from batchyard.controllers.groups import COSTS, ON_KUBERNETES
 from batchyard.install import Scraping, Settings, parts
-from batchyard.plan.kueue_configuration import patches
+from batchyard.plan.kueue_configuration import own_configuration, patches
 from batchyard.plan.model import Collector, Engine, Platform
-from batchyard.plan.texts import yaml_text
+from batchyard.plan.texts import dumped, yaml_text
 
 #: Releases whose manifests these platforms were written for: Kueue's serves v1beta2 and stores it.
 KUEUE_VERSION: Final = "v0.19.2"
@@ -45,6 +45,7 @@ def files(platform: Platform) -> Mapping[str, str]:
 
 def settings_of(platform: Platform) -> Settings:
     """How our operator is installed: with costs where somebody has a Budget, which it then holds."""
+    said = own_configuration(platform)
     holds = any(team.budget is not None for team in platform.teams)
     return Settings(
         image=image_of(platform),
@@ -52,7 +53,8 @@ def settings_of(platform: Platform) -> Settings:
         replicas=platform.operator.replicas,
         controllers=(*ON_KUBERNETES, COSTS) if holds else ON_KUBERNETES,
         scraping=_SCRAPING[platform.monitoring.collector],
-        fair_sharing=platform.fair_sharing,
+        fair_sharing=platform.fair_sharing and not platform.kueue,
+        configuration=dumped(said) if said is not None and platform.kueue else "",
     )
 
 

@@ -1,14 +1,18 @@
-"""Kueue's own Configuration, where a platform says something of it; else that of the release is as it is.
+"""Kueue's Configuration, where a platform says something of it; else that of the release is as it is.
 
 Without a word of it: config/components/manager/controller_manager_config.yaml of Kueue v0.19. Its manager reads the
 file when it starts: a digest of it in the pods' annotations has them replaced when it changes.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.plan.model import Platform
+from batchyard.api.decode import decode
+from batchyard.api.errors import FieldError
+from batchyard.core.preemption.fair import BOTH
+from batchyard.core.kueue_settings import decisive, left_aside, not_done
+from batchyard.plan.model import Engine, Platform
 from batchyard.plan.texts import dumped
 
 _NAMESPACE: Final = "kueue-system"
@@ -50,15 +54,46 @@ _RELEASED: Final[Mapping[str, Any]] = {
     "integrations": {"frameworks": list(_FRAMEWORKS)},
 }
 #: Kueue's own default, which has to be written where fair sharing is on.
-_STRATEGIES: Final = ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
+_STRATEGIES: Final = tuple(each.value for each in BOTH)
+
+
+_HEAD: Final[Mapping[str, Any]] = {field: _RELEASED[field] for field in ("apiVersion", "kind")}
+_PATH: Final = "spec.kueue"
+_KUEUE: Final = "choose engine: kueue"
 
 
 def configuration(platform: Platform) -> Mapping[str, Any] | None:
-    """The whole Configuration; None where that of the release is meant."""
+    """The whole Configuration of Kueue; None where that of the release is meant."""
+    said = _said(platform)
+    return {**_RELEASED, **said} if said else None
+
+
+def own_configuration(platform: Platform) -> Mapping[str, Any] | None:
+    """What a platform says, as our operator, `batchyard up` and the simulator take it; None where it says nothing."""
+    said = decisive({**_HEAD, **_said(platform)})
+    return said if len(said) > len(_HEAD) else None
+
+
+def configuration_faults(platform: Platform) -> Iterator[FieldError]:
+    """What is wrong with it: what Kueue would not start with, or what our operator does not do where that decides."""
+    if not platform.kueue:
+        return
+    decoded = decode({**_HEAD, **platform.kueue})
+    for fault in decoded.faults:
+        yield fault._replace(path=f"{_PATH}.{fault.path}")
+    if decoded.obj is None or platform.engine is Engine.KUEUE:
+        return
+    for fault in not_done(decoded.obj):
+        yield fault._replace(path=f"{_PATH}.{fault.path}", remedy=f"{fault.remedy}, or {_KUEUE}")
+    for told in left_aside(decoded.obj):
+        yield FieldError(_PATH, f"our operator does not do {told}", f"leave it out, or {_KUEUE}")
+
+
+def _said(platform: Platform) -> Mapping[str, Any]:
     said: dict[str, Any] = dict(platform.kueue)
     if platform.fair_sharing:
         said["fairSharing"] = {"preemptionStrategies": list(_STRATEGIES)}
-    return {**_RELEASED, **said} if said else None
+    return said
 
 
 def patches(platform: Platform) -> Sequence[Mapping[str, str]]:

@@ -4,6 +4,7 @@ terraform/, build/          what is made on Google Cloud, and Cloud Build's file
 manifests/00-engine/        what decides: applied first, and waited for
 manifests/                  everything else, in the order of the kustomization
 cluster.yaml                for `batchyard up --cluster` and `batchyard simulate --cluster`
+configuration.yaml          for `batchyard up --config`, where something is said that objects do not say
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Final
 
 from batchyard.plan import engine, monitoring
 from batchyard.plan.drivers import driver_resources
+from batchyard.plan.kueue_configuration import own_configuration
 from batchyard.plan.manifests import made
 from batchyard.plan.model import Platform
 from batchyard.plan.terraform import files as terraform
@@ -20,6 +22,7 @@ MANIFESTS: Final = "manifests"
 ENGINE: Final = f"{MANIFESTS}/00-engine"
 MONITORING: Final = "70-monitoring"
 CLUSTER: Final = "cluster.yaml"
+CONFIGURATION: Final = "configuration.yaml"
 
 
 def render(platform: Platform) -> Mapping[str, str]:
@@ -29,6 +32,9 @@ def render(platform: Platform) -> Mapping[str, str]:
     found |= terraform.files(platform)
     if platform.cluster is not None:
         found[CLUSTER] = yaml_text([platform.cluster])
+    said = own_configuration(platform)
+    if said is not None:
+        found[CONFIGURATION] = yaml_text([said])
     return dict(sorted(found.items()))
 
 

@@ -12,6 +12,7 @@ from batchyard.api.schema.flaws import shown
 from batchyard.api.schema.nearest import nearest
 from batchyard.plan.engine import NAMESPACES
 from batchyard.plan.google_rules import google_faults
+from batchyard.plan.kueue_configuration import configuration_faults
 from batchyard.plan.model import Collector, Engine, Flavor, Part, Platform, Queue
 
 _RELEASE: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
@@ -210,8 +211,7 @@ def _engine_faults(platform: Platform) -> Iterator[FieldError]:
         if version and not _RELEASE.fullmatch(version):
             problem = f"{shown(version)} is no release"
             yield FieldError(f"spec.versions.{field}", problem, "write it as v0.19.2")
-    if platform.kueue and platform.engine is not Engine.KUEUE:
-        yield FieldError("spec.kueue", "it says how Kueue is set up, and the engine is another", "choose engine: kueue")
+    yield from configuration_faults(platform)
     image = platform.operator.image
     if image and any(letter.isspace() for letter in image):
         yield FieldError("spec.operator.image", f"{shown(image)} is no image", "write it as REGISTRY/NAME:TAG")

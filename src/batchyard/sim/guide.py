@@ -34,6 +34,8 @@ BEFORE: Final = "platform"
 #: The platform is applied at the start; its folders in this order.
 PLATFORM: Final = ("teams", "priorityclass", "kueue")
 CLUSTER_FILE: Final = "cluster.yaml"
+#: What Kueue decides by, of a platform that is rendered.
+CONFIGURATION_FILE: Final = "configuration.yaml"
 #: Where `batchyard platform render` puts manifests, and which of its folders are not for a simulation.
 RENDERED: Final = "manifests"
 NOT_APPLIED: Final = frozenset({"00-engine", "70-monitoring"})
@@ -248,6 +250,8 @@ class _Plan:
         self._unread: list[FileFault] = []
         self._manifests = Manifests()
         self._read(cluster_file(platform or folder), 0)
+        if platform and (platform / CONFIGURATION_FILE).is_file():
+            self._read(platform / CONFIGURATION_FILE, 0)
         #: What is applied, for the platform and for each step.
         self.files: dict[str, list[Applied]] = {
             BEFORE: [Applied(path, 0) for path in (_rendered(platform) if platform else self._written(folder))]

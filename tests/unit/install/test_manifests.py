@@ -12,12 +12,19 @@ from batchyard.apiserver.custom.definitions import DefinitionStrategy
 from batchyard.cli.install import faults_of
 from batchyard.controllers.groups import ON_KUBERNETES, REMOTE
 from batchyard.install import Scraping, Settings, manifests
+from batchyard.live.kueue_configuration import OURS
 from unit.install.rendered import DEPLOY, ROOT, by_name, printed, rules_of
 
 files = runpy.run_path(str(ROOT / "tools/installation_files.py"))["files"]
 HELM = shutil.which("helm") or shutil.which("helm", path=str(ROOT / ".helm"))
 CHART = str(DEPLOY / "charts/batchyard")
 NAME = "batchyard-operator"
+CONFIGURATION = """\
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+waitForPodsReady:
+  timeout: 5m
+"""
 
 
 def role(settings: Settings, kind: str = "ClusterRole") -> set[tuple[str, ...]]:
@@ -74,6 +81,20 @@ def test_pods_keep_the_restricted_standard() -> None:
     assert "volumes" not in pod
 
 
+def test_a_configuration_is_given_to_pods_which_begin_anew_with_another() -> None:
+    one, other = (by_name(manifests(Settings(configuration=text))) for text in (CONFIGURATION, CONFIGURATION + "#"))
+    template: Any = one[f"Deployment/{NAME}"]["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    (mount,) = container["volumeMounts"]
+    (volume,) = template["spec"]["volumes"]
+    (key,) = one[f"ConfigMap/{volume['configMap']['name']}"]["data"]
+    assert f"--config={mount['mountPath']}/{key}" in container["args"]
+    assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
+    assert (OURS.namespace, OURS.name) == ("batchyard-system", volume["configMap"]["name"])
+    assert template["metadata"] != other[f"Deployment/{NAME}"]["spec"]["template"]["metadata"]
+    assert f"ConfigMap/{NAME}-configuration" not in by_name(manifests(Settings()))
+
+
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 def test_kustomize_makes_the_same_of_the_base() -> None:
     assert by_name(printed("kubectl", "kustomize", str(DEPLOY / "operator/base"))) == by_name(manifests(Settings()))
@@ -108,6 +129,13 @@ VALUES: Any = [
     (
         ("--set", "name=queues,image.repository=there/it,image.tag=v2,arguments={--log-level=info}"),
         Settings(name="queues", image="there/it:v2", arguments=("--log-level=info",)),
+    ),
+    (
+        (
+            *("--set", "configuration.apiVersion=config.kueue.x-k8s.io/v1beta2,configuration.kind=Configuration"),
+            *("--set", "configuration.waitForPodsReady.timeout=5m"),
+        ),
+        Settings(configuration=CONFIGURATION),
     ),
 ]
 

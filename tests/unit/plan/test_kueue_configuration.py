@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from batchyard.api.configuration import read_configuration
+from batchyard.base.instant import MINUTE
+from batchyard.core.kueue_settings import settings_of
+from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
 from batchyard.plan.model import Platform
 from batchyard.plan.reading import InvalidPlatform, Source, read_platform
 from batchyard.plan.render import ENGINE, render
@@ -106,6 +110,39 @@ def test_what_kueue_would_not_start_with_is_refused(said: str, told: str) -> Non
     assert told in str(caught.value)
 
 
-def test_it_is_refused_where_kueue_does_not_decide() -> None:
-    with pytest.raises(InvalidPlatform, match="choose engine: kueue"):
-        read("  kueue: {manageJobsWithoutQueueName: true}\n", TEXT.replace("engine: kueue", "engine: batchyard"))
+OURS = TEXT.replace("engine: kueue", "engine: batchyard")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("{manageJobsWithoutQueueName: true}", "spec.kueue.manageJobsWithoutQueueName: this is not done here"),
+        ("{resources: {quotaCheckStrategy: IgnoreUndeclared}}", "spec.kueue.resources.quotaCheckStrategy: this is not"),
+        ("{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}}", "does not do integrations of pod"),
+        ("{featureGates: {Nope: true}}", "spec.kueue.featureGates: Invalid value"),
+    ],
+)
+def test_what_our_operator_does_not_do_is_refused(said: str, told: str) -> None:
+    with pytest.raises(InvalidPlatform) as caught:
+        read(f"  kueue: {said}\n", OURS)
+    assert told in str(caught.value)
+
+
+def test_our_operator_is_given_what_is_said() -> None:
+    said = "  fairSharing: true\n  kueue: {waitForPodsReady: {timeout: 10m}, integrations: {labelKeysToCopy: [team]}}\n"
+    files = render(read(said, OURS))
+    objects = {each["kind"]: each for each in yaml.safe_load_all(files[f"{ENGINE}/deployment.yaml"])}
+    (text,) = objects["ConfigMap"]["data"].values()
+    found = settings_of(read_configuration("k", text))
+    assert (found.pods_ready, found.copied_labels) == (PodsReadyPolicy(10 * MINUTE), ("team",))
+    assert found.policy.fair_sharing
+    assert "--fair-sharing" not in files[f"{ENGINE}/deployment.yaml"]
+    assert settings_of(read_configuration("k", files["configuration.yaml"])) == found
+
+
+def test_a_platform_that_says_nothing_has_none() -> None:
+    assert "configuration.yaml" not in render(read("", OURS))
+    said = "  kueue: {manageJobsWithoutQueueName: true, waitForPodsReady: {timeout: 1m}}\n"
+    told = render(read(said))["configuration.yaml"]
+    assert settings_of(read_configuration("k", told)).pods_ready == PodsReadyPolicy(MINUTE)
+    assert "manageJobs" not in told

@@ -21,13 +21,16 @@ def install(
     ] = "",
     webhooks: Annotated[bool, typer.Option(help="Whether the API server asks the operator about objects.")] = True,
     crds: Annotated[bool, typer.Option(help="Whether the kinds are installed with it.")] = True,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Kueue's Configuration, to decide by.")
+    ] = None,
     scraping: Annotated[Scraped, typer.Option(help="How Prometheus is told of the metrics.")] = Scraped.NONE,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write files with a kustomization there; else all is printed.")
     ] = None,
 ) -> None:
     """Print the manifests of the operator for a cluster: `batchyard install | kubectl apply --server-side -f -`."""
-    from batchyard.cli.install import faults_of, run  # noqa: PLC0415 - loads the platform
+    from batchyard.cli.install import faults_of, run, text_of  # noqa: PLC0415 - loads the platform
     from batchyard.install import Scraping, Settings  # noqa: PLC0415 - as the rest
 
     settings = Settings(
@@ -38,6 +41,7 @@ def install(
         controllers=chosen_of_operator(controllers),
         webhooks=webhooks,
         definitions=crds,
+        configuration="" if config is None else text_of(config),
         scraping=Scraping(scraping.value),
     )
     for option, problems in faults_of(settings):
