@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from batchyard.api.decode import decode
 from batchyard.api.errors import FieldError
-from batchyard.core.preemption.fair import BOTH
 from batchyard.core.kueue_settings import decisive, left_aside, not_done
+from batchyard.core.preemption.fair import BOTH
 from batchyard.plan.model import Engine, Platform
 from batchyard.plan.texts import dumped
 
