@@ -18,6 +18,8 @@ def test_one_that_is_preempted_runs_again_as_it_was_asked_for(working_cluster: I
     assert low["spec"]["podSets"][0]["template"]["spec"].get("nodeSelector") is None
     times = [each["lastTransitionTime"] for each in low["status"]["conditions"]]
     assert all(len(time) == len("2026-01-01T00:00:00Z") for time in times), times
+    (ready,) = (each for each in low["status"]["conditions"] if each["type"] == "PodsReady")
+    assert (ready["status"], ready["reason"]) == ("True", "Started")  # by the counts of Kubernetes' own controller
     assert (cluster.refused(), cluster.invalid()) == ([], []), cluster.log()
 
 
