@@ -30,7 +30,12 @@ def folder(tmp_path: Path) -> Path:
     """A data directory whose platform saw a preemption, and was killed once that was told."""
     with Running(tmp_path) as platform:
         platform.kubectl("apply", "-f", "-", sent=NAMESPACES)
-        platform.kubectl("apply", "-f", str(EXAMPLE / "platform.yaml"), "-f", str(EXAMPLE / "jobs.yaml"))
+        platform.kubectl("apply", "-f", str(EXAMPLE / "platform.yaml"))
+        *studies, release, deadline = (EXAMPLE / "jobs.yaml").read_text("utf-8").split("\n---\n")
+        platform.kubectl("apply", "-f", "-", sent="\n---\n".join(studies))  # all have quota before others want it
+        study = ("job/study-4", "--namespace", "research", "--timeout=30s")
+        platform.kubectl("wait", "--for=jsonpath={.status.active}=2", *study)
+        platform.kubectl("apply", "-f", "-", sent=f"{release}\n---\n{deadline}")
         job = ("job/release", "--namespace", "production", "--timeout=30s")
         platform.kubectl("wait", "--for=jsonpath={.status.active}=4", *job)
         before = decisions(tmp_path, "-A")
