@@ -33,6 +33,14 @@ spec: {{fairSharing: {fair_sharing}}}
 """
 
 
+#: A simulated world waits for no pods either. Whether they were ready for a moment each place sees otherwise.
+_KUEUE = """
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+featureGates: {DisableWaitForPodsReady: true}
+"""
+
+
 class InProcess:
     """A simulated world."""
 
@@ -131,7 +139,10 @@ class OverHttp:
 
     def _operate(self, url: str) -> Operating:
         kubeconfig = plain_kubeconfig(self._folder, url)
-        options = ("--no-leader-elect", "--controllers", self._scene.controllers, *self._scene.options)
+        config = self._folder / "kueue.yaml"
+        config.write_text(_KUEUE, "utf-8")
+        options = ("--no-leader-elect", "--controllers", self._scene.controllers, "--config", str(config))
+        options = (*options, *self._scene.options)
         return self._started.enter_context(Operating(kubeconfig, *options)).wait_until("batchyard: runs")
 
     def __enter__(self) -> Self:
