@@ -141,8 +141,8 @@ class OverHttp:
         kubeconfig = plain_kubeconfig(self._folder, url)
         config = self._folder / "kueue.yaml"
         config.write_text(_KUEUE, "utf-8")
-        options = ("--no-leader-elect", "--controllers", self._scene.controllers, "--config", str(config))
-        options = (*options, *self._scene.options)
+        options = ["--no-leader-elect", "--controllers", self._scene.controllers, "--config", str(config)]
+        options += self._scene.options
         return self._started.enter_context(Operating(kubeconfig, *options)).wait_until("batchyard: runs")
 
     def __enter__(self) -> Self:
