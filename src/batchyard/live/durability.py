@@ -113,8 +113,9 @@ class GroupCommit:
     async def close(self) -> None:
         """Write what is left."""
         while self._gathered or self._handed_over:
-            self._settled = self._loop.create_future()
-            await self._settled
+            if self._settled is None or self._settled.done():
+                self._settled = self._loop.create_future()
+            await asyncio.shield(self._settled)
         self._writer.end()
 
     def _gather(self, change: WatchEvent) -> None:
