@@ -13,6 +13,7 @@ from batchyard.api.meta import Obj, key_of
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.places import path_of, path_of_kind
+from batchyard.controllers.admission.line_up import GATHERED_BY_KUEUE
 from batchyard.core.machines import instances
 from batchyard.ports.client import UpdateStatus
 from batchyard.sim.scenario import make_scenario
@@ -48,6 +49,7 @@ class InProcess:
         texts = [] if scene.cluster is None else [(str(scene.cluster), scene.cluster.read_text("utf-8"))]
         texts.append(("scene.yaml", _SCENE.format(fair_sharing=str(scene.fair_sharing).lower())))
         self.world = World(make_scenario(read_manifests(texts)))
+        self.world.platform.index.line_up.gathers = GATHERED_BY_KUEUE  # as an operator does
         self._until = 0
         self.play(Step(lasts=1))
 
