@@ -28,6 +28,8 @@ HISTORY: Final = 10_000
 HISTORY_BYTES: Final = 64 * 1024 * 1024
 #: So many changes are written though the last ones are not yet.
 ENOUGH: Final = 256
+#: For so many turns of the loop those go on who were told, before what has gathered is written.
+TURNS: Final = 3
 _T = TypeVar("_T")
 _Written: TypeAlias = tuple[int, float]
 """Of a transaction: how many bytes its objects have, and the seconds it took."""
@@ -126,10 +128,13 @@ class GroupCommit:
             self._hand_over()
         elif not self._handed_over and not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._come)
+            self._loop.call_soon(self._come, 0)
 
-    def _come(self) -> None:
-        """Have written what has gathered, unless that is to wait for what is written now."""
+    def _come(self, turns: int) -> None:
+        """Have written what has gathered after so many turns, unless that is to wait for what is written now."""
+        if turns:
+            self._loop.call_soon(self._come, turns - 1)
+            return
         self._is_due = False
         if self._gathered and not self._handed_over:
             self._hand_over()
@@ -163,13 +168,13 @@ class GroupCommit:
             self._forget()
 
     def _go_on(self) -> None:
-        """Come back for what has gathered once those who were just told had a turn: what they do is written with it."""
+        """Come back for what has gathered once those who were just told had turns: what they do is written with it."""
         if self._handed_over:
             return
         if self._gathered:
             if not self._is_due:
                 self._is_due = True
-                self._loop.call_soon(self._loop.call_soon, self._come)
+                self._loop.call_soon(self._come, TURNS)
         elif self._settled is not None and not self._settled.done():
             self._settled.set_result(None)
 
