@@ -1,6 +1,6 @@
-"""The feature gates of Kueue, and which of them are on where nobody says otherwise.
+"""The feature gates of Kueue, which of them are on where nobody says otherwise, and its strategies of fair sharing.
 
-Source: pkg/features/kube_features.go of Kueue 0.19.
+Source: pkg/features/kube_features.go and apis/config/v1beta2 of Kueue 0.19.
 """
 
 from collections.abc import Mapping
@@ -8,6 +8,10 @@ from typing import Final
 
 #: Turns waitForPodsReady off, which has no switch of its own in v1beta2.
 DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
+
+#: What fair sharing preempts by.
+FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"
+INITIAL_SHARE: Final = "LessThanInitialShare"
 
 _ON: Final = """
     AdmissionFairSharing AdmissionGatedBy AssignQueueLabelsForPods CleanupProvisioningRequestsOnEviction

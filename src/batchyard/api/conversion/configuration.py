@@ -7,12 +7,12 @@ Source: apis/config/v1beta1/configuration_conversion.go and defaults.go of Kueue
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchyard.api.kueue_features import DISABLE_WAIT_FOR_PODS_READY
+from batchyard.api.kueue_features import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHARE, INITIAL_SHARE
 
 OLD: Final = "config.kueue.x-k8s.io/v1beta1"
 STORAGE: Final = "config.kueue.x-k8s.io/v1beta2"
 #: What fair sharing goes by where v1beta1 turns it on and says no more.
-STRATEGIES: Final = ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
+STRATEGIES: Final = (FINAL_SHARE, INITIAL_SHARE)
 
 
 def to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.kueue_features import GATES
+from batchyard.api.kueue_features import FINAL_SHARE, GATES, INITIAL_SHARE
 from batchyard.api.schema.nearest import nearest
 from batchyard.api.validation import faults
 
-FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"
-INITIAL_SHARE: Final = "LessThanInitialShare"
 _STRATEGIES: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHARE])
 
 
