@@ -3,8 +3,9 @@
     python benchmarks/http_load.py LOAD.yaml [--connections N] [--insecure-loopback]
 
 LOAD.yaml is one that loads.py writes. Each Workload is created at its time, and marked finished when it has run for as
-long as it says since its last admission, which a watch tells. There are so many connections that few requests wait for
-one: else it would be measured how long an answer takes. Prints how long all took, and what the platform needed.
+long as it says since its last admission, which a watch tells. Whoever creates and whoever marks are two, with half of
+the connections each: a mark does not wait until thousands are created that come too fast. Prints how long all took, and
+what the platform needed.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import uvloop
-from wire import JSON, JSON_PATCH, Ask, Running, platform
+from wire import JSON, JSON_PATCH, Ask, Running, Wire, platform
 
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"
 SUBMIT_AT, RUNTIME = "batchyard.dev/submit-at", "batchyard.dev/runtime"
@@ -74,10 +75,11 @@ class Planned(NamedTuple):
 
 
 class Load:
-    """One run of a load."""
+    """One run of a load: `creating` is the wire of whoever creates, `marking` that of whoever marks."""
 
-    def __init__(self, running: Running, planned: list[Planned]) -> None:
-        self._running = running
+    def __init__(self, creating: Wire, marking: Wire, planned: list[Planned]) -> None:
+        self._creating = creating
+        self._marking = marking
         self._planned = planned
         self._runs = {(p.obj["metadata"]["namespace"], p.obj["metadata"]["name"]): p.runs for p in planned}
         self._timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
@@ -102,14 +104,14 @@ class Load:
 
     def _create(self, obj: dict[str, Any]) -> None:
         path = f"{KUEUE}/namespaces/{obj['metadata']['namespace']}/workloads"
-        self._running.wire.ask(Ask("POST", path, obj, JSON, self._created))
+        self._creating.ask(Ask("POST", path, obj, JSON, self._created))
 
     def _created(self, code: int, body: bytes, seconds: float) -> None:
         assert code == 201, body
         self.latencies.append(seconds)
 
     async def _watch(self) -> None:
-        async for line in self._running.wire.watched(f"{KUEUE}/workloads?watch=true"):
+        async for line in self._marking.watched(f"{KUEUE}/workloads?watch=true"):
             self._see(_decode(line).object)
 
     def _see(self, workload: Workload) -> None:
@@ -129,7 +131,7 @@ class Load:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         patch = [{"op": "add", "path": "/status/conditions/-", "value": {**_FINISHED, "lastTransitionTime": now}}]
         path = f"{KUEUE}/namespaces/{key[0]}/workloads/{key[1]}/status"
-        self._running.wire.ask(Ask("PATCH", path, patch, JSON_PATCH, self._patched))
+        self._marking.ask(Ask("PATCH", path, patch, JSON_PATCH, self._patched))
 
     def _patched(self, code: int, body: bytes, seconds: float) -> None:
         assert code in (200, 422), body  # 422: it is finished, by a patch that was on its way when it was evicted
@@ -180,10 +182,11 @@ async def main() -> None:
     arguments = parser.parse_args()
     before, planned = plan(arguments.load)
     options = ("--insecure-loopback",) if arguments.insecure_loopback else ()
-    async with platform(*options, connections=arguments.connections) as running:
+    async with platform(*options, connections=arguments.connections // 2) as running:
         await prepare(running, before)
+        marking = await running.wire.another(arguments.connections // 2)
         cpu, main, own = running.cpu(), running.main_thread_cpu(), time.process_time()
-        load = Load(running, planned)
+        load = Load(running.wire, marking, planned)
         wall = await load.run()
         waits = sorted(load.latencies)
         told = ", ".join(f"p{share} {waits[len(waits) * share // 100] * 1000:.1f} ms" for share in (50, 99))

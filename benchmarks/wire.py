@@ -88,6 +88,12 @@ class Wire:
             _, connection = await loop.create_connection(lambda: _Connection(self), host, port, ssl=self._context)
             self._free.append(connection)
 
+    async def another(self, connections: int) -> "Wire":
+        """As many connections to the same platform as somebody else has."""
+        wire = Wire(self._address, self._context)
+        await wire.open(connections)
+        return wire
+
     def ask(self, ask: Ask) -> None:
         """Send a request, or have it wait in line."""
         if self._free:
