@@ -19,9 +19,9 @@ _FACTOR: Final = 2
 REST_MAX: Final = 200 * MILLISECOND
 #: The same while the thread is busy for more than this share of such a time.
 _BUSY: Final = 0.5
-_LOOKED_AT: Final = 50 * MILLISECOND
+_LOOKED_AT: Final = 20 * MILLISECOND
 _BUSY_FACTOR: Final = 40
-BUSY_REST_MAX: Final = 2 * SECOND
+BUSY_REST_MAX: Final = 1 * SECOND
 
 
 class Pace:
