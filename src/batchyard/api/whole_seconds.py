@@ -17,8 +17,6 @@ from batchyard.base.instant import SECOND
 
 Places: TypeAlias = "Mapping[str, Places]"
 """By field, where in it times are; a time itself has no fields."""
-_Known: TypeAlias = dict[int, tuple[Any, Places, Any]]
-"""By identity, what was shown, where times were looked for, and as what."""
 
 #: What is whole as it is written.
 _WHOLE: Final = "ManagedFieldsEntry.time"
@@ -32,29 +30,25 @@ _NOWHERE: Final[Places] = {"": {}}
 
 def in_whole_seconds(obj: dict[str, Any], places: Places) -> dict[str, Any]:
     """An object with the times at these places in whole seconds; itself where they are."""
-    shown: dict[str, Any] = _cut(obj, places, None)
+    shown: dict[str, Any] = _cut(obj, places)
     return shown
 
 
 class Remembered:
-    """The same for objects that are shown again and again: what was shown is remembered while there is room.
-
-    So are the items of their lists: of one revision and the next most conditions are the very same.
-    """
+    """The same for objects that are shown again and again: what was shown is remembered while there is room."""
 
     def __init__(self) -> None:
-        self._known: _Known = {}
+        #: By identity, what was shown, where times were looked for, and as what.
+        self._known: dict[int, tuple[Any, Places, dict[str, Any]]] = {}
 
     def in_whole_seconds(self, obj: dict[str, Any], places: Places) -> dict[str, Any]:
         """An object with the times at these places in whole seconds; itself where they are."""
-        shown: dict[str, Any]
         known = self._known.get(id(obj))
         if known is not None and known[0] is obj and known[1] is places:
-            shown = known[2]
-            return shown
+            return known[2]
         if len(self._known) >= _REMEMBERED_MAX:
             self._known.clear()
-        shown = _cut(obj, places, self._known)
+        shown = in_whole_seconds(obj, places)
         self._known[id(obj)] = obj, places, shown  # with the object, so that no other has its identity
         return shown
 
@@ -87,35 +81,24 @@ def as_stored(sent: Any, shown: Any, stored: Any) -> Any:
     return sent
 
 
-def _cut(value: Any, places: Places, known: _Known | None) -> Any:
+def _cut(value: Any, places: Places) -> Any:
     if not places:
         return _whole(value) if isinstance(value, str) else value
     if isinstance(value, dict):
         changed: dict[str, Any] | None = None
         for field, within in places.items():
             old = value.get(field)
-            if not old or (not within and type(old) is str and "." not in old):
+            if not old:
                 continue
-            new = _cut(old, within, known)
+            new = _cut(old, within)
             if new is not old:
-                changed = dict(value) if changed is None else changed
+                changed = value.copy() if changed is None else changed
                 changed[field] = new
         return value if changed is None else changed
     if not isinstance(value, list):
         return value
-    items = [_cut(item, places, None) if known is None else _recalled(item, places, known) for item in value]
+    items = [_cut(item, places) for item in value]
     return value if all(map(is_, items, value)) else items
-
-
-def _recalled(item: Any, places: Places, known: _Known) -> Any:
-    """An item of a list, as it was shown before."""
-    found = known.get(id(item))
-    if found is not None and found[0] is item and found[1] is places:
-        return found[2]
-    shown = _cut(item, places, known)
-    if type(item) is dict:
-        known[id(item)] = item, places, shown
-    return shown
 
 
 def _whole(text: str) -> str:

@@ -38,12 +38,19 @@ class BuiltIn:
         return new
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """A stored object in a version that is served."""
+        """A stored object in a version that is served, as clients see it: its times in whole seconds."""
         times = self._times.get(api_version)
         if times is None:
-            times = times_of(kind_info(self._constant), api_version.rpartition("/")[2])
-            self._times[api_version] = times
-        return self._seconds.in_whole_seconds(conversion.from_storage(stored, api_version), times)
+            times = self._times[api_version] = self.times(api_version)
+        return self._seconds.in_whole_seconds(self.in_version(stored, api_version), times)
+
+    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """The same with its times as they are stored, where it is compared and not shown."""
+        return conversion.from_storage(stored, api_version)
+
+    def times(self, api_version: str) -> Places:
+        """Where times are in a version."""
+        return times_of(kind_info(self._constant), api_version.rpartition("/")[2])
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """What may not come to be, beyond what decoding says: nothing."""

@@ -39,9 +39,9 @@ class NamespaceStrategy(BuiltIn):
         """A changed Namespace, which is held as long as it was: only `finalize` lets it go."""
         return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
 
-    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A Namespace with what holds it in its spec."""
-        shown = super().show(stored, api_version)
+        shown = super().in_version(stored, api_version)
         if FINALIZER not in finalizers_of(stored):
             return shown
         others = [name for name in finalizers_of(stored) if name != FINALIZER]

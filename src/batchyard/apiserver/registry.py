@@ -141,8 +141,11 @@ class Registry:
         """Store a new object."""
         self._check_namespace(path)
         if entries is None:
-            shape = path.resource.shape(path.version)
-            entries = created(_shown(sent.obj, path), self._author(path, options), shape)
+            new, shape = (
+                path.resource.strategy.in_version(sent.obj, path.api_version),
+                path.resource.shape(path.version),
+            )
+            entries = created(new, self._author(path, options), shape)
         _guard(sent.obj, path, options)
         obj = with_metadata(sent.obj, managedFields=entries or None)
         _check(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
@@ -175,8 +178,9 @@ class Registry:
             _guard(sent.obj, path, options)
         new = {field: value for field, value in new.items() if value is not None}
         if entries is None:
-            shown = _shown(stored, path), _shown(new, path)
-            entries = updated(*shown, known, self._author(path, options), versions_of(path.resource, path.namespace))
+            versions, author = versions_of(path.resource, path.namespace), self._author(path, options)
+            both = strategy.in_version(stored, path.api_version), strategy.in_version(new, path.api_version)
+            entries = updated(*both, known, author, versions)
         is_status = path.subresource == _STATUS
         write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_part)
         done = self._write(write, path, path.name, dry_run=options.dry_run)

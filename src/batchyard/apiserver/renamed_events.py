@@ -10,7 +10,7 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.decode import Decoded
 from batchyard.api.meta import Obj
-from batchyard.api.whole_seconds import as_stored
+from batchyard.api.whole_seconds import Places, as_stored, in_whole_seconds
 from batchyard.apiserver.built_in import BuiltIn
 from batchyard.apiserver.openapi.schemas import schema_name
 from batchyard.apiserver.resources import Resource
@@ -45,12 +45,16 @@ class _RenamedEvents(BuiltIn):
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """An event that is to take the place of a stored one: times in it that are as shown are as stored."""
-        kept: dict[str, Any] = as_stored(new, super().show(old, _CORE.api_version), old)
+        kept: dict[str, Any] = as_stored(new, in_whole_seconds(dict(old), super().times(_CORE.api_version)), old)
         return kept
 
-    def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
+    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A stored event with the names of this group."""
-        return {**_with_names(super().show(stored, _CORE.api_version), _RENAMED), "apiVersion": api_version}
+        return {**_with_names(stored, _RENAMED), "apiVersion": api_version}
+
+    def times(self, api_version: str) -> Places:
+        """Where times are, by the names of this group."""
+        return _with_names(super().times(api_version), _RENAMED)
 
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Its schema, and all that it refers to."""

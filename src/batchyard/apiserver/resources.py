@@ -35,7 +35,10 @@ class Strategy(Protocol):
         """An object that is to take the place of a stored one, with what clients cannot change as it was."""
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """A stored object in a version that is served."""
+        """A stored object in a version that is served, as clients see it: its times in whole seconds."""
+
+    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """The same with its times as they are stored, where it is compared and not shown."""
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """What may not come to be, beyond what decoding says; Refused where nothing of this kind may."""

@@ -81,15 +81,19 @@ class CustomStrategy:
         faults += found
         told = self._deprecated.get(sent["apiVersion"])
         warnings = [] if told is None else [told]
-        return Decoded(None if faults else self._in_version(completed, self._info.api_version), faults, warnings)
+        return Decoded(None if faults else self._as(completed, self._info.api_version), faults, warnings)
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """An object that is to take the place of a stored one: clients can change all of it."""
         return new
 
     def show(self, stored: Obj, api_version: str) -> dict[str, Any]:
-        """A stored object in a version that is served."""
-        return in_whole_seconds(self._in_version(self._current(stored), api_version), self._times())
+        """A stored object in a version that is served, as clients see it: its times in whole seconds."""
+        return in_whole_seconds(self.in_version(stored, api_version), self._times())
+
+    def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
+        """The same with its times as they are stored, where it is compared and not shown."""
+        return self._as(self._current(stored), api_version)
 
     def _times(self) -> Places:
         """Where times are; what else of a custom object is one, its definition alone knows."""
@@ -158,7 +162,7 @@ class CustomStrategy:
             self._sound[uid] = metadata
         return current
 
-    def _in_version(self, obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
+    def _as(self, obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
         if obj["apiVersion"] == api_version:
             return dict(obj)
         schema = self._schemas[api_version]
