@@ -7,6 +7,7 @@ import pytest
 import make
 from batchyard.api.decode import decode
 from batchyard.api.meta import Obj
+from batchyard.api.validation import validate_status
 from edits import GONE, edited
 
 KUEUE = "kueue.x-k8s.io"
@@ -165,11 +166,12 @@ def test_all_else_is(field: str) -> None:
     assert decode({**bad, part: {**bad[part]}}, sound=bad).obj is None
 
 
-def test_of_a_status_alone_its_own_rules_are_kept() -> None:
+def test_rules_of_a_status_that_takes_the_place_of_another_are_those_of_the_change() -> None:
     sound = held(WORKLOAD)
     reserved = {**sound, "status": {"conditions": [make.condition("QuotaReserved")]}}
-    told_of = [fault.path for fault in decode(reserved, sound=sound).faults]
-    assert told_of == [fault.path for fault in decode(reserved).faults] == ["status.admission"]
+    assert [fault.path for fault in decode(reserved).faults] == ["status.admission"]
+    assert decode(reserved, sound=sound).obj is not None
+    assert [fault.path for fault in validate_status(reserved, sound)] == ["status.admission"]
 
 
 def test_what_must_be_said_is_missed_beside_what_is_known() -> None:

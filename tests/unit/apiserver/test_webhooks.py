@@ -13,6 +13,7 @@ KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 NAME = "metadata.labels[kueue.x-k8s.io/queue-name]"
 MERGE = {"content-type": "application/merge-patch+json"}
 JOBS = "/apis/batch/v1/namespaces/team/jobs"
+RESERVED = make.condition("QuotaReserved", reason="QuotaReserved")
 
 
 def bare(obj: Obj, **metadata: Any) -> dict[str, Any]:
@@ -85,8 +86,7 @@ def test_a_job_that_runs_stays_in_its_queue() -> None:
 
 def test_an_admission_is_not_changed_by_a_write_of_the_status_either() -> None:
     api = Api()
-    reserved = make.condition("QuotaReserved", reason="QuotaReserved")
-    admitted = {"conditions": [reserved], "admission": make.admission(main=1)}
+    admitted = {"conditions": [RESERVED], "admission": make.admission(main=1)}
     held = make.workload(status=admitted)
     api.stored.store.put(Key(*key_of(held)), held)
     other = {"status": {"admission": {**make.admission(main=1), "clusterQueue": "other"}}}
@@ -94,3 +94,14 @@ def test_an_admission_is_not_changed_by_a_write_of_the_status_either() -> None:
     assert response.code == 403
     start = 'admission webhook "vworkload.kb.io" denied the request: status.admission: Invalid value'
     assert response.body["message"].startswith(start)
+
+
+@pytest.mark.parametrize(("before", "code"), [({}, 403), ({"conditions": [RESERVED]}, 200)], ids=["new", "was so"])
+def test_quota_without_an_admission_stays_only_where_it_was_so(before: Any, code: int) -> None:
+    api, held = Api(), make.workload(status=before)
+    api.stored.store.put(Key(*key_of(held)), held)
+    other = {"status": {"conditions": [RESERVED, make.condition("PodsReady", reason="Started")]}}
+    response = api.ask("PATCH", f"{KUEUE}/namespaces/team/workloads/wl/status", other, headers=MERGE)
+    assert response.code == code
+    told = response.body.get("message", "").removeprefix('admission webhook "vworkload.kb.io" denied the request: ')
+    assert told.startswith("status.admission: Required value") == (code == 403)

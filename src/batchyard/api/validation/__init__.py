@@ -116,9 +116,6 @@ _UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
     scheme.TOPOLOGY: topology.topology_update_faults,
 }
 
-#: Of kinds of which objects come often that differ from others in their status alone: the rules of that.
-_RULES_OF_STATUS_ALONE: Final[Mapping[str, Rule]] = {scheme.WORKLOAD: workload.own_status_faults}
-
 #: What Kueue's webhook looks at too.
 _STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.workload_status_faults}
 
@@ -126,12 +123,13 @@ _STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.work
 def validate(obj: Obj, sound: Obj | None = None) -> list[FieldError]:
     """All faults of a new object; kinds without rules of their own keep those of metadata.
 
-    `sound` is an object without faults: where all is the very same but the status, its rules alone are looked at.
+    `sound` is an object without faults, whose place this one is to take: where all is the very same but a status that
+    has rules of change, those are looked at then.
     """
-    rule = None if sound is None else _RULES_OF_STATUS_ALONE.get(group_kind(obj))
-    if rule is not None and sound is not None and _differs_in_status_alone(obj, sound):
-        return list(rule(obj))
-    return list(_RULES.get(group_kind(obj), metadata.metadata_faults)(obj))
+    kind = group_kind(obj)
+    if sound is not None and kind in _STATUS_RULES and _differs_in_status_alone(obj, sound):
+        return []
+    return list(_RULES.get(kind, metadata.metadata_faults)(obj))
 
 
 def _differs_in_status_alone(obj: Obj, sound: Obj) -> bool:

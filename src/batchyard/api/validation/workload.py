@@ -22,11 +22,6 @@ def workload_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """All rules of a Workload."""
     yield from metadata.metadata_faults(workload)
     yield from faults.denied_by(_WEBHOOK, _spec_faults(workload))
-    yield from own_status_faults(workload)
-
-
-def own_status_faults(workload: Mapping[str, Any]) -> Iterator[FieldError]:
-    """The rules of the status of a Workload of which nothing else is known."""
     if workload.get("status"):
         yield from faults.denied_by(_WEBHOOK, workload_status.status_faults(workload, None))
 
