@@ -118,6 +118,10 @@ def compiled() -> list[str]:
     return [place.removeprefix("/") for place in hook["hooks"]["mypyc"]["include"]]
 
 
+def test_every_place_that_is_compiled_exists() -> None:
+    assert [place for place in compiled() if not (ROOT / place).exists()] == []
+
+
 def test_what_is_compiled_inherits_and_is_inherited_from_only_as_it_can_be() -> None:
     assert_none(modules.interpreted_heirs(python_files(SRC), compiled()))
     assert_none(modules.builtin_heirs(python_files(SRC), compiled()))
