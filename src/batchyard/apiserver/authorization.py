@@ -41,8 +41,8 @@ class Authorizer(Protocol):
 def attributes_of(request: Request, path: ResourcePath | None) -> Attributes:
     """What a request is about to do."""
     if path is None:
-        return Attributes(request.user, request.method.lower(), path=request.path)
-    info, verb = path.info, _verb(request, path)
+        return Attributes(request.user, verb_of(request, path), path=request.path)
+    info, verb = path.info, verb_of(request, path)
     is_namespace = info.plural == "namespaces" and not info.group
     namespace = path.name if is_namespace else path.namespace  # so that those who may read all in it may read it too
     name = path.name
@@ -71,7 +71,10 @@ def refused_resource(group: str, resource: str, name: str, why: str) -> Refused:
     return Refused(403, "Forbidden", f"{named} is forbidden: {why}", details)
 
 
-def _verb(request: Request, path: ResourcePath) -> str:
+def verb_of(request: Request, path: ResourcePath | None) -> str:
+    """What it is about to do in one word."""
+    if path is None:
+        return request.method.lower()
     verb = _VERBS.get(request.method, request.method.lower())
     if verb == "get" and not path.name:
         return "watch" if request.flag("watch") else "list"

@@ -40,7 +40,7 @@ _ACTIONS: Final[Mapping[tuple[str, str], str]] = {
 }
 
 #: What makes a series where it is told again: by whom, of which revision of what, its type, its reason.
-_Told: TypeAlias = tuple[str, frozenset[tuple[str, str]], str, str]
+_Told: TypeAlias = tuple[str, tuple[str, ...], str, str]
 
 
 @dataclass(slots=True)
@@ -57,14 +57,14 @@ class EventSeries:
 
     def __init__(self, client: Client, host: str, numbers: Iterator[int]) -> None:
         self._client = client
-        self._host = host
         self._numbers = numbers
         self._told: Remembered[_Told, _Series] = Remembered()
+        self._instances = {name: f"{name}-{host}"[:_INSTANCE_MAX] for name in COMPONENTS}
 
     def tell(self, now: Instant, component: str, record: EventRecord) -> None:
         """Count the Event of what was told before, or make one."""
         about = reference_to(self._client, record.regarding)
-        told = component, frozenset(about.items()), record.type, record.reason
+        told = component, tuple(about.values()), record.type, record.reason
         known = self._told.recall(told)
         stored = None if known is None or now - known.last >= FINISHED_AFTER else self._client.get(known.event)
         if known is None or stored is None:
@@ -91,7 +91,7 @@ class EventSeries:
             "eventTime": format_micro_time(now),
             "action": _ACTIONS.get((component, reason)) or _ACTIONS.get((component, "")) or reason,
             "reportingComponent": component,
-            "reportingInstance": f"{component}-{self._host}"[:_INSTANCE_MAX],
+            "reportingInstance": self._instances[component],
         }
 
 
@@ -108,7 +108,9 @@ def reference_to(client: Client, key: Key) -> dict[str, str]:
     if found is not None:
         metadata = found["metadata"]
         reference["uid"], reference["resourceVersion"] = metadata["uid"], metadata["resourceVersion"]
-    return {field: value for field, value in reference.items() if value}
+    if not key.namespace:
+        del reference["namespace"]
+    return reference
 
 
 def let_it_be(_result: WriteResult) -> None:

@@ -14,8 +14,8 @@ BOOKMARKS_EVERY: Final = 60.0  # seconds
 #: pkg/storage/cacher/cache_watcher.go.
 BOOKMARK_BEFORE_END: Final = 2.0  # seconds
 _LASTS: Final = 1800.0  # seconds, where a request says nothing
-#: What an event of a watch tells, in this order.
-_OF_EVENTS: Final = {"type", "object"}
+#: An event of a watch tells its type and its object, in this order.
+_EVENT_SIZE: Final = 2
 _encode = msgspec.json.Encoder().encode
 
 
@@ -71,7 +71,7 @@ class Stream:
 def _line(part: Any) -> bytes:
     if isinstance(part, bytes):
         return part
-    if type(part) is dict and part.keys() == _OF_EVENTS:
+    if type(part) is dict and len(part) == _EVENT_SIZE and "type" in part and "object" in part:
         return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), shared(part["object"]))
     return _encode(part) + b"\n"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from batchyard.apiserver.audit import Audited
-from batchyard.apiserver.authorization import attributes_of
+from batchyard.apiserver.authorization import verb_of
 from batchyard.apiserver.request import Response
 from batchyard.apiserver.streams import Later
 from batchyard.metrics.families import Labels
@@ -59,7 +59,7 @@ class RequestFigures:
 def _labels_of(audited: Audited) -> Labels:
     """Words of others count only where they are known: whoever asks for anything else makes no new labels."""
     request, path = audited.acting, audited.path
-    verb = attributes_of(request, path).verb
+    verb = verb_of(request, path)
     told = _VERBS.get(verb, "OTHER")
     if told == "PATCH" and request.headers.get("content-type") == _APPLY:
         told = "APPLY"

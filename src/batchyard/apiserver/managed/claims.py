@@ -7,7 +7,6 @@ Sources: sigs.k8s.io/structured-merge-diff, merge/update.go; k8s.io/apimachinery
 
 import marshal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -79,8 +78,7 @@ class Author(NamedTuple):
     time: str
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """What somebody cares for."""
 
     name: str
@@ -216,14 +214,16 @@ def applied(live: Obj | None, config: Obj, author: Author, versions: Versions, *
         if conflicts:
             raise _conflict(conflicts)
     if last is not None and old == new and last.fields == mine.fields:
-        mine = replace(mine, time=last.time)
+        mine = mine._replace(time=last.time)
     return Applied(new, _entries([*map(changes.left, others), mine]))
 
 
 def _claims_after_update(
     old: Obj, new: Obj, claims: Sequence[Claim], author: Author, versions: Versions
 ) -> list[Claim]:
-    changes = _Changes(_unmanaged(old), _unmanaged(new), author.api_version, versions)
+    if old["metadata"] is not new["metadata"]:
+        old, new = _unmanaged(old), _unmanaged(new)
+    changes = _Changes(old, new, author.api_version, versions)
     kept = [left for left in map(changes.left, claims) if left.fields]
     taken = changes.taken()
     if not taken:
@@ -368,7 +368,7 @@ def _capped(claims: list[Claim]) -> list[Claim]:
     bucket = oldest[-1]
     fields = union_of([claim.fields for claim in oldest if claim.api_version == bucket.api_version])
     appliers = [claim for claim in claims if claim.operation != UPDATE]
-    return [*appliers, *updaters[surplus + 1 :], replace(bucket.with_fields(fields), name=_ANCIENT, subresource="")]
+    return [*appliers, *updaters[surplus + 1 :], bucket.with_fields(fields)._replace(name=_ANCIENT, subresource="")]
 
 
 def _unmanaged(obj: Obj) -> dict[str, Any]:

@@ -79,11 +79,14 @@ def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: Shape, pref
     modified: dict[str, Any] = {}
     added: dict[str, Any] = {}
     for name, child in new.items():
+        was = old.get(name)
+        if was is child and was is not None:  # most of an object is the very same
+            continue
         step, inner = prefix + name, shape.below(name) if prefix else shape.item
         if name not in old:
             added[step] = all_fields_of(child, inner)
             continue
-        found = differences(old[name], child, inner)
+        found = differences(was, child, inner)
         for gathered, part in zip((removed, modified, added), found, strict=True):
             if part:
                 gathered[step] = part
