@@ -128,6 +128,15 @@ def test_files_that_cannot_be_opened_do_not_end_it(platform: Running, capsys: py
     assert json.loads(capsys.readouterr().out)["health"] == "ok"
 
 
+@pytest.fixture
+def hung_up() -> Iterator[None]:
+    """Whoever is begun here hears that the terminal is closed, though the tests may run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hung_up")
 def test_a_terminal_that_is_closed_ends_it_in_order(tmp_path: Path) -> None:
     with Running(tmp_path, PLAIN) as running:
         running.process.send_signal(signal.SIGHUP)

@@ -141,11 +141,8 @@ class Registry:
         """Store a new object."""
         self._check_namespace(path)
         if entries is None:
-            new, shape = (
-                path.resource.strategy.in_version(sent.obj, path.api_version),
-                path.resource.shape(path.version),
-            )
-            entries = created(new, self._author(path, options), shape)
+            new = path.resource.strategy.in_version(sent.obj, path.api_version)
+            entries = created(new, self._author(path, options), path.resource.shape(path.version))
         _guard(sent.obj, path, options)
         obj = with_metadata(sent.obj, managedFields=entries or None)
         _check(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
