@@ -26,6 +26,7 @@ class Differences(NamedTuple):
 
 
 _NONE: Final = Differences()
+_ABSENT: Final = object()
 _REMEMBERED_MAX: Final = 1024
 
 
@@ -79,11 +80,11 @@ def _gathered(old: Mapping[str, Any], new: Mapping[str, Any], shape: Shape, pref
     modified: dict[str, Any] = {}
     added: dict[str, Any] = {}
     for name, child in new.items():
-        was = old.get(name)
-        if was is child and was is not None:  # most of an object is the very same
+        was = old.get(name, _ABSENT)
+        if was is child:  # as most of an object
             continue
         step, inner = prefix + name, shape.below(name) if prefix else shape.item
-        if name not in old:
+        if was is _ABSENT:
             added[step] = all_fields_of(child, inner)
             continue
         found = differences(was, child, inner)
