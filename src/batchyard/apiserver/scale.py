@@ -1,25 +1,30 @@
 """The subresource `scale`: how many replicas of something are wanted, and how many there are.
 
-Sources: k8s.io/apiextensions-apiserver, pkg/registry/customresource/etcd.go; Kubernetes's pkg/registry/apps.
+Whoever writes it cares for that number from then on, as the fields of the object scaled say. Sources:
+k8s.io/apiextensions-apiserver, pkg/registry/customresource/etcd.go; Kubernetes's pkg/registry/apps;
+k8s.io/apimachinery, pkg/util/managedfields/scalehandler.go.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.api.scheme import ServedKind
 from batchyard.api.tables.cells import format_selector
+from batchyard.api.times import format_time
 from batchyard.api.whole_seconds import in_whole_seconds, times_of_metadata
-from batchyard.apiserver.bodies import content_type_of, read_body, read_json
+from batchyard.apiserver.bodies import content_type_of, read_body, read_json, read_yaml
 from batchyard.apiserver.custom.json_path import found_at, path_of
+from batchyard.apiserver.managed.claims import Author, applied, updated
+from batchyard.apiserver.managed.versions import versions_of
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.options import WriteOptions, write_options
-from batchyard.apiserver.patch import check_media_type, patched
+from batchyard.apiserver.patch import APPLY, check_media_type, patched
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
-from batchyard.apiserver.resources import Answer, Resource, Strategy
+from batchyard.apiserver.resources import Answer, Resource
 from batchyard.apiserver.shapes import FREE
+from batchyard.base.instant import SECOND, Instant
 from batchyard.ports.client import Update
 
 _GROUP: Final = "autoscaling"
@@ -36,10 +41,14 @@ _REPLICATED: Final = {
 class Scale:
     """See the module."""
 
-    def __init__(self, objects: Objects, info: ServedKind, strategy: Strategy, written: Mapping[str, str]) -> None:
+    def __init__(
+        self, objects: Objects, resource: Resource, written: Mapping[str, str], now: Callable[[], Instant]
+    ) -> None:
         self._objects = objects
-        self._info = info
-        self._strategy = strategy
+        self._now = now
+        self._info = resource.info
+        self._strategy = resource.strategy
+        self._resource = resource
         self._wanted_at = written["specReplicasPath"].strip(".").split(".")
         self._wanted = path_of(written["specReplicasPath"])
         self._present = path_of(written["statusReplicasPath"])
@@ -58,29 +67,47 @@ class Scale:
 
     def _patch(self, request: Request, namespace: str, name: str) -> Response:
         stored, content_type = self._found(namespace, name), content_type_of(request)
-        check_media_type(content_type, strategic=False)
+        check_media_type(content_type, strategic=self._resource.is_native)
+        options = write_options(request, content_type)
+        if content_type == APPLY:
+            return self._scaled(read_yaml(request.body).value, stored, options, is_applied=True)
         sent = patched(self._shown(stored), content_type, read_json(request.body).value, FREE)
-        return self._scaled(sent, stored, write_options(request, content_type))
+        return self._scaled(sent, stored, options)
 
-    def _scaled(self, sent: Any, stored: Obj, options: WriteOptions) -> Response:
+    def _scaled(self, sent: Any, stored: Obj, options: WriteOptions, *, is_applied: bool = False) -> Response:
         """Store the number that is wanted."""
-        if not isinstance(sent, Mapping) or sent.get("kind", "Scale") != "Scale":
-            raise bad_request("the request's body is no Scale of autoscaling/v1")
-        wanted = _part(sent, "spec").get("replicas", 0)
-        name = stored["metadata"]["name"]
-        if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
-            raise _invalid(name, FieldError(_REPLICAS, f"Invalid value: {wanted}: should be a non-negative integer"))
+        name, wanted = stored["metadata"]["name"], _wanted_of(sent, stored)
         asked = _part(sent, "metadata").get("resourceVersion") or stored["metadata"]["resourceVersion"]
         new = with_path(stored, self._wanted_at, wanted)
         decoded = self._strategy.decode(new, stored["metadata"].get("namespace", ""))
         faults = decoded.faults or self._strategy.check_update(decoded.obj or {}, stored)
         if faults:
             raise _invalid(name, *faults)
-        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": asked}})
+        entries = self._applied(stored, wanted, options) if is_applied else self._updated(stored, new, options)
+        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": asked}}, entries)
         result = self._objects.attempt(write, dry_run=options.dry_run)
         if result.obj is None:
             raise self._refused(name, result.error)
         return Response(200, self._shown(result.obj))
+
+    def _updated(self, stored: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
+        """Who cares for what in the object, once the number is another."""
+        old, new = (self._strategy.in_version(obj, self._info.api_version) for obj in (stored, new))
+        known = stored["metadata"].get("managedFields") or []
+        versions = versions_of(self._resource, stored["metadata"].get("namespace", ""))
+        return updated(old, new, known, self._author(options), versions)
+
+    def _applied(self, stored: Obj, wanted: int, options: WriteOptions) -> list[dict[str, Any]]:
+        """The same where the number is applied; Refused where somebody else cares for it."""
+        live = self._strategy.in_version(stored, self._info.api_version)
+        bare = {"apiVersion": live["apiVersion"], "kind": live["kind"]}
+        versions = versions_of(self._resource, stored["metadata"].get("namespace", ""))
+        config = with_path(bare, self._wanted_at, wanted)
+        return applied(live, config, self._author(options), versions, force=options.force).entries
+
+    def _author(self, options: WriteOptions) -> Author:
+        time = format_time(self._now() // SECOND * SECOND)
+        return Author(options.manager, self._info.api_version, "scale", time)
 
     def _found(self, namespace: str, name: str) -> Obj:
         found = self._objects.get(Key(self._info.constant, namespace, name))
@@ -106,14 +133,30 @@ class Scale:
         return {"kind": "Scale", "apiVersion": f"{_GROUP}/v1", "metadata": metadata, "spec": spec, "status": status}
 
 
-def with_scales(resources: Iterable[Resource], objects: Objects) -> list[Resource]:
+def with_scale(
+    resource: Resource, objects: Objects, written: Mapping[str, str], now: Callable[[], Instant]
+) -> Resource:
+    """A resource whose objects can be scaled, with where they have what a Scale tells."""
+    answer = Scale(objects, resource, written, now).answer()
+    return resource._replace(answers={**resource.answers, "scale": answer})
+
+
+def with_scales(resources: Iterable[Resource], objects: Objects, now: Callable[[], Instant]) -> list[Resource]:
     """The resources, of which those of Kubernetes that have replicas can be scaled."""
     return [
-        each._replace(answers={**each.answers, "scale": Scale(objects, each.info, each.strategy, _REPLICATED).answer()})
-        if each.info.constant in _SCALED
-        else each
-        for each in resources
+        with_scale(each, objects, _REPLICATED, now) if each.info.constant in _SCALED else each for each in resources
     ]
+
+
+def _wanted_of(sent: Any, stored: Obj) -> int:
+    """The number that a Scale wants; Refused where it is none."""
+    if not isinstance(sent, Mapping) or sent.get("kind", "Scale") != "Scale":
+        raise bad_request("the request's body is no Scale of autoscaling/v1")
+    wanted = _part(sent, "spec").get("replicas", 0)
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
+        problem = f"Invalid value: {wanted}: should be a non-negative integer"
+        raise _invalid(stored["metadata"]["name"], FieldError(_REPLICAS, problem))
+    return wanted
 
 
 def _as_text(selector: Any) -> str:

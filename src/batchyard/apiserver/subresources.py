@@ -34,6 +34,6 @@ def with_subresources(
         "log": PodLogs(pods, now).answer(),
         **Processes(pods).answers(),
     }
-    served = with_scales(with_finalize(with_answers(resources, scheme.POD, answers), objects), objects)
+    served = with_scales(with_finalize(with_answers(resources, scheme.POD, answers), objects), objects, now)
     metrics = metrics_resources(objects, containers, now)
     return [*served, bindings.resource(), component_statuses(now), *Visibility(pending, objects).resources(), *metrics]

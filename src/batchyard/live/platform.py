@@ -148,7 +148,7 @@ class Embedded:
         resources = Resources(security.resources)
         resources.serve_always(decisions(self._ledger, security.rbac, now))
         resources.serve_always(ApiServices(client, resources.all).resource(now))
-        self._store.listen(CustomResources(client, resources).observe)
+        self._store.listen(CustomResources(client, resources, now).observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.access, audit)
         if self._futures is not None:
             self._futures.authorizer = security.rbac

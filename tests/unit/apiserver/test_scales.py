@@ -33,3 +33,47 @@ def test_less_than_none_cannot_be_wanted() -> None:
     scale = api.get(f"{DEPLOYMENTS}/web/scale")
     assert api.ask("PUT", f"{DEPLOYMENTS}/web/scale", {**scale, "spec": {"replicas": -1}}).code == 422
     assert api.ask("GET", f"{DEPLOYMENTS}/none/scale").body["message"] == 'deployments.apps "none" not found'
+
+
+def claims_of(api: Api) -> dict[tuple[str, str], Any]:
+    """Who cares for which part of the Deployment's spec, by name and subresource."""
+    entries = api.get(f"{DEPLOYMENTS}/web")["metadata"]["managedFields"]
+    return {(entry["manager"], entry.get("subresource", "")): entry["fieldsV1"].get("f:spec") for entry in entries}
+
+
+def scale_of(replicas: int) -> dict[str, Any]:
+    return {"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": replicas}}
+
+
+def test_whoever_scales_cares_for_the_number() -> None:
+    api = deployed()
+    assert "f:replicas" in claims_of(api)["unknown", ""]
+    scale = api.get(f"{DEPLOYMENTS}/web/scale")
+    api.ask("PUT", f"{DEPLOYMENTS}/web/scale?fieldManager=scaler", {**scale, "spec": {"replicas": 3}})
+    claims = claims_of(api)
+    assert ("f:replicas" in claims["unknown", ""], claims["scaler", "scale"]) == (False, {"f:replicas": {}})
+
+
+def test_an_applied_number_is_refused_where_another_cares_for_it() -> None:
+    api, path = deployed(), f"{DEPLOYMENTS}/web/scale?fieldManager=scaler"
+    apply = {"content-type": "application/apply-patch+yaml"}
+    refused = api.ask("PATCH", path, scale_of(5), headers=apply)
+    assert (refused.code, refused.body["details"]["causes"][0]["field"]) == (409, ".spec.replicas")
+    assert api.ask("PATCH", f"{path}&force=true", scale_of(5), headers=apply).body["spec"] == {"replicas": 5}
+    assert claims_of(api)["scaler", "scale"] == {"f:replicas": {}}
+
+
+def test_who_leaves_the_number_to_a_scaler_does_not_take_it_back() -> None:
+    api, apply = deployed(), {"content-type": "application/apply-patch+yaml"}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+    path = f"{DEPLOYMENTS}/web?fieldManager=me&force=true"
+    api.ask("PATCH", path, {**deployment, "spec": {"replicas": 2}}, headers=apply)
+    api.ask("PATCH", f"{DEPLOYMENTS}/web/scale?fieldManager=scaler&force=true", scale_of(5), headers=apply)
+    api.ask("PATCH", path, deployment, headers=apply)
+    assert api.get(f"{DEPLOYMENTS}/web")["spec"]["replicas"] == 5
+
+
+def test_a_scale_takes_each_patch() -> None:
+    api, path = deployed(), f"{DEPLOYMENTS}/web/scale"
+    strategic = {"content-type": "application/strategic-merge-patch+json"}
+    assert api.ask("PATCH", path, {"spec": {"replicas": 4}}, headers=strategic).body["spec"] == {"replicas": 4}

@@ -1,14 +1,15 @@
 """What is served of the kinds that users define: it follows the definitions as they are stored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from batchyard.api.custom_kinds import DEFINITION, is_leaving, is_served, kind_of
 from batchyard.api.meta import Obj
 from batchyard.apiserver.custom.strategy import CustomStrategy
 from batchyard.apiserver.objects import Objects
-from batchyard.apiserver.resources import Answer, Resource, Resources
-from batchyard.apiserver.scale import Scale
+from batchyard.apiserver.resources import Resource, Resources
+from batchyard.apiserver.scale import with_scale
+from batchyard.base.instant import Instant
 from batchyard.ports.client import WatchEvent
 
 
@@ -22,8 +23,9 @@ class Found(Objects, Protocol):
 class CustomResources:
     """Serves the kinds of all definitions that are established, from the start and with every change."""
 
-    def __init__(self, objects: Found, resources: Resources) -> None:
+    def __init__(self, objects: Found, resources: Resources, now: Callable[[], Instant]) -> None:
         self._objects = objects
+        self._now = now
         self._resources = resources
         self._served: Mapping[tuple[Any, ...], Resource] = {}
         self._refresh()
@@ -36,7 +38,7 @@ class CustomResources:
     def _refresh(self) -> None:
         definitions = [each for each in self._objects.list(DEFINITION) if is_served(each)]
         served = {
-            key: self._served.get(key) or _resource(each, self._objects)
+            key: self._served.get(key) or _resource(each, self._objects, self._now)
             for each in definitions
             for key in [_key_of(each)]
         }
@@ -51,12 +53,12 @@ def _key_of(definition: Obj) -> tuple[Any, ...]:
     return metadata["uid"], metadata.get("generation"), is_leaving(definition)
 
 
-def _resource(definition: Obj, objects: Objects) -> Resource:
+def _resource(definition: Obj, objects: Objects, now: Callable[[], Instant]) -> Resource:
     """The kind of a definition, as it is served."""
     info, versions = kind_of(definition), definition["spec"]["versions"]
     strategy = CustomStrategy(info, versions, is_leaving=is_leaving(definition))
     parts = ("status",) if info.has_status else ()
     scales = [(each.get("subresources") or {}).get("scale") for each in versions]
     scale = next(filter(None, scales), None)
-    answers: dict[str, Answer] = {} if scale is None else {"scale": Scale(objects, info, strategy, scale).answer()}
-    return Resource(info, strategy, parts, answers=answers, shape=strategy.shape, drops_unknown=True)
+    resource = Resource(info, strategy, parts, shape=strategy.shape, drops_unknown=True)
+    return resource if scale is None else with_scale(resource, objects, scale, now)
