@@ -1,21 +1,24 @@
 """Which objects a list or a watch is about: label and field selectors as the query has them.
 
-Sources: k8s.io/apimachinery, pkg/labels/selector.go and pkg/fields/selector.go.
+Source: k8s.io/apimachinery, pkg/fields/selector.go.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import ServedKind
-from batchyard.api.selectors import Requirement, Selector
+from batchyard.api.selectors import Selector
+from batchyard.apiserver.label_selectors import requirements_of
 from batchyard.apiserver.request import Request, bad_request
 
-_SET: Final = re.compile(r"\s*([^\s,=!()]+)\s+(in|notin)\s+\(([^)]*)\)\s*")
-_EQUAL: Final = re.compile(r"\s*([^\s,=!()]+)\s*(==|=|!=)\s*([^\s,=!()]*)\s*")
-_EXISTS: Final = re.compile(r"\s*(!?)\s*([^\s,=!()]+)\s*")
+_TERM: Final = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
+#: The terms of a field selector; what a backslash escapes ends none of them.
+_TERMS: Final = re.compile(r"(?:[^\\,]|\\.?)+", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\([\\,=])")
+_UNESCAPED: Final = re.compile(r"(?:[^\\,=]|\\[\\,=])*")
 
 #: The fields of kinds that can be selected by, beside name and namespace.
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -69,52 +72,21 @@ class Selection(NamedTuple):
 
 def selection_of(request: Request, info: ServedKind) -> Selection:
     """What a request selects of a kind; Refused if it cannot be read."""
-    labels = Selector(tuple(_requirements(request.query.get("labelSelector", ""))))
+    labels = Selector(requirements_of(request.query.get("labelSelector", "")))
     return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
-
-
-def _requirements(text: str) -> Iterator[Requirement]:
-    rest = text
-    while rest.strip():
-        for pattern, make in _READERS:
-            found = pattern.match(rest)
-            if found and (found.end() == len(rest) or rest[found.end()] == ","):
-                yield make(found)
-                rest = rest[found.end() + 1 :]
-                break
-        else:
-            raise bad_request(f"unable to parse requirement: {text!r} is no label selector")
-
-
-def _set_requirement(found: re.Match[str]) -> Requirement:
-    values = tuple(value.strip() for value in found[3].split(","))
-    return Requirement(found[1], "In" if found[2] == "in" else "NotIn", values)
-
-
-def _equal_requirement(found: re.Match[str]) -> Requirement:
-    return Requirement(found[1], "NotIn" if found[2] == "!=" else "In", (found[3],))
-
-
-def _exists_requirement(found: re.Match[str]) -> Requirement:
-    return Requirement(found[2], "DoesNotExist" if found[1] else "Exists", ())
-
-
-_READERS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Requirement]], ...]] = (
-    (_SET, _set_requirement),
-    (_EQUAL, _equal_requirement),
-    (_EXISTS, _exists_requirement),
-)
 
 
 def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:
     known = _known_fields(info)
-    for term in text.split(",") if text else ():
-        found = _EQUAL.fullmatch(term)
+    for term in _TERMS.findall(text):
+        found = _TERM.fullmatch(term)
         if found is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
+        if _UNESCAPED.fullmatch(found[3]) is None:
+            raise bad_request(f"invalid field selector: invalid escape sequence or unescaped character: {found[3]}")
         if found[1] not in known:
             raise bad_request(f"field label not supported: {found[1]}")
-        yield known[found[1]], found[2] != "!=", found[3]
+        yield known[found[1]], found[2] != "!=", _ESCAPED.sub(r"\1", found[3])
 
 
 def _known_fields(info: ServedKind) -> Mapping[str, str]:

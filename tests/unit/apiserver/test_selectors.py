@@ -1,0 +1,89 @@
+"""What is selected by the selectors of a query, and which selectors are none."""
+
+import pytest
+
+from unit.apiserver.api import Api
+
+MAPS = "/api/v1/namespaces/team/configmaps"
+
+
+@pytest.fixture(scope="module")
+def api() -> Api:
+    """Four objects, three of them with numbers."""
+    made = Api()
+    for number in (1, 5, 30):
+        made.post(MAPS, {"metadata": {"name": f"n{number}", "labels": {"size": str(number), "is": ""}}})
+    made.post(MAPS, {"metadata": {"name": "plain"}})
+    return made
+
+
+def found(api: Api, query: str) -> str:
+    items = api.get(f"{MAPS}?{query}")["items"]
+    return " ".join(each["metadata"]["name"] for each in items if not each["metadata"]["name"].startswith("kube"))
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        ("size>4", "n30 n5"),
+        ("size < 5", "n1"),
+        ("size>4,size<30", "n5"),
+        ("size in (1,5)", "n1 n5"),
+        ("size in (1, in)", "n1"),
+        ("is in ()", "n1 n30 n5"),
+        ("is in (,x)", "n1 n30 n5"),
+        ("size notin (1),is", "n30 n5"),
+        ("!size", "plain"),
+        (" size == 1 ", "n1"),
+        ("is=", "n1 n30 n5"),
+        ("is=,size!=1", "n30 n5"),
+        ("size,size=5", "n5"),
+        ("in", ""),
+    ],
+)
+def test_labels_select(api: Api, selector: str, names: str) -> None:
+    assert found(api, f"labelSelector={selector}") == names
+
+
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ("size>x", "the value must be an integer"),
+        ("size>=1", "found '=', expected: identifier"),
+        ("size<", "the value must be an integer"),
+        ("size=1,", "found '', expected: identifier after ','"),
+        (",", "found ',', expected: identifier"),
+        ("a b", "found 'b', expected: in, notin"),
+        ("size=a b", "found 'b', expected: ',' or 'end of string'"),
+        ("size in 1", "found '1' expected: '('"),
+        ("size in (1", "found '', expected: ',', ')' or identifier"),
+        ("size in (1 5)", "found '5', expected: ',' or ')'"),
+        ("!size=1", "found '=', expected: ',' or 'end of string'"),
+        ("!", "found '', expected: identifier"),
+        ("x/y/z=1", 'Invalid value: "x/y/z"'),
+        ("-a", 'Invalid value: "-a"'),
+        ("size=-a", 'Invalid value: "-a"'),
+        ("size in (" + "a" * 64 + ")", "must be no more than 63"),
+    ],
+)
+def test_what_is_no_label_selector_is_refused(api: Api, selector: str, told: str) -> None:
+    answer = api.ask("GET", f"{MAPS}?labelSelector={selector}")
+    assert (answer.code, told in answer.body["message"]) == (400, True), answer.body["message"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        ("metadata.name=n1,", "n1"),
+        ("metadata.name=a\\,b", ""),
+        (",", "n1 n30 n5 plain"),
+        ("metadata.name!=n1,metadata.name!=n5", "n30 plain"),
+    ],
+)
+def test_fields_select(api: Api, selector: str, names: str) -> None:
+    assert found(api, f"fieldSelector={selector}") == names
+
+
+@pytest.mark.parametrize("selector", ["metadata.name", "=n1", "metadata.name=a=b", "metadata.name=a\\", "a=b"])
+def test_what_is_no_field_selector_is_refused(api: Api, selector: str) -> None:
+    assert api.ask("GET", f"{MAPS}?fieldSelector={selector}").code == 400
