@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from batchyard.api import scheme
-from batchyard.api.admission.namespaces import FINALIZER
+from batchyard.api.admission.namespaces import FINALIZER, labelled
 from batchyard.api.decode import Decoded
 from batchyard.api.meta import Key, Obj, finalizers_of, with_finalizer, with_metadata, without_finalizer
 from batchyard.apiserver.bodies import read_body
@@ -28,8 +28,11 @@ class NamespaceStrategy(BuiltIn):
     def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
         """A Namespace as it was sent, complete."""
         found = super().decode(sent, namespace)
-        obj = found.obj
-        if obj is None or FINALIZER not in _finalizers_in_spec(obj):
+        if found.obj is None:
+            return found
+        obj = labelled(found.obj)
+        found = found._replace(obj=obj)
+        if FINALIZER not in _finalizers_in_spec(obj):
             return found
         left = [name for name in _finalizers_in_spec(obj) if name != FINALIZER]
         held = with_finalizer(obj, FINALIZER)
@@ -83,11 +86,11 @@ class Finalize:
 
 
 def with_finalize(resources: Iterable[Resource], objects: Objects) -> list[Resource]:
-    """The resources, of which Namespaces can be finalized."""
+    """The resources, of which Namespaces can be finalized, and are deleted one by one."""
     strategy = NamespaceStrategy()
     answers = {"finalize": Finalize(objects, strategy).answer()}
     return [
-        each._replace(strategy=strategy, answers={**each.answers, **answers})
+        each._replace(strategy=strategy, answers={**each.answers, **answers}, deletes_together=False)
         if each.info.constant == scheme.NAMESPACE
         else each
         for each in resources

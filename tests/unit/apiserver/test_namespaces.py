@@ -52,3 +52,12 @@ def test_only_the_namespace_itself_finalizes_it() -> None:
     stale = {**found, "metadata": {**found["metadata"], "resourceVersion": "1"}}
     assert api.ask("PUT", f"{PATH}/finalize", stale).code == 409
     assert api.ask("PUT", "/api/v1/namespaces/none/finalize", found).code == 404
+
+
+def test_each_is_labelled_with_its_name() -> None:
+    api, merge = Api(), {"content-type": "application/merge-patch+json"}
+    api.post("/api/v1/namespaces", {"metadata": {"name": "named", "labels": {"a": "b"}}})
+    found = api.get("/api/v1/namespaces?labelSelector=kubernetes.io/metadata.name=named")["items"]
+    assert found[0]["metadata"]["labels"] == {"a": "b", "kubernetes.io/metadata.name": "named"}
+    answer = api.ask("PATCH", "/api/v1/namespaces/named", {"metadata": {"labels": None}}, headers=merge)
+    assert answer.body["metadata"]["labels"] == {"kubernetes.io/metadata.name": "named"}

@@ -4,13 +4,14 @@ Sources: Kubernetes's NamespaceLifecycle (apiserver/pkg/admission/plugin/namespa
 pkg/controlplane/controller/systemnamespaces for those that are always there.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.admission.forbidden import forbidden
 from batchyard.api.admission.pods import Find
 from batchyard.api.errors import Forbidden, NamespaceTerminating, NotFound
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, with_metadata
+from batchyard.api.views.namespace import NAME_LABEL
 
 #: The Namespaces that every cluster has; all but the last may not be deleted, and that comes back.
 SYSTEM_NAMESPACES: Final = ("default", "kube-public", "kube-system", "kube-node-lease")
@@ -21,7 +22,15 @@ _IMMORTAL: Final = SYSTEM_NAMESPACES[:-1]
 
 def new_namespace(name: str) -> Obj:
     """A Namespace yet to be created."""
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    return labelled({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+def labelled(namespace: Obj) -> dict[str, Any]:
+    """A Namespace with its name as a label, whatever it was sent with; whose name is yet to be made up, has none."""
+    metadata = namespace["metadata"]
+    if not metadata.get("name"):
+        return {**namespace}
+    return with_metadata(namespace, labels={**(metadata.get("labels") or {}), NAME_LABEL: metadata["name"]})
 
 
 def check_namespace(obj: Obj, find: Find) -> None:
