@@ -20,6 +20,7 @@ VERSION: Final = {
     "platform": "linux/amd64",
     **dict.fromkeys(("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler"), ""),
 }
+_VERBS_OF_ONE: Final = [verb for verb in VERBS if verb != "deletecollection"]
 _PART_VERBS: Final = ["get", "patch", "update"]
 #: The groups of Kubernetes itself come first, in its order, which is that of `kubectl get all`.
 _FIRST_GROUPS: Final = (
@@ -180,7 +181,7 @@ def _verbs(resource: Resource) -> list[str]:
     """What can be done to the objects of a resource; where there are none, to the resource itself."""
     answer = resource.answers.get("")
     if answer is None:
-        return VERBS
+        return VERBS if resource.deletes_together else _VERBS_OF_ONE
     return [*answer.verbs, *(["list"] if "get" in answer.verbs else [])]
 
 

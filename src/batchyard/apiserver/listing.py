@@ -16,18 +16,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
+from batchyard.apiserver.list_options import check_list_options
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.paths import ResourcePath
-from batchyard.apiserver.request import Refused, Request, bad_request, causes_of
+from batchyard.apiserver.request import Refused, Request, bad_request
 from batchyard.apiserver.selection import Selection, selection_of
 from batchyard.ports.client import WatchEvent
 from batchyard.store.log import Expired
 
 #: How many lists are held for those who have not read them to their end.
 HELD_MAX: Final = 64
-_MATCHES: Final = ("", "Exact", "NotOlderThan")
 _FORMAT: Final = "meta.k8s.io/v1"
 _TOO_OLD: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -72,6 +71,7 @@ class Lists:
 
     def page(self, request: Request, path: ResourcePath) -> Page:
         """The page that is asked for; Refused where it cannot be had."""
+        check_list_options(request)
         selection = selection_of(request, path.info)
         limit = _limit(request)
         token = request.query.get("continue", "")
@@ -92,7 +92,6 @@ class Lists:
         """The whole list as it is now, or as it was if that is what is asked for."""
         revision = self._objects.revision
         match, asked = request.query.get("resourceVersionMatch", ""), request.query.get("resourceVersion", "")
-        _check_match(match, asked)
         wanted = revision_of(asked)
         check_not_ahead(wanted, revision)
         found = in_order_of_keys(self._objects.list(path.info.constant, path.namespace or None))
@@ -147,22 +146,6 @@ def check_not_ahead(wanted: int, revision: int) -> None:
         told = f"Too large resource version: {wanted}, current: {revision}"
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
         raise Refused(504, "Timeout", told, {"causes": [cause], "retryAfterSeconds": 1})
-
-
-def _check_match(match: str, version: str) -> None:
-    path = "resourceVersionMatch"
-    if match not in _MATCHES:
-        problem = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
-    elif match and not version:
-        problem = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
-    elif match == "Exact" and version == "0":
-        problem = 'Forbidden: resourceVersionMatch "Exact" is forbidden for resourceVersion "0"'
-    else:
-        return
-    faults = (FieldError(path, problem),)
-    told = f"ListOptions.meta.k8s.io is invalid: {path}: {problem}"
-    details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes_of(faults)}
-    raise Refused(422, "Invalid", told, details)
 
 
 def _limit(request: Request) -> int:

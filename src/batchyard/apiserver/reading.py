@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key
+from batchyard.apiserver.list_options import check_watch_options
 from batchyard.apiserver.listing import History, Lists, check_not_ahead, revision_of
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.refusals import not_found
 from batchyard.apiserver.representation import Representation
-from batchyard.apiserver.request import Refused, Request, Response, causes_of
+from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.selection import selection_of
 from batchyard.apiserver.watching import WatchStream
 from batchyard.base.instant import Instant
@@ -61,12 +61,13 @@ class Reading:
         selection = selection_of(request, path.info)
         watch = WatchStream(path, selection, shown.one, shown.bookmark, with_bookmarks=bookmarks)
         version = request.query.get("resourceVersion", "")
-        wants_initial = _wants_initial(request)
+        check_watch_options(request)
+        wants_initial = request.flag("sendInitialEvents") if "sendInitialEvents" in request.query else None
         check_not_ahead(revision_of(version), self._objects.revision)
         if wants_initial or (version in _NO_REVISION and wants_initial is None):
             found = self._objects.list(path.info.constant, path.namespace or None)
             watch.begin((o for o in found if path.name in ("", o["metadata"]["name"])), self._objects.revision)
-            if wants_initial:
+            if wants_initial and bookmarks:
                 watch.bookmark(self._objects.revision, initial=True)
         elif version in _NO_REVISION:
             watch.begin((), self._objects.revision)
@@ -81,21 +82,3 @@ class Reading:
             return self._feed.since(revision)
         except Expired as expired:
             raise Refused(410, "Expired", str(expired)) from expired
-
-
-def _wants_initial(request: Request) -> bool | None:
-    """What a request says of what is there already; None if nothing. Refused where it says it without saying all."""
-    if "sendInitialEvents" not in request.query:
-        return None
-    match = request.query.get("resourceVersionMatch", "")
-    if match != "NotOlderThan":
-        field, problem = (
-            "resourceVersionMatch",
-            "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        )
-    elif request.flag("sendInitialEvents") and not request.flag("allowWatchBookmarks"):
-        field, problem = "allowWatchBookmarks", "Forbidden: sendInitialEvents requires allowWatchBookmarks"
-    else:
-        return request.flag("sendInitialEvents")
-    details = {"kind": "ListOptions", "group": "meta.k8s.io", "causes": causes_of((FieldError(field, problem),))}
-    raise Refused(422, "Invalid", f"ListOptions.meta.k8s.io is invalid: {field}: {problem}", details)

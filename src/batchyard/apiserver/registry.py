@@ -5,7 +5,7 @@ Objects are stored in their storage version and answered in the version asked fo
 preparations. Source of the order of the steps: k8s.io/apiserver, pkg/registry/rest/{create,update}.go.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -122,6 +122,8 @@ class Registry:
         return Response(200, told, _warnings_of(options, path))
 
     def _delete_all(self, request: Request, path: ResourcePath) -> Response:
+        if not path.resource.deletes_together:
+            raise method_not_allowed()
         options = delete_options(request, read_body(request).value)
         selection = selection_of(request, path.info)
         found = self._objects.list(path.info.constant, path.namespace or None)
@@ -270,8 +272,19 @@ def _check_same(sent: Obj, stored: Obj, path: ResourcePath) -> None:
     if _second_of(new.get("creationTimestamp") or old["creationTimestamp"]) != _second_of(old["creationTimestamp"]):
         problem = f'Invalid value: "{new["creationTimestamp"]}": field is immutable'
         faults.append(FieldError("metadata.creationTimestamp", problem))
+    if old.get("deletionTimestamp") and path.subresource != _STATUS:
+        faults += _new_finalizers(new.get("finalizers") or (), old.get("finalizers") or ())
     if faults:
         raise invalid(InvalidObject(faults), path, path.name)
+
+
+def _new_finalizers(new: Sequence[str], old: Sequence[str]) -> Iterator[FieldError]:
+    """What holds an object that is being deleted can only become less."""
+    further = sorted({*new} - {*old})
+    if further:
+        told = ", ".join(f'"{name}"' for name in further)
+        problem = "no new finalizers can be added if the object is being deleted, found new finalizers"
+        yield FieldError("metadata.finalizers", f"Forbidden: {problem} []string{{{told}}}")
 
 
 def _second_of(time: str) -> int:

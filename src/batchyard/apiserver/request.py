@@ -11,6 +11,7 @@ JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
 #: Between the values of a header that was sent more than once; none can hold it.
 SEPARATOR: Final = "\n"
+_FALSE: Final = frozenset({"false", "0"})
 
 
 class Request(NamedTuple):
@@ -40,8 +41,9 @@ class Request(NamedTuple):
         return [value for key, value in self.said if key == name]
 
     def flag(self, name: str) -> bool:
-        """Whether a query parameter says true, as Go's strconv.ParseBool reads it."""
-        return self.query.get(name, "") in {"1", "t", "T", "true", "TRUE", "True"}
+        """Whether a query parameter is there and does not say false, as Kubernetes' runtime/conversion.go reads it."""
+        value = self.query.get(name)
+        return value is not None and value.lower() not in _FALSE
 
 
 class Response(NamedTuple):

@@ -111,6 +111,8 @@ class Resource(NamedTuple):
     drops_unknown: bool = False
     #: Whether a new object keeps the status that it is sent with.
     is_born_with_status: bool = False
+    #: Whether many of its objects can be deleted at once.
+    deletes_together: bool = True
     #: What becomes of dependents where a delete does not say, and what whoever deletes is then told.
     propagation: Propagation = Propagation.BACKGROUND
     propagation_warning: str = ""

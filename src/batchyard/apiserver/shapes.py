@@ -120,7 +120,7 @@ def _of_schema(schema: Mapping[str, Any]) -> Shape:
 
 def _fields_of(schema: Mapping[str, Any]) -> dict[str, Shape]:
     is_object = schema.get("x-kubernetes-embedded-resource")
-    root = dict.fromkeys(("apiVersion", "kind", "metadata"), FREE) if is_object else {}
+    root = {"apiVersion": FREE, "kind": FREE, "metadata": metadata_shape()} if is_object else {}
     return root | {name: _of_schema(child) for name, child in (schema.get("properties") or {}).items()}
 
 

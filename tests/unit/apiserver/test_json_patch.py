@@ -21,6 +21,9 @@ def patched(*operations: tuple[Any, ...]) -> Any:
         (("add", "/a/b/-", 4), {**OBJ, "a": {"b": [1, 2, 3, 4]}}),
         (("add", "/a/b/0", 0), {**OBJ, "a": {"b": [0, 1, 2, 3]}}),
         (("remove", "/a/b/1"), {**OBJ, "a": {"b": [1, 3]}}),
+        (("remove", "/a/b/-1"), {**OBJ, "a": {"b": [1, 2]}}),
+        (("add", "/a/b/-1", 4), {**OBJ, "a": {"b": [1, 2, 3, 4]}}),
+        (("test", "/a/b/-3", 1), OBJ),
         (("replace", "/x~1y", 2), {**OBJ, "x/y": 2}),
         (("copy", "/e", None, "/a"), {**OBJ, "e": {"b": [1, 2, 3]}}),
         (("move", "/e", None, "/c"), {"a": {"b": [1, 2, 3]}, "x/y": 1, "e": "d"}),
@@ -62,6 +65,7 @@ def test_a_copy_is_a_thing_of_its_own() -> None:
     [
         *(("add", "/a/b/9", 1), ("replace", "/n", 1), ("remove", "/n"), ("test", "/c", 1), ("remove", "/c/d")),
         *(("add", "/a/b/x", 1), ("move", "/a/b", None, "/a"), ("spin", "/a"), ("add", "a", 1), ("add", 1, 1)),
+        *(("remove", "/a/b/-4"), ("add", "/a/b/-5", 1), ("test", "/a/b/--1", 3)),
     ],
 )
 def test_what_cannot_be_done_is_refused(operation: tuple[Any, ...]) -> None:

@@ -35,6 +35,12 @@ def test_pages_show_one_revision(api: Api) -> None:
     assert third["metadata"] == {"resourceVersion": first["metadata"]["resourceVersion"]}
 
 
+def test_whoever_goes_on_names_no_revision(api: Api) -> None:
+    token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]
+    assert api.ask("GET", f"{MAPS}?limit=2&continue={token}&resourceVersion=1").code == 400
+    assert api.ask("GET", f"{MAPS}?limit=2&continue={token}&resourceVersion=0").code == 200
+
+
 def test_a_selected_list_does_not_say_how_many_are_left(api: Api) -> None:
     page = api.get(f"{MAPS}?limit=1&labelSelector=colour=green")
     assert names(page) == ["m0"]
@@ -65,6 +71,10 @@ def test_whoever_goes_on_too_late_is_told(api: Api) -> None:
         ("resourceVersion=0&resourceVersionMatch=Exact", 422),
         ("resourceVersion=1&resourceVersionMatch=Newest", 422),
         ("resourceVersion=1&resourceVersionMatch=Exact", 200),
+        ("resourceVersion=1&resourceVersionMatch=NotOlderThan&continue=abc", 422),
+        ("sendInitialEvents=true", 422),
+        ("timeoutSeconds=soon", 400),
+        ("watch=false&timeoutSeconds=5", 200),
         ("resourceVersion=1&resourceVersionMatch=NotOlderThan", 200),
         ("fieldSelector=spec.nodeName=a", 400),
         ("labelSelector=a in b", 400),

@@ -166,6 +166,8 @@ def test_the_order_of_what_is_applied_counts() -> None:
         ({"specs": {}}, r"\(default/a; /v1, Kind=Service\): .specs: field not declared in schema"),
         ({"spec": {"ports": [{"prt": 1}]}}, r".spec.ports.prt: field not declared in schema"),
         ({"metadata": {"managedFields": []}}, "metadata.managedFields must be nil"),
+        ({"spec": {"ports": [{"port": 1}, {"port": 1}]}}, "duplicate entries for key "),
+        ({"metadata": {"finalizers": ["a", "a"]}}, "duplicate entries for key "),
     ],
 )
 def test_what_cannot_be_applied_is_told(change: dict[str, Any], told: str) -> None:

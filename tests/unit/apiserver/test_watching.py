@@ -56,6 +56,13 @@ def test_the_end_of_what_was_there_is_marked() -> None:
     assert marked["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
+def test_the_end_is_not_marked_for_who_wants_no_bookmarks() -> None:
+    api = Api()
+    api.post(MAPS, config_map("a"))
+    asked = "watch&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=2"
+    assert [event["type"] for event in api.watch(f"{MAPS}?{asked}").take()] == ["ADDED"]
+
+
 def test_only_whoever_wants_bookmarks_gets_them() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
@@ -73,7 +80,9 @@ def test_only_whoever_wants_bookmarks_gets_them() -> None:
         ("resourceVersion=9999", 504),
         ("resourceVersion=x", 400),
         ("sendInitialEvents=true", 422),
-        ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan", 422),
+        ("sendInitialEvents=true&resourceVersionMatch=Exact", 422),
+        ("resourceVersionMatch=NotOlderThan", 422),
+        ("timeoutSeconds=soon", 400),
     ],
 )
 def test_watches_that_cannot_be_are_refused(query: str, code: int) -> None:

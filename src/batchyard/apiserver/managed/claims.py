@@ -31,6 +31,7 @@ from batchyard.apiserver.managed.merging import (
     all_fields_of,
     differences,
     fields_of,
+    items_of,
     less,
     merged,
     with_named,
@@ -406,5 +407,7 @@ def _undeclared(value: Any, shape: Shape, path: str) -> Iterator[str]:
             else:
                 yield from _undeclared(child, shape.below(name), f"{path}.{name}")
     elif isinstance(value, list):
+        if shape.keys is not None:
+            items_of(value, shape, unique=True)
         for item in value:
             yield from _undeclared(item, shape.item, path)

@@ -90,7 +90,7 @@ def _paths(place: str, resource: Resource) -> dict[str, Any]:
         "parameters": within,
         "get": _operation("list", kind, _READS),
         "post": created,
-        "delete": _operation("deletecollection", kind, _READS),
+        **({"delete": _operation("deletecollection", kind, _READS)} if resource.deletes_together else {}),
     }
     patches = {patch: {"schema": {"type": "object"}} for patch in media_types(strategic=resource.is_native)}
     one = {

@@ -146,6 +146,8 @@ def _at(document: Any, steps: Sequence[str]) -> Any:
 
 
 def _index(document: Sequence[Any], step: str, *, beyond: bool = False) -> int:
-    if not step.isdecimal() or len(step) > 9 or int(step) >= len(document) + beyond:
+    """A place in a list; less than none counts from its end, beyond what is taken with Kubernetes' library for it."""
+    length = len(document) + beyond
+    if not step.removeprefix("-").isdecimal() or len(step) > 9 or not -length <= int(step) < length:
         raise ValueError(f"{step!r} is no index of a list of {len(document)}")
-    return int(step)
+    return int(step) % length

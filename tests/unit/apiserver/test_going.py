@@ -1,0 +1,42 @@
+"""Objects that are being deleted, and which of them go together."""
+
+from typing import Any
+
+from unit.apiserver.api import Api
+
+MAPS = "/api/v1/namespaces/team/configmaps"
+MERGE = {"content-type": "application/merge-patch+json"}
+
+
+def going() -> Api:
+    """A ConfigMap that is deleted, and held by two."""
+    api = Api()
+    api.post(MAPS, {"metadata": {"name": "a", "finalizers": ["example.com/x", "example.com/y"]}})
+    api.ask("DELETE", f"{MAPS}/a")
+    return api
+
+
+def held_by(api: Api, *finalizers: str) -> Any:
+    return api.ask("PATCH", f"{MAPS}/a", {"metadata": {"finalizers": [*finalizers]}}, headers=MERGE)
+
+
+def test_nobody_else_holds_what_is_being_deleted() -> None:
+    api = going()
+    answer = held_by(api, "example.com/x", "example.com/z")
+    told = 'found new finalizers []string{"example.com/z"}'
+    assert (answer.code, told in answer.body["message"]) == (422, True)
+    assert answer.body["details"]["causes"][0]["field"] == "metadata.finalizers"
+
+
+def test_who_held_it_may_let_it_go() -> None:
+    api = going()
+    assert held_by(api, "example.com/y").body["metadata"]["finalizers"] == ["example.com/y"]
+    assert held_by(api).code == 200
+    assert api.ask("GET", f"{MAPS}/a").code == 404
+
+
+def test_namespaces_go_one_by_one() -> None:
+    api = Api()
+    assert api.ask("DELETE", "/api/v1/namespaces").code == 405
+    verbs = {each["name"]: each["verbs"] for each in api.get("/api/v1")["resources"]}
+    assert ("deletecollection" in verbs["namespaces"], "deletecollection" in verbs["configmaps"]) == (False, True)
