@@ -11,7 +11,7 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.admission.default_queues import check_queue_kept
 from batchyard.api.admission.limit_ranges import check_limits, with_limit_defaults
-from batchyard.api.admission.namespaces import check_deletion, check_namespace
+from batchyard.api.admission.namespaces import check_deletion, check_namespace, taken_up
 from batchyard.api.admission.pods import admit_pod, default_class
 from batchyard.api.admission.priority_classes import check_default
 from batchyard.api.admission.queued_jobs import queue_job
@@ -56,6 +56,7 @@ class AdmissionChain:
         prepared: dict[str, Prepare] = {kind: partial(self._prepared, further.get(kind)) for kind in _NAMESPACED}
         if self._with_api:
             prepared |= {ANY_OTHER: self._prepared_wherever, scheme.PRIORITY_CLASS: _prepared_class}
+            prepared[scheme.NAMESPACE] = _prepared_namespace
         return prepared
 
     def _checks(self) -> Mapping[str, Check]:
@@ -101,6 +102,10 @@ def _prepared_job_set(job_set: Obj, reader: Reader) -> Obj:
 def _prepared_class(priority_class: Obj, reader: Reader) -> Obj:
     check_default(priority_class, default_class(reader.list(scheme.PRIORITY_CLASS)))
     return priority_class
+
+
+def _prepared_namespace(namespace: Obj, _reader: Reader) -> Obj:
+    return taken_up(namespace)
 
 
 def _check_queue(new: Obj, old: Obj, reader: Reader) -> None:

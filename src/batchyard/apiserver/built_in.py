@@ -64,11 +64,11 @@ class BuiltIn:
         """What may not become of the status of a stored object."""
         return validation.validate_status(new, old)
 
-    def columns(self) -> Sequence[Column]:
+    def columns(self, api_version: str) -> Sequence[Column]:
         """The columns of its table, those of `-o wide` too."""
         return columns(self._constant, wide=True)
 
-    def cells(self, stored: Obj, now: Instant) -> list[str]:
+    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
         """The cells of a stored object, one for each column."""
         return row(stored, now=now, wide=True)
 

@@ -37,11 +37,11 @@ class Derived(Unstored):
         """An object as it was worked out."""
         return dict(stored)
 
-    def columns(self) -> Sequence[Column]:
+    def columns(self, api_version: str) -> Sequence[Column]:
         """The columns of its table."""
         return [column for column, _ in self._table]
 
-    def cells(self, stored: Obj, now: Instant) -> list[str]:
+    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
         """The cells of an object, one for each column."""
         return [cell(stored, now) for _, cell in self._table]
 

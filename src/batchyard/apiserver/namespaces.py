@@ -30,7 +30,7 @@ class NamespaceStrategy(BuiltIn):
         found = super().decode(sent, namespace)
         if found.obj is None:
             return found
-        obj = labelled(found.obj)
+        obj = dict(labelled(found.obj))
         found = found._replace(obj=obj)
         if FINALIZER not in _finalizers_in_spec(obj):
             return found

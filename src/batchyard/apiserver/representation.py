@@ -8,10 +8,10 @@ from enum import Enum
 from typing import Any, Final
 
 from batchyard.api.meta import Obj
+from batchyard.api.tables import Column
 from batchyard.api.whole_seconds import in_whole_seconds, times_of_metadata
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import JSON, Refused, Request, bad_request
-from batchyard.apiserver.resources import Strategy
 from batchyard.base.instant import Instant
 
 _META: Final = "meta.k8s.io/v1"
@@ -71,12 +71,15 @@ class Representation:
         return {"kind": kind, "apiVersion": _META, "metadata": metadata, "items": items}
 
     def _table(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
-        strategy = self._path.resource.strategy
-        found = [_whole if column.counts else _READ.get(column.type) for column in strategy.columns()]
+        strategy, version = self._path.resource.strategy, self._path.api_version
+        columns = strategy.columns(version)
+        found = [_whole if column.counts else _READ.get(column.type) for column in columns]
         readers = [(i, read) for i, read in enumerate(found) if read is not None]
-        rows = [{"cells": _typed(strategy.cells(obj, self._now), readers), **self._with(obj)} for obj in stored]
+        rows = [
+            {"cells": _typed(strategy.cells(obj, self._now, version), readers), **self._with(obj)} for obj in stored
+        ]
         about = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
-        return {**about, "columnDefinitions": _definitions(strategy), "rows": rows}
+        return {**about, "columnDefinitions": _definitions(columns), "rows": rows}
 
     def _with(self, obj: Obj) -> dict[str, Any]:
         match self._included:
@@ -114,7 +117,7 @@ def _parameters(parts: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def _definitions(strategy: Strategy) -> list[dict[str, Any]]:
+def _definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
     return [
         {
             "name": column.name,
@@ -123,7 +126,7 @@ def _definitions(strategy: Strategy) -> list[dict[str, Any]]:
             "description": column.description or column.name,
             "priority": column.priority,
         }
-        for column in strategy.columns()
+        for column in columns
     ]
 
 

@@ -49,10 +49,10 @@ class Strategy(Protocol):
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
         """What may not become of the status of a stored object."""
 
-    def columns(self) -> Sequence[Column]:
-        """The columns of its table, those of `-o wide` too."""
+    def columns(self, api_version: str) -> Sequence[Column]:
+        """The columns of its table in a version, those of `-o wide` too."""
 
-    def cells(self, stored: Obj, now: Instant) -> list[str]:
+    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
         """The cells of a stored object, one for each column."""
 
     def schemas(self, version: str) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.admission.namespaces import FINALIZER, SYSTEM_NAMESPACES, new_namespace
+from batchyard.api.admission.namespaces import FINALIZER, SYSTEM_NAMESPACES, labelled, new_namespace
 from batchyard.api.custom_kinds import DEFINITION, is_served, kind_of
 from batchyard.api.meta import (
     Key,
@@ -102,8 +102,8 @@ def _is_deleted(obj: Obj) -> bool:
 
 
 def _taken_up(namespace: Obj) -> Outcome:
-    """A Namespace that is there to stay: it has the finalizer, and is active."""
-    held = with_finalizer(namespace, FINALIZER)
+    """A Namespace that is there to stay: it has its label and the finalizer, and is active."""
+    held = with_finalizer(labelled(namespace), FINALIZER)
     if held is not namespace:
         return Outcome([Update(held)])
     status = namespace.get("status") or {}

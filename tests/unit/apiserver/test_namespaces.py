@@ -61,3 +61,10 @@ def test_each_is_labelled_with_its_name() -> None:
     assert found[0]["metadata"]["labels"] == {"a": "b", "kubernetes.io/metadata.name": "named"}
     answer = api.ask("PATCH", "/api/v1/namespaces/named", {"metadata": {"labels": None}}, headers=merge)
     assert answer.body["metadata"]["labels"] == {"kubernetes.io/metadata.name": "named"}
+
+
+def test_a_new_one_is_active_at_once() -> None:
+    made = Api().post("/api/v1/namespaces", {"metadata": {"generateName": "made-"}})
+    assert (made["spec"], made["status"]) == ({"finalizers": ["kubernetes"]}, {"phase": "Active"})
+    assert made["metadata"]["labels"] == {"kubernetes.io/metadata.name": made["metadata"]["name"]}
+    assert "f:spec" not in made["metadata"].get("managedFields", [{}])[0].get("fieldsV1", {})

@@ -26,7 +26,9 @@ def is_there(stage: Stage, kind: str, name: str, namespace: str = "team") -> boo
 
 def test_a_new_namespace_is_active_and_kept_by_its_finalizer() -> None:
     stage = started()
-    assert stage.get(scheme.NAMESPACE, "team", "")["metadata"]["finalizers"] == ["kubernetes"]
+    metadata = stage.get(scheme.NAMESPACE, "team", "")["metadata"]
+    assert metadata["finalizers"] == ["kubernetes"]
+    assert metadata["labels"]["kubernetes.io/metadata.name"] == "team"
     assert stage.get(scheme.NAMESPACE, "team", "")["status"] == {"phase": "Active"}
 
 

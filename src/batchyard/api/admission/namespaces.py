@@ -4,13 +4,13 @@ Sources: Kubernetes's NamespaceLifecycle (apiserver/pkg/admission/plugin/namespa
 pkg/controlplane/controller/systemnamespaces for those that are always there.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.admission.forbidden import forbidden
 from batchyard.api.admission.pods import Find
 from batchyard.api.errors import Forbidden, NamespaceTerminating, NotFound
-from batchyard.api.meta import Key, Obj, with_metadata
+from batchyard.api.meta import Key, Obj, with_finalizer, with_metadata, with_status
 from batchyard.api.views.namespace import NAME_LABEL
 
 #: The Namespaces that every cluster has; all but the last may not be deleted, and that comes back.
@@ -25,12 +25,18 @@ def new_namespace(name: str) -> Obj:
     return labelled({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
 
-def labelled(namespace: Obj) -> dict[str, Any]:
+def taken_up(namespace: Obj) -> Obj:
+    """A new Namespace as it is from the start: labelled, active, and kept until it is empty."""
+    return with_status(with_finalizer(labelled(namespace), FINALIZER), {"phase": "Active"})
+
+
+def labelled(namespace: Obj) -> Obj:
     """A Namespace with its name as a label, whatever it was sent with; whose name is yet to be made up, has none."""
     metadata = namespace["metadata"]
-    if not metadata.get("name"):
-        return {**namespace}
-    return with_metadata(namespace, labels={**(metadata.get("labels") or {}), NAME_LABEL: metadata["name"]})
+    name, labels = metadata.get("name"), metadata.get("labels") or {}
+    if not name or labels.get(NAME_LABEL) == name:
+        return namespace
+    return with_metadata(namespace, labels={**labels, NAME_LABEL: name})
 
 
 def check_namespace(obj: Obj, find: Find) -> None:

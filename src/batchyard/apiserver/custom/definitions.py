@@ -63,11 +63,11 @@ class DefinitionStrategy(CustomStrategy):
     def _times(self) -> Places:
         return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
-    def columns(self) -> Sequence[Column]:
+    def columns(self, api_version: str) -> Sequence[Column]:
         """The columns of its table."""
         return _COLUMNS
 
-    def cells(self, stored: Obj, now: Instant) -> list[str]:
+    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
         """The cells of a definition."""
         made_at = parse_time(stored["metadata"]["creationTimestamp"])
         return [stored["metadata"]["name"], format_time(made_at // SECOND * SECOND)]

@@ -66,8 +66,9 @@ class CustomStrategy:
         }
         #: The metadata of objects that the present schema changes nothing about, by uid; each revision has its own.
         self._sound: dict[str, Mapping[str, Any]] = {}
-        stored = next(each for each in versions if each["storage"])
-        self._columns = Columns(stored.get("additionalPrinterColumns") or [])
+        self._columns = {
+            info.api_version_for(each["name"]): Columns(each.get("additionalPrinterColumns") or []) for each in versions
+        }
 
     def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
         """An object as it was sent, complete and in its storage version; or what is wrong with it."""
@@ -114,13 +115,13 @@ class CustomStrategy:
         """What may not become of the status of a stored object."""
         return self.check_update(new, old)
 
-    def columns(self) -> Sequence[Column]:
+    def columns(self, api_version: str) -> Sequence[Column]:
         """The columns of its table, those of `-o wide` too."""
-        return self._columns.columns()
+        return self._columns[api_version].columns()
 
-    def cells(self, stored: Obj, now: Instant) -> list[str]:
+    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
         """The cells of a stored object, one for each column."""
-        return self._columns.cells(stored, now)
+        return self._columns[api_version].cells(stored, now)
 
     def shape(self, version: str) -> Shape:
         """What is merged how, and which fields there are."""

@@ -55,6 +55,15 @@ def test_without_columns_there_is_the_age() -> None:
     assert cells(api) == ([("Name", "string", 0), ("Age", "date", 0)], ["ariane", "0s"])
 
 
+def test_each_version_has_its_own_columns() -> None:
+    api, column = Space(), {"name": "Engines", "type": "integer", "jsonPath": ".spec.engines"}
+    first = version_of(schema_of(engines=WHOLE), additionalPrinterColumns=[column])
+    api.define(definition(first, version_of(schema_of(engines=WHOLE), "v1beta1")))
+    api.post(ROCKETS, rocket(engines=2))
+    told = [cells(api, path)[0][1][0] for path in (ROCKETS, ROCKETS.replace("/v1/", "/v1beta1/"))]
+    assert told == ["Engines", "Age"]
+
+
 def test_definitions_tell_when_they_were_made() -> None:
     told, row = cells(space(schema_of()), DEFINITIONS)
     assert told == [("Name", "string", 0), ("Created At", "date", 0)]
