@@ -48,6 +48,8 @@ class Registry:
         """Answer a request for a resource; Refused where it cannot be done."""
         if path.info.namespaced and not path.namespace:
             raise method_not_allowed()  # nothing is written to all namespaces at once
+        if path.subresource and request.method == "DELETE":
+            raise method_not_allowed()  # a part of an object goes with it alone
         match request.method, bool(path.name):
             case "POST", False:
                 return self._create(request, path)

@@ -40,3 +40,15 @@ def test_namespaces_go_one_by_one() -> None:
     assert api.ask("DELETE", "/api/v1/namespaces").code == 405
     verbs = {each["name"]: each["verbs"] for each in api.get("/api/v1")["resources"]}
     assert ("deletecollection" in verbs["namespaces"], "deletecollection" in verbs["configmaps"]) == (False, True)
+
+
+def test_nobody_cares_for_a_name_alone() -> None:
+    assert "managedFields" not in Api().post(MAPS, {"metadata": {"name": "a"}})["metadata"]
+
+
+def test_nothing_goes_by_its_status() -> None:
+    api, jobs = Api(), "/apis/batch/v1/namespaces/team/jobs"
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+    api.post(jobs, {"metadata": {"name": "a"}, "spec": {"template": template}})
+    assert api.ask("DELETE", f"{jobs}/a/status").code == 405
+    assert api.get(f"{jobs}/a")["metadata"]["name"] == "a"

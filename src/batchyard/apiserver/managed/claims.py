@@ -135,12 +135,14 @@ class Versions(NamedTuple):
 
 
 def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
-    """`managedFields` of a new object, in the version of the author."""
+    """`managedFields` of a new object, in the version of the author; none where nothing but a name is said of it."""
     metadata = all_fields_of(_unmanaged(new)["metadata"], shape.below("metadata"))
     fields = {**_metadata_v1_of(marshal.dumps({**metadata}, _MARSHAL_WITHOUT_REFERENCES))}
     for name, value in new.items():
         if name not in ("apiVersion", "kind", "metadata"):
             fields[f"f:{name}"] = _part_v1(value, shape.below(name), is_marked=name not in ("spec", "status"))
+    if not fields:
+        return []
     claim = Claim(author.manager, UPDATE, author.api_version, author.subresource, author.time, EMPTY)
     return [{**claim.entry(), "fieldsV1": dict(sorted(fields.items()))}]
 
