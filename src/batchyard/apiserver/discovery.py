@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from batchyard.api.custom_kinds import version_priority
 from batchyard.api.scheme import ServedKind
+from batchyard.apiserver.access import HEALTH
 from batchyard.apiserver.resources import Answer, Resource, Resources
 
 VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -51,7 +52,7 @@ class Discovery:
         self._documents: dict[str, Mapping[str, Any]] = {}
 
     def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
-        """The document at `/version`, `/api`, `/apis` or below; None if there is none."""
+        """The document at `/`, `/version`, `/api`, `/apis` or below; None if there is none."""
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
             self._documents = _documents(self._resources.all())
@@ -75,7 +76,8 @@ def _documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, Any]]:
         for version in versions:
             place = f"apis/{name}/{version}" if name else f"api/{version}"
             documents[place] = _list(name, version, _within(resources, name, version))
-    return documents
+    places = {place.partition("?")[0] for place in documents} | {*HEALTH, "openapi/v2", "openapi/v3"}
+    return {**documents, "": {"paths": [f"/{place}" for place in sorted(places)]}}
 
 
 def versions_by_group(resources: Sequence[Resource]) -> dict[str, list[str]]:

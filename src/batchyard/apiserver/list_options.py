@@ -32,6 +32,16 @@ def check_watch_options(request: Request) -> None:
     _check(_faults_of_watch(request.query))
 
 
+def limit_of(request: Request) -> int:
+    """How many objects are asked for at most; none: all. Refused where it is no number."""
+    text = request.query.get("limit", "")
+    if not text:
+        return 0
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
+        raise bad_request(f'limit: "{text}" is no number')
+    return max(0, int(text))
+
+
 def _faults_of_list(query: Mapping[str, str]) -> Iterator[FieldError]:
     if match := query.get(_MATCH, ""):
         version = query.get("resourceVersion", "")

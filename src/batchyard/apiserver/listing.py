@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from batchyard.api.meta import Obj
-from batchyard.apiserver.list_options import check_list_options
+from batchyard.apiserver.list_options import check_list_options, limit_of
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import Refused, Request, bad_request
@@ -73,7 +73,7 @@ class Lists:
         """The page that is asked for; Refused where it cannot be had."""
         check_list_options(request)
         selection = selection_of(request, path.info)
-        limit = _limit(request)
+        limit = limit_of(request)
         token = request.query.get("continue", "")
         revision, found, after = self._goes_on(token, path) if token else self._begins(request, path)
         selected = _selected(found, selection, path.name)
@@ -146,15 +146,6 @@ def check_not_ahead(wanted: int, revision: int) -> None:
         told = f"Too large resource version: {wanted}, current: {revision}"
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
         raise Refused(504, "Timeout", told, {"causes": [cause], "retryAfterSeconds": 1})
-
-
-def _limit(request: Request) -> int:
-    text = request.query.get("limit", "")
-    if not text:
-        return 0
-    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 18:
-        raise bad_request(f'limit: "{text}" is no number')
-    return max(0, int(text))
 
 
 def _selected(found: Sequence[Obj], selection: Selection, name: str) -> Sequence[Obj]:

@@ -17,6 +17,8 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.api.whole_seconds import as_stored
 from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
 from batchyard.apiserver.decoding import Sent, decoded, with_kind
+from batchyard.apiserver.list_options import limit_of
+from batchyard.apiserver.listing import in_order_of_keys
 from batchyard.apiserver.managed.claims import Author, Entry, applied, check_config, created, updated
 from batchyard.apiserver.managed.versions import versions_of
 from batchyard.apiserver.objects import Objects
@@ -129,7 +131,8 @@ class Registry:
         options = delete_options(request, read_body(request).value)
         selection = selection_of(request, path.info)
         found = self._objects.list(path.info.constant, path.namespace or None)
-        gone = [obj for obj in found if selection.accepts(obj)]
+        selected = [obj for obj in in_order_of_keys(found) if selection.accepts(obj)]
+        gone = selected[: limit_of(request) or None]
         for obj in gone:
             key = key_of(obj)
             self._write(_deletion(key, options, path), path, key.name, dry_run=options.dry_run)

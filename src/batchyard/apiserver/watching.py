@@ -2,7 +2,7 @@
 
 A watch is fed with changes that are durable, in order; it keeps what its client has not taken yet, up to a bound, and
 is ended when the client falls behind that. An object that comes to be selected is told as added, one that no longer is
-as deleted. Source: k8s.io/apiserver, pkg/storage/etcd3/watcher.go and pkg/endpoints/handlers/watch.go.
+as deleted. Source: k8s.io/apiserver, pkg/storage/cacher/cache_watcher.go and pkg/endpoints/handlers/watch.go.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -115,8 +115,10 @@ class WatchStream:
         if is_now:
             self._waiting.append({"type": "MODIFIED" if was else "ADDED", "object": self._show(change.obj)})
         elif was:
-            metadata = {**change.obj["metadata"], "resourceVersion": str(change.revision)}
-            self._waiting.append({"type": "DELETED", "object": self._show({**change.obj, "metadata": metadata})})
+            # What is no longer selected is told as it was when it still was.
+            gone = change.obj if change.old is None or change.type is EventType.DELETED else change.old
+            metadata = {**gone["metadata"], "resourceVersion": str(change.revision)}
+            self._waiting.append({"type": "DELETED", "object": self._show({**gone, "metadata": metadata})})
 
 
 def _nobody() -> None:

@@ -54,3 +54,9 @@ def test_what_is_counted_is_a_number() -> None:
     api, path = Api(), "/api/v1/namespaces/team/configmaps"
     api.post(path, {"metadata": {"name": "a"}, "data": {"x": "1", "y": "2"}})
     assert api.get(path, accept=TABLE)["rows"][0]["cells"][:2] == ["a", 2]
+
+
+def test_the_root_lists_what_can_be_asked() -> None:
+    paths = Api().get("/")["paths"]
+    assert paths == sorted(paths)
+    assert {"/api/v1", "/apis", "/apis/batch", "/apis/batch/v1", "/openapi/v3", "/readyz", "/version"} <= {*paths}

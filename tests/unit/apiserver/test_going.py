@@ -52,3 +52,13 @@ def test_nothing_goes_by_its_status() -> None:
     api.post(jobs, {"metadata": {"name": "a"}, "spec": {"template": template}})
     assert api.ask("DELETE", f"{jobs}/a/status").code == 405
     assert api.get(f"{jobs}/a")["metadata"]["name"] == "a"
+
+
+def test_no_more_go_together_than_are_asked_for() -> None:
+    api = Api()
+    for name in ("b", "a", "c"):
+        api.post(MAPS, {"metadata": {"name": name, "labels": {"l": "1"}}})
+    answer = api.ask("DELETE", f"{MAPS}?labelSelector=l&limit=2")
+    assert [item["metadata"]["name"] for item in answer.body["items"]] == ["a", "b"]
+    assert [item["metadata"]["name"] for item in api.get(f"{MAPS}?labelSelector=l")["items"]] == ["c"]
+    assert api.ask("DELETE", f"{MAPS}?limit=x").code == 400

@@ -43,7 +43,11 @@ def test_what_comes_to_be_selected_is_added_and_what_no_longer_is_deleted() -> N
     watch = api.watch(f"{MAPS}?watch=1&labelSelector=colour=green")
     labelled(api, "a", "green")
     labelled(api, "a", "blue")
-    assert told(watch) == [("ADDED", "a"), ("DELETED", "a")]
+    added, deleted = watch.take()
+    assert (added["type"], deleted["type"]) == ("ADDED", "DELETED")
+    assert deleted["object"]["metadata"]["labels"]["colour"] == "green"
+    now = api.get(f"{MAPS}/a")["metadata"]["resourceVersion"]
+    assert deleted["object"]["metadata"]["resourceVersion"] == now
 
 
 def test_the_end_of_what_was_there_is_marked() -> None:
