@@ -86,7 +86,7 @@ class OperatorPage:
         if user is None:
             raise unauthorized()
         asked = Request("GET", request.path, dict(request.query), user=user)
-        answer = await self._settled(models, asked._replace(query={**asked.query, "watch": ""}))
+        answer = await self._settled(models, asked._replace(query={**asked.query, "watch": "false"}))
         if not asked.flag("watch"):
             return _sent(answer)
         stream = models.answer(asked)
