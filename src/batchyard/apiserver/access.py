@@ -6,7 +6,7 @@ from batchyard.apiserver.authentication import ANONYMOUS
 from batchyard.apiserver.authorization import Authorizer, attributes_of, forbidden
 from batchyard.apiserver.impersonation import impersonated, rights_needed
 from batchyard.apiserver.page import MODELS
-from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.paths import ResourcePath, part_at
 from batchyard.apiserver.request import Refused, Request
 from batchyard.apiserver.tokens import Tokens
 
@@ -73,7 +73,7 @@ def is_for_looking(request: Request) -> bool:
     """Whether a token that was made for the page is good for a request: it reads models, and answers about objects."""
     if request.method != "GET" or "upgrade" in request.headers:
         return False
-    return request.path.startswith(MODELS) or request.path.rpartition("/")[2] in _LOOKED_AT
+    return request.path.startswith(MODELS) or part_at(request.path) in _LOOKED_AT
 
 
 def _is_open(request: Request) -> bool:

@@ -44,12 +44,27 @@ def resource_at(resources: Resources, path: str) -> ResourcePath | None:
     return None
 
 
+def part_at(path: str) -> str:
+    """The part of an object that a path names by where it stands, whether there is one or not; '' if it names none."""
+    parts = path.strip("/").split("/")
+    begin = {"api": 2, "apis": 3}.get(parts[0])
+    if begin is None or len(parts) <= begin:
+        return ""
+    _, within = _namespace_in(parts[begin:], is_core=begin == 2)
+    return within[2] if len(within) == 3 else ""
+
+
+def _namespace_in(parts: Sequence[str], *, is_core: bool) -> tuple[str, Sequence[str]]:
+    """The namespace that the rest of a path begins with, '' if there is none, and what follows."""
+    if parts[0] == "namespaces" and len(parts) > 2 and not (is_core and parts[2] in {"status", "finalize"}):
+        return parts[1], parts[2:]
+    return "", parts
+
+
 def _within(resources: Resources, of: tuple[str, str], parts: Sequence[str]) -> ResourcePath | None:
     """What the rest of a path names in a group's version."""
     group, version = of
-    namespace = ""
-    if parts[0] == "namespaces" and len(parts) > 2 and (group or parts[2] not in {"status", "finalize"}):
-        namespace, parts = parts[1], parts[2:]
+    namespace, parts = _namespace_in(parts, is_core=not group)
     found = resources.find(group, version, parts[0])
     if found is None or (namespace and not found.info.namespaced):
         return None

@@ -12,7 +12,7 @@ from batchyard.base.instant import HOUR
 from batchyard.cli import output
 from batchyard.cli.up import process_of
 from batchyard.live.clock import wall_clock
-from batchyard.live.credentials import ADMIN, SigningKey
+from batchyard.live.credentials import ADMIN, CredentialsError, SigningKey
 
 
 class Looker(NamedTuple):
@@ -30,7 +30,11 @@ def page(folder: Path, looker: Looker, *, open_it: bool) -> None:
     if running.url.startswith("https:"):
         name, groups = (looker.name, looker.groups) if looker.name else (ADMIN, (MASTERS,))
         now = wall_clock()
-        link += f"#token={page_token(SigningKey(folder), name, groups, now, now + looker.hours * HOUR)}"
+        try:
+            key = SigningKey(folder)
+        except CredentialsError as error:
+            output.fail(f"batchyard: {error}")
+        link += f"#token={page_token(key, name, groups, now, now + looker.hours * HOUR)}"
         told = f"good for {looker.hours} h, as {name}, to look and do nothing else; hand it over like a password"
         output.tell(f"batchyard: {told}")
     elif looker.name:

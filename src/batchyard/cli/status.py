@@ -11,7 +11,7 @@ from batchyard.cli import output
 from batchyard.cli.options import Output
 from batchyard.cli.tables import render_json, render_yaml
 from batchyard.cli.up import process_of
-from batchyard.live.access import tls_of_owner
+from batchyard.live.access import KubeconfigError, tls_of_owner
 from batchyard.live.folder import KUBECONFIG, Process
 from batchyard.live.report import PATH
 
@@ -23,6 +23,8 @@ def status(folder: Path, form: Output) -> None:
     running = process_of(folder)
     try:
         told = asked(running, folder)
+    except KubeconfigError as error:
+        output.fail(f"batchyard: {error}")
     except (OSError, http.client.HTTPException, ValueError) as error:
         output.fail(f"batchyard: {running.url}, pid {running.pid}, does not answer: {error}")
     document = {"url": running.url, "pid": running.pid, "kubeconfig": str((folder / KUBECONFIG).resolve()), **told}

@@ -111,7 +111,11 @@ def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
     """A platform in a process of its own that listens; ends the command where it does not come to that."""
     place = wanted.place
     log = place.folder / LOG
-    with log.open("ab") as told:
+    try:
+        told = log.open("ab")
+    except OSError as error:
+        output.fail(f"batchyard: {log}: {error.strerror}; see that it may be written")
+    with told:
         before = told.tell()
         started = subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "batchyard", *_arguments(wanted)],
@@ -125,14 +129,15 @@ def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
             started.wait(_LOOKS_EVERY)
         except subprocess.TimeoutExpired:
             continue
-        _fail_as_told(log, before)
+        _fail_as_told(log, before, started.returncode)
     return started, running
 
 
-def _fail_as_told(log: Path, before: int) -> NoReturn:
+def _fail_as_told(log: Path, before: int, code: int) -> NoReturn:
     """End with what a process told that ended before it listened."""
     told = log.read_bytes()[before:].decode("utf-8", "replace").strip()
-    output.fail(told or f"batchyard: it ended before it listened; see {log}")
+    silent = f"batchyard: it ended before it listened, with code {code}, and {log} says nothing of it"
+    output.fail(told or f"{silent}; see that there is room in its folder, or start it without --detach")
 
 
 def _arguments(wanted: Wanted) -> list[str]:

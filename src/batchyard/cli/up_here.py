@@ -14,6 +14,7 @@ from batchyard.cli import output
 from batchyard.cli.kueue_file import kept_in
 from batchyard.cli.up import Wanted
 from batchyard.core.kueue_settings import settings_of
+from batchyard.live.credentials import CredentialsError
 from batchyard.live.futures import Foresight
 from batchyard.live.place import Place
 from batchyard.live.serving import PortError, serve
@@ -37,7 +38,7 @@ def run(place: Place, cluster: Obj | None, speed: float, ready: Callable[[str], 
     foresight = Foresight(answering.forecast_of, answering.samples_of, answering.warnings_for)
     try:
         uvloop.run(serve(place, cluster, speed, ready, foresight))
-    except (JournalError, PortError) as error:
+    except (JournalError, PortError, CredentialsError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
         told = f"{error.filename or place.folder}: {error.strerror}"

@@ -5,11 +5,13 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import yaml
 
 from batchyard.live.folder import KUBECONFIG, Process
+
+_ANEW: Final = "end the platform and start it again, which writes it anew"
 
 
 class KubeconfigError(Exception):
@@ -45,14 +47,24 @@ def access_of_owner(running: Process, folder: Path) -> Access:
 
 
 def tls_of_owner(folder: Path) -> ssl.SSLContext:
-    """TLS with what the kubeconfig of a data directory holds."""
-    config = yaml.safe_load((folder / KUBECONFIG).read_text("utf-8"))
-    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]).decode())
-    with NamedTemporaryFile(dir=folder) as pair:
-        pair.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
-        pair.flush()
-        context.load_cert_chain(pair.name)
+    """TLS with what the kubeconfig of a data directory holds; KubeconfigError where it is not as it was written."""
+    path = folder / KUBECONFIG
+    try:
+        config = yaml.safe_load(path.read_text("utf-8"))
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]).decode())
+        pair = _decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"])
+    except FileNotFoundError as error:
+        raise KubeconfigError(f"{path} is missing; {_ANEW}") from error
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, ssl.SSLError) as error:
+        raise KubeconfigError(f"{path} is damaged; {_ANEW}") from error
+    with NamedTemporaryFile(dir=folder) as file:
+        file.write(pair)
+        file.flush()
+        try:
+            context.load_cert_chain(file.name)
+        except ssl.SSLError as error:
+            raise KubeconfigError(f"{path} is damaged; {_ANEW}") from error
     return context
 
 

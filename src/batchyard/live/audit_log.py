@@ -1,6 +1,10 @@
 """The audit log: a file of JSON lines that its owner alone may read, begun anew when it is large."""
 
+import errno
 import logging
+import os
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -22,18 +26,14 @@ class AuditLog:
         self._path = path
         self._size_max = size_max
         self._count = 0
-        self._begin()
+        self._file = _opened(path)
 
     def note(self, audited: Audited) -> None:
         """Write down a request that was answered; a disk that is full stops nobody, but is told."""
         self._count += 1
         line = _encode(audit_event(audited, wall_clock(), self._count)) + b"\n"
         try:
-            if self._file.tell() + len(line) > self._size_max:
-                self._file.close()
-                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-                self._begin()
-            self._file.write(line)
+            self._write(line)
         except OSError as error:
             _LOG.error("a line of the audit log %s is lost: %s", self._path, error)
 
@@ -41,6 +41,25 @@ class AuditLog:
         """Let the file go."""
         self._file.close()
 
-    def _begin(self) -> None:
-        self._path.touch(mode=0o600)
-        self._file = self._path.open("ab", buffering=0)
+    def _write(self, line: bytes) -> None:
+        """Write a line whole, or nothing of it."""
+        end = self._file.tell()
+        if end + len(line) > self._size_max:
+            self._begin_anew()
+            end = 0
+        if self._file.write(line) != len(line):
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _begin_anew(self) -> None:
+        """Put the file aside, and begin another. What cannot be done now is tried again with the next line."""
+        with suppress(FileNotFoundError):  # it was put aside already, and another could not be begun
+            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        file = _opened(self._path)
+        self._file.close()
+        self._file = file
+
+
+def _opened(path: Path) -> FileIO:
+    """A file to go on with; a new one is for its owner alone to read."""
+    return FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a")

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import yaml
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
@@ -24,9 +24,18 @@ from batchyard.live.folder import write_private
 
 ADMIN: Final = "admin"
 AUTHORITY: Final = "ca.crt"
+#: Letters of a name that a certificate can hold.
+NAME_MAX: Final = 64
 _VALID_FOR: Final = 10 * 365 * 24 * HOUR
 _BEGINS_BEFORE: Final = HOUR  # clocks differ
 _NUMBER_LENGTH: Final = 32  # bytes of each of the two numbers of a signature
+
+
+_RESTORE: Final = "put it back from a copy of the data directory"
+
+
+class CredentialsError(Exception):
+    """Keys or certificates are not as they were made; says why and what to do."""
 
 
 class Signed(NamedTuple):
@@ -37,15 +46,27 @@ class Signed(NamedTuple):
 
 
 class Authority:
-    """A certificate authority in a folder, made if it is not there."""
+    """A certificate authority in a folder, made if it is not there.
+
+    The key is made first: of a key alone, as an end in between leaves it, the certificate is made again.
+    """
 
     def __init__(self, folder: Path, now: Instant) -> None:
+        """CredentialsError where what is there is not what was made."""
         self._now = now
-        self._key_file, self.certificate_file = folder / "ca.key", folder / AUTHORITY
-        if not self._key_file.exists():
-            self._make()
-        self._key = _loaded_key(self._key_file)
-        self._certificate = x509.load_pem_x509_certificate(self.certificate_file.read_bytes())
+        key_file, self.certificate_file = folder / "ca.key", folder / AUTHORITY
+        anew = f"or remove {key_file} and {AUTHORITY}: all that is signed by it is good no more then"
+        if not key_file.exists():
+            if self.certificate_file.exists():
+                raise CredentialsError(f"{key_file} is missing, whose certificate is there; {_RESTORE}, {anew}")
+            write_private(key_file, _pem(ec.generate_private_key(ec.SECP256R1())))
+        self._key = _loaded_key(key_file, anew)
+        if not self.certificate_file.exists():
+            self._make_certificate()
+        self._certificate = _loaded_certificate(self.certificate_file)
+        if self._certificate.public_key() != self._key.public_key():
+            told = f"{self.certificate_file} is not that of {key_file}"
+            raise CredentialsError(f"{told}; remove {AUTHORITY}, which is made anew, or {_RESTORE}")
 
     def server(self, addresses: Sequence[str]) -> Signed:
         """The certificate of a server at these names and addresses."""
@@ -56,14 +77,12 @@ class Authority:
         """The certificate of a user in these groups."""
         return self._signed(self._begun(_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None)
 
-    def _make(self) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
+    def _make_certificate(self) -> None:
         name = _name("batchyard-ca")
-        builder = self._begun(name, _VALID_FOR).issuer_name(name).public_key(key.public_key())
+        builder = self._begun(name, _VALID_FOR).issuer_name(name).public_key(self._key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        certificate = builder.sign(key, hashes.SHA256())
+        certificate = builder.sign(self._key, hashes.SHA256())
         write_private(self.certificate_file, certificate.public_bytes(serialization.Encoding.PEM))
-        write_private(self._key_file, _pem(key))
 
     def _signed(
         self,
@@ -93,10 +112,11 @@ class SigningKey:
     """The key in a folder that signs tokens of ServiceAccounts (ES256), made if it is not there."""
 
     def __init__(self, folder: Path) -> None:
+        """CredentialsError where what is there is not what was made."""
         path = folder / "tokens.key"
         if not path.exists():
             write_private(path, _pem(ec.generate_private_key(ec.SECP256R1())))
-        self._key = _loaded_key(path)
+        self._key = _loaded_key(path, "or remove it: all tokens are good no more then")
         public = self._key.public_key().public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )
@@ -160,10 +180,23 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _loaded_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey), "we made it"
+def _loaded_key(path: Path, otherwise: str) -> ec.EllipticCurvePrivateKey:
+    """The key of a file; CredentialsError where there is none in it, or one that we have not made."""
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise CredentialsError(f"{path} is damaged; {_RESTORE}, {otherwise}")
     return key
+
+
+def _loaded_certificate(path: Path) -> x509.Certificate:
+    """The certificate of a file; CredentialsError where there is none in it."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise CredentialsError(f"{path} is damaged; {_RESTORE}, or remove it: it is made anew") from error
 
 
 def _base64(content: bytes) -> str:

@@ -18,6 +18,10 @@ STATE: Final = "up.json"
 #: What one in the background tells.
 LOG: Final = "up.log"
 _OTHERS: Final = 0o077
+#: When the process began that says so.
+_BEGAN: Final = "began"
+#: Which of the fields that follow the name of a process, in /proc/PID/stat.
+_BEGINNING: Final = 19
 
 
 class DirectoryError(Exception):
@@ -54,7 +58,8 @@ def _make_private(folder: Path) -> None:
 
 def write_state(folder: Path, url: str) -> None:
     """Say where this process listens."""
-    write_private(folder / STATE, json.dumps(Process(os.getpid(), url)._asdict()).encode())
+    own = os.getpid()
+    write_private(folder / STATE, json.dumps({**Process(own, url)._asdict(), _BEGAN: _beginning_of(own)}).encode())
 
 
 def forget_state(folder: Path) -> None:
@@ -75,8 +80,20 @@ def process_in(folder: Path) -> Process | None:
     """What listens in a data directory; None if nothing does. What a process left that was killed does not count."""
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
-        found = Process(state["pid"], state["url"])
+        found = Process(int(state["pid"]), str(state["url"]))
+        if found.pid <= 0:  # to a signal it would mean a group of processes
+            return None
         os.kill(found.pid, 0)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None
-    return found if is_held(folder / JOURNAL) else None
+    is_another = state.get(_BEGAN, "") not in {"", _beginning_of(found.pid)}
+    return found if not is_another and is_held(folder / JOURNAL) else None
+
+
+def _beginning_of(pid: int) -> str:
+    """When a process began, as the kernel counts: numbers of processes are given again. '' where that is not told."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    return told.rpartition(")")[2].split()[_BEGINNING]

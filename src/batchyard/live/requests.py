@@ -191,6 +191,8 @@ class Requests:
         try:
             url: Any = httptools.parse_url(self._url)  # where there is no path or query, its type says there is
             path = unquote(url.path.decode("ascii"))
+            if url.host is not None:  # it counts, whatever the header says (RFC 9112, 3.2.2)
+                self._headers["host"] = _authority(url.host.decode("latin-1"), url.port)
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, AttributeError):
             return None
         said = tuple(parse_qsl(url.query.decode("latin-1"), keep_blank_values=True)) if url.query else ()
@@ -199,3 +201,9 @@ class Requests:
             query.setdefault(name, value)
         method = self._parser.get_method().decode("ascii")
         return Request(method, path, query, self._headers, source=self.source, said=said)
+
+
+def _authority(host: str, port: int | None) -> str:
+    """A host and a port as the header names them."""
+    named = f"[{host}]" if ":" in host else host
+    return named if port is None else f"{named}:{port}"

@@ -5,9 +5,12 @@ backed up may have told of later ones, and a client that has seen those must lis
 for the ones it knows. (etcd's snapshots are restored for Kubernetes in the same way: bumped, and marked as compacted.)
 """
 
+import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import mkstemp
 from typing import Final
 
 from batchyard.store.journal import LEAP
@@ -18,6 +21,7 @@ from batchyard.store.journal_file import (
     new_identity,
     read_journal,
     read_only,
+    refuse_log_of_another,
     told,
     write_floor,
 )
@@ -38,19 +42,14 @@ def back_up(journal: Path, backup: Path) -> Contents:
         marked = peek(journal)
     except BadMark:
         marked = None
-    draft = _draft(backup)
-    try:
-        with told(journal), closing(read_only(journal)) as source:
-            _copy(source, draft)
-        contents = read_journal(draft, is_alone=True)
-    except JournalError:
-        draft.unlink(missing_ok=True)
-        raise
-    last = contents.recovered.revision
-    if marked is None or marked.revision > last or marked.identity != contents.floor.identity:
-        draft.unlink()
-        raise damaged(journal, f"its mark does not fit to what it holds, which ends at revision {last}")
-    rename_for_good(draft, backup)
+    with _draft(backup) as draft:
+        _copy(journal, draft, told_as=backup)
+        contents = read_journal(draft, is_alone=True, told_as=journal)
+        last = contents.recovered.revision
+        if marked is None or marked.revision > last or marked.identity != contents.floor.identity:
+            raise damaged(journal, f"its mark does not fit to what it holds, which ends at revision {last}")
+        _refuse_to_overwrite(backup)  # somebody else may have made it meanwhile
+        rename_for_good(draft, backup)
     return contents
 
 
@@ -67,9 +66,10 @@ def restore(backup: Path, journal: Path) -> Contents:
     mark = Mark(journal)
     try:
         _refuse_to_overwrite(journal)
-        draft = _draft(journal)
-        with told(backup), closing(read_only(backup, is_alone=True)) as source:
-            _copy(source, draft)
+        refuse_log_of_another(journal)
+        draft = journal.with_name(f"{journal.name}.new")
+        draft.unlink(missing_ok=True)
+        _copy(backup, draft, is_alone=True, told_as=journal)
         with told(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
             file.execute("BEGIN IMMEDIATE")
             floor = write_floor(file, floor_over_all(file, new_identity(file), contents.recovered.revision + LEAP))
@@ -83,17 +83,31 @@ def restore(backup: Path, journal: Path) -> Contents:
     return restored
 
 
-def _copy(source: sqlite3.Connection, path: Path) -> None:
-    with closing(sqlite3.connect(path)) as copy:
-        source.backup(copy)
+def _copy(path: Path, to: Path, *, is_alone: bool = False, told_as: Path | None = None) -> None:
+    """Copy a journal as it is now; what the disk refuses is told of the one that it is refused to."""
+    with told(path), closing(read_only(path, is_alone=is_alone)) as source:
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        with told(to if told_as is None else told_as), closing(sqlite3.connect(to)) as copy:
+            source.backup(copy)
 
 
-def _draft(path: Path) -> Path:
-    draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    return draft
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """A new file in the folder of another, for its owner alone; gone in the end, unless it has another name by then."""
+    try:
+        file, name = mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
+    except OSError as error:
+        raise JournalError(f"{path}: {error.strerror}; name a file in a folder that you may write") from error
+    os.close(file)
+    draft = Path(name)
+    try:
+        yield draft
+    finally:
+        for end in ("", "-journal"):
+            draft.with_name(draft.name + end).unlink(missing_ok=True)
 
 
 def _refuse_to_overwrite(path: Path) -> None:
-    if path.exists():
+    if path.exists() or path.is_symlink():
         raise JournalError(f"{path}: it is there already, and is not overwritten; name another")

@@ -32,6 +32,7 @@ from batchyard.store.journal_file import (
     make_journal,
     note_replaced,
     read_journal,
+    refuse_log_of_another,
     row_checksum,
     told,
     write_floor,
@@ -142,6 +143,7 @@ class Journal:
             if marked is not None and marked.revision:
                 gone = f"{self._path} is missing, of which {marked.revision} revisions were acknowledged"
                 raise JournalError(f"{gone}; restore a backup into another data directory")
+            refuse_log_of_another(self._path)
             marked = self._made()
             wrong = ""
         contents = read_journal(self._path)

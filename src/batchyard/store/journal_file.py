@@ -104,12 +104,24 @@ def read_only(path: Path, *, is_alone: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(str(path))}?{options}", uri=True, isolation_level=None, timeout=BUSY_FOR)
 
 
-def read_journal(path: Path, *, is_alone: bool = False) -> Contents:
-    """All that is in a file. JournalError if it is none of ours, or if anything does not fit."""
-    with told(path), closing(read_only(path, is_alone=is_alone)) as file:
+def read_journal(path: Path, *, is_alone: bool = False, told_as: Path | None = None) -> Contents:
+    """All that is in a file. JournalError if it is none of ours, or if anything does not fit.
+
+    `told_as` is the file of which it is a copy.
+    """
+    name = path if told_as is None else told_as
+    with told(name), closing(read_only(path, is_alone=is_alone)) as file:
         file.execute("BEGIN")
-        _check_file(path, file)
-        return _Reading(path, _floor(path, file)).read(file)
+        _check_file(name, file)
+        return _Reading(name, _floor(name, file)).read(file)
+
+
+def refuse_log_of_another(path: Path) -> None:
+    """Refuse to give a new journal a name beside which a log lies: SQLite would take it for the new one's."""
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size:
+        left = f"{log} is there without its journal, and may hold what that was told last"
+        raise JournalError(f"{left}; put the journal back, or name another data directory")
 
 
 def _check_file(path: Path, file: sqlite3.Connection) -> None:
@@ -204,10 +216,24 @@ def told(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        what, remedy = _FAULTS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, (str(error), ""))
-        raise JournalError(f"{path}: {what}; {remedy}" if remedy else f"{path}: {what}") from error
+        raise told_of(path, error) from error
     except sqlite3.DatabaseError as error:
         raise damaged(path, str(error)) from error
+
+
+def told_of(path: Path, error: sqlite3.Error) -> JournalError:
+    """What SQLite cannot do to a file that is as it was written."""
+    what, remedy = _FAULTS.get(_code_of(error), (str(error), ""))
+    return JournalError(f"{path}: {what}; {remedy}" if remedy else f"{path}: {what}")
+
+
+def is_of_the_disk(error: sqlite3.Error) -> bool:
+    """Whether it is about who may read and write a file, and room for it, and nothing of what it holds."""
+    return _code_of(error) in _FAULTS
+
+
+def _code_of(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def damaged(path: Path, what: str) -> JournalError:

@@ -14,6 +14,7 @@ import msgspec
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad
+from batchyard.store.journal_file import is_of_the_disk, told, told_of
 
 #: So many entries are kept.
 KEPT: Final = 1_000_000
@@ -43,19 +44,23 @@ class LedgerFile:
     """See the module."""
 
     def __init__(self, path: Path, kept: int = KEPT) -> None:
-        """Open a file, made first if there is none; OSError or sqlite3.Error where that cannot be done."""
+        """Open a file, made first if there is none; OSError or JournalError where that cannot be done."""
         self._kept = kept
         #: Whether a damaged file was put aside.
         self.was_damaged = False
         try:
             self._file = _opened(path)
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
+            if is_of_the_disk(error):
+                raise told_of(path, error) from error
             path.replace(path.with_name(f"{path.name}.damaged"))
             for end in ("-wal", "-shm"):
                 path.with_name(path.name + end).unlink(missing_ok=True)
-            self._file = _opened(path)
+            with told(path):
+                self._file = _opened(path)
             self.was_damaged = True
-        self._reader = _opened(path)
+        with told(path):
+            self._reader = _opened(path)
         first, last = self._bounds()
         self._count = last - first + 1 if last else 0
         #: The number of the last entry; 0 where there is none.

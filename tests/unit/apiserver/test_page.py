@@ -202,6 +202,15 @@ def test_a_token_for_the_page_is_good_for_looking_and_for_its_time() -> None:
     assert door.user("GET", why) == found
     for method, path in (("GET", "/api/v1/secrets"), ("POST", why), ("POST", f"{MODELS}overview"), ("GET", "/metrics")):
         assert door.user(method, path) is None
+    for name in ("why", "eta"):
+        for path in (
+            f"/api/v1/namespaces/team/secrets/{name}",
+            f"/api/v1/namespaces/{name}",
+            f"{why}/{name}",
+            f"/{name}",
+        ):
+            assert door.user("GET", path) is None, "what is called as the part is not the part"
+    assert door.user("GET", "/api/v1/namespaces/team/pods/p/why") == found
     assert door.user("GET", f"{MODELS}overview", upgrade="websocket") is None
     door.now += HOUR
     assert door.user("GET", f"{MODELS}overview") is None

@@ -25,6 +25,9 @@ def test_nobody_gets_a_kubeconfig_where_nothing_runs(batchyard: Batchyard, tmp_p
         (("../anna",), "becomes that of a file"),
         ((".anna",), "becomes that of a file"),
         (("",), "nobody has an empty name"),
+        (("an\nna",), "characters that cannot be seen"),
+        (("anna", "--group", "a\tb"), "characters that cannot be seen"),
+        (("a" * 65,), "which has 64 letters at most"),
     ],
 )
 def test_names_that_are_the_platforms_are_refused(

@@ -243,12 +243,21 @@ def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [b"host: evil.example.com\r\n", b"", b"host: localhost\r\norigin: http://evil.example.com\r\n"],
-    ids=["by another name", "by none", "from a page"],
+    ("begin", "headers", "code"),
+    [
+        (b"", b"host: evil.example.com\r\n", 401),
+        (b"", b"", 401),
+        (b"", b"host: localhost\r\norigin: http://evil.example.com\r\n", 401),
+        (b"http://evil.example.com", b"host: localhost\r\n", 401),
+        (b"http://evil.example.com:80", b"host: localhost:80\r\n", 401),
+        (b"http://localhost:80", b"host: evil.example.com\r\n", 200),
+        (b"http://[::1]:80", b"", 200),
+    ],
+    ids=["by another name", "by none", "from a page", "in the line", "with a port", "which counts", "as a number"],
 )
-def test_without_tls_no_page_of_a_browser_is_served(tmp_path: Path, headers: bytes) -> None:
-    assert codes(said(tmp_path, b"GET %b HTTP/1.1\r\nconnection: close\r\n%b\r\n" % (MAPS.encode(), headers))) == [401]
+def test_without_tls_no_page_of_a_browser_is_served(tmp_path: Path, begin: bytes, headers: bytes, code: int) -> None:
+    asked = b"GET %b%b HTTP/1.1\r\nconnection: close\r\n%b\r\n" % (begin, MAPS.encode(), headers)
+    assert codes(said(tmp_path, asked)) == [code]
 
 
 def test_a_request_names_one_host(tmp_path: Path) -> None:

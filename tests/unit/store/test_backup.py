@@ -1,5 +1,8 @@
 """Backups: what they hold, and what becomes of revisions when they are restored."""
 
+import os
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,7 @@ import pytest
 from batchyard.store.backup import back_up, restore
 from batchyard.store.journal import LEAP
 from batchyard.store.log import Expired
-from batchyard.store.mark import JournalError
+from batchyard.store.mark import JournalError, mark_of
 from unit.store.test_damage import LOG, left_by_a_crash
 from unit.store.test_journal import Kept, filled, key, thing
 
@@ -104,3 +107,45 @@ def test_a_restored_journal_can_be_backed_up_and_restored_again(path: Path, back
     last = restore(backup.with_name("again"), elsewhere.with_name("again.db"))
     assert last.recovered.revision == 5 + 2 * LEAP
     assert Kept(elsewhere.with_name("again.db")).store.list("ConfigMap") == Kept(elsewhere).store.list("ConfigMap")
+
+
+def test_a_backup_is_for_its_owner_alone_and_touches_nothing_beside_it(path: Path, backup: Path) -> None:
+    filled(path)
+    before = os.umask(0o022)
+    beside = backup.with_name(f"{backup.name}.new")
+    beside.write_text("somebody else's", "utf-8")
+    back_up(path, backup)
+    os.umask(before)
+    assert backup.stat().st_mode & 0o777 == 0o600
+    assert beside.read_text("utf-8") == "somebody else's"
+    assert {found.name for found in path.parent.iterdir() if found.name.startswith(".")} == set()
+
+
+def test_what_is_told_of_the_disk_names_the_file_that_it_refuses(path: Path, elsewhere: Path) -> None:
+    kept = Kept(path)
+    kept.store.put(key("large"), thing("x" * 100_000))
+    kept.flush()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        with pytest.raises(JournalError, match=f"^{elsewhere}: the disk refuses"):
+            back_up(path, elsewhere)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert list(elsewhere.parent.iterdir()) == []
+
+
+def test_the_log_of_a_journal_that_is_gone_is_not_taken_for_that_of_a_new_one(path: Path, backup: Path) -> None:
+    left_by_a_crash(path)
+    back_up(path, backup)
+    path.unlink()
+    log = path.with_name(LOG)
+    kept = log.read_bytes()
+    with pytest.raises(JournalError, match="is there without its journal"):
+        restore(backup, path)
+    mark_of(path).unlink()
+    with pytest.raises(JournalError, match="is there without its journal"):
+        Kept(path)
+    assert (log.read_bytes(), path.exists()) == (kept, False)

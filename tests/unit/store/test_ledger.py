@@ -1,5 +1,7 @@
 """The decision ledger's file: what it keeps, how it is asked, and what becomes of a damaged one."""
 
+import resource
+import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from batchyard.api.meta import Key
 from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad
 from batchyard.store import ledger as module
 from batchyard.store.ledger import LedgerFile
+from batchyard.store.mark import JournalError
 
 
 def entry(number: int, name: str = "job-a-12345", namespace: str = "team", reason: str = "Admitted") -> DecisionRecord:
@@ -80,6 +83,25 @@ def test_a_damaged_file_is_put_aside_and_a_new_one_begun(tmp_path: Path) -> None
     assert (ledger.was_damaged, ledger.last, numbers(ledger)) == (True, 0, [1])
     assert (tmp_path / "decisions.db.damaged").read_bytes().startswith(b"no database")
     ledger.close()
+
+
+def test_a_file_that_the_disk_refuses_is_not_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.db"
+    first = LedgerFile(path)
+    first.append([entry(1), entry(2)])
+    first.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(JournalError, match=r"decisions\.db: the disk refuses to read or write it"):
+            LedgerFile(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    again = LedgerFile(path)
+    assert (again.was_damaged, numbers(again)) == (False, [1, 2])
+    again.close()
 
 
 def test_of_what_cannot_be_written_nothing_is_there(ledger: LedgerFile) -> None:
