@@ -41,9 +41,9 @@ def config_map(number: int) -> dict[str, Any]:
     return {"metadata": {"name": f"m{number:04}"}, "data": {"a": "x" * 20_000}}
 
 
-def refusal(folder: Path) -> tuple[int, str]:
+def refusal(folder: Path, *options: str) -> tuple[int, str]:
     """Code and words of a platform that does not start."""
-    command = [sys.executable, "-m", "batchyard", "up", "--data-dir", str(folder), PLAIN]
+    command = [sys.executable, "-m", "batchyard", "up", "--data-dir", str(folder), PLAIN, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     return done.returncode, done.stderr
 
@@ -80,3 +80,10 @@ def test_a_disk_that_may_not_be_written_is_told_and_left_as_it_is(disk: Path) ->
     assert mount("-o", "remount,rw", str(disk))
     with Running(disk / "data", PLAIN) as again:
         assert kept(again.url) == ["m0001"]
+
+
+def test_one_in_the_background_that_has_no_room_to_say_so_is_told_of(disk: Path) -> None:
+    assert mount("-o", "remount,size=64k", str(disk))
+    code, told = refusal(disk / "data", "--detach")
+    assert (code, "Traceback" in told) == (1, False)
+    assert f"{disk / 'data' / 'up.log'} says nothing of it; see that there is room in its folder" in told

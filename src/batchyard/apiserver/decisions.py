@@ -6,6 +6,7 @@ Workloads of other namespaces are named to those alone who may get them there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,12 +21,12 @@ from batchyard.apiserver.derived import Derived
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.refusals import not_found
 from batchyard.apiserver.representation import Representation
-from batchyard.apiserver.request import Request, Response, bad_request, method_not_allowed
+from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
 from batchyard.apiserver.resources import Answer, Resource
 from batchyard.apiserver.selection import Selection, selection_of
 from batchyard.apiserver.unstored import unstored, unstored_kind
 from batchyard.base.instant import SECOND, Instant, format_age
-from batchyard.ports.decisions import DecisionRecord, Ledger, LedgerQuery, TooBroad
+from batchyard.ports.decisions import DecisionRecord, Ledger, LedgerQuery, TooBroad, Unreadable
 
 GROUP: Final = "batchyard.dev"
 VERSION: Final = "v1alpha1"
@@ -54,16 +55,14 @@ def decisions(ledger: Ledger, authorizer: Authorizer, now: Callable[[], Instant]
         path = ResourcePath(resource, VERSION, namespace, name, "", _API_VERSION)
         shown = Representation(request, path, now())
         if name:
-            record = ledger.get(int(name)) if name.isdecimal() and len(name) < 19 else None
+            with _asked():
+                record = ledger.get(int(name)) if name.isdecimal() and len(name) < 19 else None
             if record is None or (record.regarding.namespace or _DEFAULT) != namespace:
                 raise not_found(path)
             return Response(200, shown.one(told(request, record)))
         selection = selection_of(request, info)
-        try:
+        with _asked():
             records = ledger.find(_query(request, selection, namespace))
-        except TooBroad:
-            why = "so many decisions would have to be looked through that it would take too long"
-            raise bad_request(f"{why}; say since when, or about what") from None
         found = [told(request, record) for record in records]
         return Response(200, shown.many([obj for obj in found if selection.accepts(obj)], {}))
 
@@ -131,6 +130,18 @@ def _told(record: DecisionRecord, details: Mapping[str, Any]) -> Obj:
         "message": record.message,
         **({"details": details} if details else {}),
     }
+
+
+@contextmanager
+def _asked() -> Iterator[None]:
+    """What the ledger cannot answer, as refusals."""
+    try:
+        yield
+    except TooBroad:
+        why = "so many decisions would have to be looked through that it would take too long"
+        raise bad_request(f"{why}; say since when, or about what") from None
+    except Unreadable as error:
+        raise Refused(500, "InternalError", str(error)) from None
 
 
 def _query(request: Request, selection: Selection, namespace: str) -> LedgerQuery:

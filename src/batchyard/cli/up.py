@@ -1,10 +1,12 @@
 """`batchyard up` and `down`: the embedded platform, in the foreground or behind it, and its end."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -111,11 +113,7 @@ def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
     """A platform in a process of its own that listens; ends the command where it does not come to that."""
     place = wanted.place
     log = place.folder / LOG
-    try:
-        told = log.open("ab")
-    except OSError as error:
-        output.fail(f"batchyard: {log}: {error.strerror}; see that it may be written")
-    with told:
+    with _alone(log), log.open("ab") as told:
         before = told.tell()
         started = subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "batchyard", *_arguments(wanted)],
@@ -124,13 +122,26 @@ def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
             stderr=told,
             start_new_session=True,
         )
-    while (running := process_in(place.folder)) is None or running.pid != started.pid:
-        try:
-            started.wait(_LOOKS_EVERY)
-        except subprocess.TimeoutExpired:
-            continue
-        _fail_as_told(log, before, started.returncode)
+        while (running := process_in(place.folder)) is None or running.pid != started.pid:
+            try:
+                started.wait(_LOOKS_EVERY)
+            except subprocess.TimeoutExpired:
+                continue
+            _fail_as_told(log, before, started.returncode)
     return started, running
+
+
+@contextmanager
+def _alone(log: Path) -> Iterator[None]:
+    """Let nobody else start a platform whose log this is meanwhile: what one tells would be taken for the other's."""
+    try:
+        with log.open("ab") as held:  # another file than the process writes to, which would hold the lock for good
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError:
+        output.fail(f"batchyard: {log.parent}: another `batchyard up --detach` is starting it; wait for that one")
+    except OSError as error:
+        output.fail(f"batchyard: {log}: {error.strerror}; see that it may be written")
 
 
 def _fail_as_told(log: Path, before: int, code: int) -> NoReturn:

@@ -41,11 +41,15 @@ class TooBroad(Exception):  # noqa: N818 - says what happened
     """So many entries would have to be looked through that it would take too long; nothing is answered."""
 
 
+class Unreadable(Exception):  # noqa: N818 - as above
+    """What was kept is not as it was written; says what to do."""
+
+
 class Ledger(Protocol):
     """Where entries are kept."""
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """The entries asked for, in order; TooBroad where that would take too long."""
+        """The entries asked for, in order; TooBroad where that would take too long, Unreadable where it cannot be."""
 
     def get(self, number: int) -> DecisionRecord | None:
-        """The entry of that number, if it is still kept."""
+        """The entry of that number, if it is still kept; Unreadable where it cannot be read."""

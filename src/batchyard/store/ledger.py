@@ -6,6 +6,7 @@ Entries survive the end of the process; the loss of power may take the last ones
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import msgspec
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
-from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad
+from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad, Unreadable
 from batchyard.store.journal_file import is_of_the_disk, told, told_of
 
 #: So many entries are kept.
@@ -45,6 +46,7 @@ class LedgerFile:
 
     def __init__(self, path: Path, kept: int = KEPT) -> None:
         """Open a file, made first if there is none; OSError or JournalError where that cannot be done."""
+        self._path = path
         self._kept = kept
         #: Whether a damaged file was put aside.
         self.was_damaged = False
@@ -88,26 +90,24 @@ class LedgerFile:
             self._file.execute(_INSERT[len(part) - 1], _values(part))
 
     def find(self, query: LedgerQuery) -> Sequence[DecisionRecord]:
-        """The entries asked for, in order; TooBroad where that would take too long."""
-        where, values = self._conditions(query)
+        """The entries asked for, in order; TooBroad where that would take too long, Unreadable where it cannot be."""
         order = f"ORDER BY number DESC LIMIT {max(0, query.limit)}"
         steps = iter(range(_STEPS_MAX))
-        self._reader.set_progress_handler(lambda: next(steps, None) is None, 1000)
-        try:
-            statement = f"SELECT {_COLUMNS} FROM decisions {where} {order}"  # noqa: S608 - as above
-            found = [_record(row) for row in self._reader.execute(statement, values)]
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-                raise
-            raise TooBroad from error
-        finally:
-            self._reader.set_progress_handler(None, 0)
+        with self._told():
+            where, values = self._conditions(query)
+            self._reader.set_progress_handler(lambda: next(steps, None) is None, 1000)
+            try:
+                statement = f"SELECT {_COLUMNS} FROM decisions {where} {order}"  # noqa: S608 - as above
+                found = [_record(row) for row in self._reader.execute(statement, values)]
+            finally:
+                self._reader.set_progress_handler(None, 0)
         return found[::-1]
 
     def get(self, number: int) -> DecisionRecord | None:
-        """The entry of that number, if it is still kept."""
-        row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
-        return None if row is None else _record(row)
+        """The entry of that number, if it is still kept; Unreadable where it cannot be read."""
+        with self._told():
+            row = self._reader.execute(f"SELECT {_COLUMNS} FROM decisions WHERE number = ?", (number,)).fetchone()  # noqa: S608 - as above
+            return None if row is None else _record(row)
 
     def close(self) -> None:
         """Use it no more."""
@@ -115,8 +115,18 @@ class LedgerFile:
         self._file.close()
 
     def _bounds(self) -> tuple[int, int]:
-        first, last = self._reader.execute("SELECT min(number), max(number) FROM decisions").fetchone()
-        return first or 0, last or 0
+        return _bounds_in(self._reader)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong while it is read, in words of ours."""
+        try:
+            yield
+        except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+                raise TooBroad from error
+            told = f"the decision ledger {self._path} cannot be read: {error}"
+            raise Unreadable(f"{told}; end the platform, move the file away and start it again") from error
 
     def _conditions(self, query: LedgerQuery) -> tuple[str, Sequence[Any]]:
         found = [*_of_fields(query)]
@@ -152,11 +162,19 @@ def _opened(path: Path) -> sqlite3.Connection:
         file.execute("PRAGMA journal_mode = WAL")
         file.execute("PRAGMA synchronous = NORMAL")
         file.executescript(_TABLES)
-        file.execute("SELECT number FROM decisions ORDER BY number DESC LIMIT 1").fetchone()
+        _bounds_in(file)
     except sqlite3.Error:
         file.close()
         raise
     return file
+
+
+def _bounds_in(file: sqlite3.Connection) -> tuple[int, int]:
+    """The numbers of the first and the last entry; 0 where there is none."""
+    # Both asked for in one SELECT would have SQLite look through all of them.
+    (first,) = file.execute("SELECT min(number) FROM decisions").fetchone()
+    (last,) = file.execute("SELECT max(number) FROM decisions").fetchone()
+    return first or 0, last or 0
 
 
 def _of_fields(query: LedgerQuery) -> Iterator[tuple[str, Sequence[Any]]]:

@@ -1,5 +1,6 @@
 """What `up` refuses before anything runs, and says why."""
 
+import fcntl
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -69,6 +70,18 @@ def test_what_is_no_file_of_a_cluster_is_told(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster")
     assert f"{tmp_path / 'none'}: No such file or directory; name a file" in told_of(*up, str(tmp_path / "none"))
     assert f"{tmp_path}: Is a directory; name a file" in told_of(*up, str(tmp_path))
+
+
+def test_two_that_start_in_the_background_are_told_apart(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with (tmp_path / "up.log").open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        told = told_of("up", "--data-dir", str(tmp_path), "--detach")
+    assert f"{tmp_path}: another `batchyard up --detach` is starting it; wait for that one" in told
+    (tmp_path / "up.log").unlink()
+    (tmp_path / "up.log").mkdir()
+    told = told_of("up", "--data-dir", str(tmp_path), "--detach")
+    assert f"{tmp_path / 'up.log'}: Is a directory; see that it may be written" in told
 
 
 def test_an_address_of_another_machine_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.api.meta import Key
-from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad
+from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad, Unreadable
 from batchyard.store import ledger as module
 from batchyard.store.ledger import LedgerFile
 from batchyard.store.mark import JournalError
@@ -82,6 +82,25 @@ def test_a_damaged_file_is_put_aside_and_a_new_one_begun(tmp_path: Path) -> None
     ledger.append([entry(1)])
     assert (ledger.was_damaged, ledger.last, numbers(ledger)) == (True, 0, [1])
     assert (tmp_path / "decisions.db.damaged").read_bytes().startswith(b"no database")
+    ledger.close()
+
+
+def test_a_file_that_is_damaged_within_is_told_to_who_reads_there(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.db"
+    first = LedgerFile(path)
+    first.append([entry(number) for number in range(1, 2001)])
+    first.close()
+    content = path.read_bytes()
+    pages = [content[begin : begin + 4096] for begin in range(0, len(content), 4096)]
+    leaves = [number for number, page in enumerate(pages) if page[0] == 13]
+    pages[leaves[len(leaves) // 2]] = b"\xa5" * 4096
+    path.write_bytes(b"".join(pages))
+    ledger = LedgerFile(path)
+    assert not ledger.was_damaged
+    told = f"{path} cannot be read: .*; end the platform, move the file away and start it again"
+    with pytest.raises(Unreadable, match=told):
+        ledger.find(LedgerQuery(reason="None"))
+    assert numbers(ledger, limit=1) == [2000]
     ledger.close()
 
 
