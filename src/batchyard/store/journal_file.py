@@ -45,7 +45,10 @@ _FAULTS: Final = {
     sqlite3.SQLITE_FULL: ("database or disk is full", "make room and start again"),
     sqlite3.SQLITE_IOERR: ("the disk refuses to read or write it", "look at the disk, and start again"),
     sqlite3.SQLITE_READONLY: ("it may not be written", "give its owner the right to, and start again"),
-    sqlite3.SQLITE_CANTOPEN: ("unable to open database file", "see that its folder is there and may be written"),
+    sqlite3.SQLITE_CANTOPEN: (
+        "unable to open database file",
+        "see that it may be read and written, and that its folder is there",
+    ),
 }
 _decode = msgspec.json.Decoder(dict).decode
 
