@@ -1,7 +1,7 @@
 """Where an API server is and who we are to it: a kubeconfig, or what a pod of the cluster finds.
 
-kubernetes-asyncio reads it (certificates, tokens, token files, exec plugins, OIDC); this asks it, and again when the
-server says that a credential is good no more.
+What its files say together is found out here, and what its plugins and token files hold; kubernetes-asyncio makes
+access of that (certificates, OIDC). It is asked again when the server says that a credential is good no more.
 """
 
 import ssl
@@ -12,13 +12,17 @@ from urllib.parse import quote, urlsplit
 
 import yaml
 from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config_from_dict
 
 from batchyard.live.access import Access, KubeconfigError, Source
+from batchyard.live.exec_plugin import credentials_from
+from batchyard.live.kubeconfig_files import chosen
 
 #: Where kubectl looks, and where pods find their ServiceAccount.
 HOME: Final = Path("~/.kube/config")
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+#: What servers and proxies are asked in.
+_SPOKEN: Final = ("http", "https")
 _TOKEN: Final = "BearerToken"  # noqa: S105 - what the library calls it
 
 
@@ -28,7 +32,7 @@ async def read_access(source: Source) -> Access:
     try:
         namespace, impersonated = await _load(source, configuration)
         return _access(configuration, namespace)._replace(headers=tuple(impersonated))
-    except (ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+    except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         place = source.kubeconfig or str(HOME)
         raise KubeconfigError(
             f"{place}: {_told(error)}; name another with --kubeconfig, or a context with --context"
@@ -40,25 +44,42 @@ async def _load(source: Source, configuration: Configuration) -> tuple[str, Sequ
     if not source.kubeconfig and not source.context and (_IN_CLUSTER / "token").exists():
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         return (_IN_CLUSTER / "namespace").read_text("utf-8").strip(), ()
-    files = source.kubeconfig or str(HOME.expanduser())
-    if not any(Path(each).expanduser().is_file() for each in files.split(":") if each):
-        raise FileNotFoundError("there is no such file")
-    loader = await load_kube_config(
-        files, source.context or None, client_configuration=configuration, persist_config=False
-    )
-    context: Mapping[str, Any] = (loader.current_context or {}).get("context") or {}
-    user = _user(files, context.get("user") or "")
-    return context.get("namespace") or "default", list(_impersonated(user))
+    cluster, user, namespace = chosen(source.kubeconfig or str(HOME), source.context)
+    known = {**_filled(cluster), **_server(cluster)}
+    config = {
+        "current-context": "chosen",
+        "contexts": [{"name": "chosen", "context": {"cluster": "chosen", "user": "chosen"}}],
+        "clusters": [{"name": "chosen", "cluster": known}],
+        "users": [{"name": "chosen", "user": await _with_credentials(_filled(user), known)}],
+    }
+    await load_kube_config_from_dict(config, client_configuration=configuration)
+    return namespace, list(_impersonated(user))
 
 
-def _user(files: str, name: str) -> Mapping[str, Any]:
-    """A user as the first of the files has it that has one of that name."""
-    for file in (path for each in files.split(":") if each and (path := Path(each).expanduser()).is_file()):
-        config = yaml.safe_load(file.read_text("utf-8")) or {}
-        for entry in config.get("users") or ():
-            if entry["name"] == name:
-                return entry.get("user") or {}
-    return {}
+def _filled(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An entry without what is empty, which is as if it were not there."""
+    return {field: value for field, value in entry.items() if value not in ("", None)}
+
+
+def _server(cluster: Mapping[str, Any]) -> Mapping[str, str]:
+    """The address of a cluster, and of the proxy before it; ValueError where these cannot be asked."""
+    url, proxy = str(cluster.get("server") or ""), str(cluster.get("proxy-url") or "")
+    if urlsplit(url).scheme not in _SPOKEN or not urlsplit(url).hostname:
+        raise ValueError(f"the address of its cluster is no URL: {url!r}")
+    if proxy and (urlsplit(proxy).scheme not in _SPOKEN or not urlsplit(proxy).hostname):
+        raise ValueError(f"its proxy-url is none of http or https: {proxy!r}")
+    scheme, _, place = url.partition("://")
+    return {"server": f"{scheme.lower()}://{place}"}
+
+
+async def _with_credentials(user: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A user with what his plugin, or his file of a token, gives at present; the file counts more than a token."""
+    if "exec" in user:
+        given = await credentials_from(user["exec"], cluster)
+        return {**{field: value for field, value in user.items() if field != "exec"}, **given}
+    if "tokenFile" in user:
+        return {**user, "token": Path(user["tokenFile"]).read_text("utf-8").strip()}
+    return user
 
 
 def _impersonated(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -75,19 +96,19 @@ def _impersonated(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _access(found: Configuration, namespace: str) -> Access:
-    authorization: str = (found.api_key or {}).get(_TOKEN, "")
+    authorization: str = (found.api_key or {}).get(_TOKEN, "").strip()
+    if not authorization.isprintable():
+        raise ValueError("its token has characters that no header takes")
     url: str = found.host or ""
-    if not url.startswith(("http://", "https://")) or not urlsplit(url).hostname:
-        raise ValueError(f"the address of its cluster is no URL: {url!r}")
     tls = _context(found) if url.startswith("https") else True
     return Access(url, tls, authorization, found.proxy or None, found.tls_server_name or "", namespace)
 
 
 def _told(error: Exception) -> str:
-    """What is wrong with a kubeconfig. A user that is not in it is a TypeError of whoever reads it."""
+    """What is wrong with a kubeconfig. What is of another kind than it is to be fails in whoever reads it."""
     match error:
-        case KeyError() | TypeError():
-            return "it is no kubeconfig, or its context names a user who is not in it"
+        case KeyError() | TypeError() | AttributeError():
+            return f"it is no kubeconfig: {error}"
         case FileNotFoundError(filename=str(name)):
             return f"{name} is not on this machine"
     return str(error)

@@ -132,3 +132,73 @@ def test_as_whom_a_user_asks_is_said_in_headers(tmp_path: Path) -> None:
     groups = (("Impersonate-Group", "x"), ("Impersonate-Group", "y"))
     why = (("Impersonate-Extra-example.com%2Fwhy", "a"), ("Impersonate-Extra-example.com%2Fwhy", "b"))
     assert found.headers == (("Impersonate-User", "one"), *groups, *why)
+
+
+def test_the_first_of_several_files_counts_and_empty_ones_say_nothing(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        written(tmp_path / name, {"token": name}, server=f"http://{name}")
+    (tmp_path / "empty").touch()
+    other = (tmp_path / "b/config").read_text().replace("current-context: one", "current-context: two")
+    (tmp_path / "b/config").write_text(other)
+    files = [str(tmp_path / name) for name in ("none", "empty", "a/config", "b/config", "empty")]
+    found = access(Source(":".join(files)))
+    assert (found.url, found.authorization, found.namespace) == ("http://a", "Bearer a", "default")
+
+
+def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/plugin").write_text(PLUGIN.replace("$SAID", "near"))
+    (tmp_path / "bin/plugin").chmod(stat.S_IRWXU)
+    exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./bin/plugin"}
+    assert access(written(tmp_path, {"exec": exec_})).authorization == "Bearer near"
+    authority = Authority(tmp_path, 1_767_225_600_000_000)
+    signed = authority.client(ADMIN, ["system:masters"])
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users/cert.pem").write_bytes(signed.certificate)
+    (tmp_path / "users/key.pem").write_bytes(signed.key)
+    user = {"client-certificate": "cert.pem", "client-key": "key.pem"}
+    written(tmp_path / "users", user)
+    cluster = written(tmp_path, {}, server="https://localhost:1").kubeconfig
+    without = yaml.safe_load(Path(cluster).read_text()) | {"users": None}
+    Path(cluster).write_text(yaml.safe_dump(without))
+    assert access(Source(f"{cluster}:{tmp_path}/users/config")).url == "https://localhost:1"
+
+
+def test_what_surrounds_a_token_is_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("abc\n")
+    user = {"token": "old", "tokenFile": "token"}
+    assert access(written(tmp_path, user)).authorization == "Bearer abc"
+    assert access(written(tmp_path, {"token": "abc\n"})).authorization == "Bearer abc"
+    with pytest.raises(KubeconfigError, match="no header takes"):
+        access(written(tmp_path, {"token": "a\nb"}))
+
+
+def test_who_has_no_credentials_may_ask_over_tls(tmp_path: Path) -> None:
+    found = access(written(tmp_path, {}, **{"server": "HTTPS://localhost:1/k8s/c", "certificate-authority-data": ""}))
+    assert (found.url, found.authorization) == ("https://localhost:1/k8s/c", "")
+
+
+def test_proxies_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
+    assert access(written(tmp_path, {}, **{"proxy-url": "http://p:1"})).proxy == "http://p:1"
+    for proxy in ("socks5://p:1", "p:1"):
+        with pytest.raises(KubeconfigError, match="none of http or https"):
+            access(written(tmp_path, {}, **{"proxy-url": proxy}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"current-context": ""}, "no current-context"),
+        ({"contexts": [{"name": "one", "context": "x"}]}, "a name and a context each"),
+        ({"contexts": [{"name": "one", "context": None}]}, "a cluster that is not in it: ''"),
+        ({"clusters": {"c": 1}}, "its clusters are no list"),
+        ({"clusters": [{"name": "c", "cluster": {"server": 5}}]}, "no URL: '5'"),
+    ],
+)
+def test_what_is_of_another_shape_is_said(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+    source = written(tmp_path, {"token": "abc"})
+    config = yaml.safe_load(Path(source.kubeconfig).read_text()) | changed
+    Path(source.kubeconfig).write_text(yaml.safe_dump(config))
+    with pytest.raises(KubeconfigError, match=told):
+        access(source)
