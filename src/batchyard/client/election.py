@@ -16,7 +16,7 @@ import msgspec
 from batchyard.api.times import format_micro_time
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded
+from batchyard.client.writes import decoded, is_object
 
 _encode: Final = msgspec.json.Encoder().encode
 _OK: Final = (200, 201)
@@ -32,6 +32,12 @@ class Terms:
     lease: Duration = 15 * SECOND
     renew_deadline: Duration = 10 * SECOND
     retry_period: Duration = 2 * SECOND
+
+
+def lease_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
+    """The Lease that an answer holds; None where it holds none, whoever says 200 to that."""
+    found = decoded(answer.body) if answer.code in _OK else {}
+    return found if found.get("kind") == "Lease" and is_object(found) else None
 
 
 class _Step(Enum):
@@ -87,9 +93,10 @@ class Election:
         if answer.code == 404:
             self._seen = {}
             return self._write(now, _Step.TAKE)
-        if answer.code != 200:
+        lease = lease_in(answer)
+        if lease is None:
             return None
-        self._see(decoded(answer.body), now)
+        self._see(lease, now)
         if self.holder not in {"", self.terms.identity} and now < self._expires_at():
             self.leads = False
             return None
@@ -108,9 +115,10 @@ class Election:
 
     def release_as_seen(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
         """Give it up upon how an answer says that it stands; None if it is ours no more."""
-        if answer.code != 200:
+        lease = lease_in(answer)
+        if lease is None:
             return None
-        self._see(decoded(answer.body), now)
+        self._see(lease, now)
         return self.release(now) if self.holder == self.terms.identity else None
 
     def _look(self) -> HttpRequest:
@@ -136,8 +144,9 @@ class Election:
 
     def _was_written(self, answer: HttpAnswer, now: Instant) -> HttpRequest | None:
         """The Lease is ours, or it is not known whether it is: who renewed it looks at once how it stands."""
-        if answer.code in _OK:
-            self._see(decoded(answer.body), now)
+        lease = lease_in(answer)
+        if lease is not None:
+            self._see(lease, now)
             self.leads, self._renewed_at = True, self._began_at
             return None
         if self._step is _Step.RENEW:

@@ -19,7 +19,7 @@ from batchyard.client.backoff import backoff
 from batchyard.client.cache import Cache
 from batchyard.client.places import key_in, path_of, path_of_kind, received, revision_of
 from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded, list_in, trouble_of
+from batchyard.client.writes import decoded, is_object, list_in, trouble_of
 from batchyard.ports.client import EventType, WatchEvent
 
 PAGE: Final = 500
@@ -70,6 +70,8 @@ class Informer:
         self._page: dict[Key, Obj] = {}
         self._wait: Duration = 0
         self._failures = 0
+        #: How often in a row a watch could not go on, with nothing told in between.
+        self._expired = 0
         #: What was told reaches to this revision; None before the first list has come to its end.
         self.revision: int | None = None
         self._knows_where = False
@@ -143,17 +145,19 @@ class Informer:
             if not self._knows_where:
                 break
             change = decoded(line)
-            obj = change.get("object") or {}
+            obj = change.get("object")
             match change.get("type"):
-                case "BOOKMARK":
+                case "ADDED" | "MODIFIED" | "DELETED" as verb if is_object(obj):
                     self._recovered()
-                    self._advance(revision_of(obj))
-                case "ADDED" | "MODIFIED" | "DELETED" as verb:
-                    self._recovered()
+                    self._expired = 0
                     self._take_in(verb == "DELETED", obj, events)
+                case "BOOKMARK" if isinstance(obj, dict) and isinstance(obj.get("metadata"), dict):
+                    self._recovered()
+                    self._expired = 0
+                    self._advance(revision_of(obj))
                 case "ERROR":
-                    self._fail(HttpAnswer(int(obj.get("code") or 500), trouble=str(obj.get("message") or "")))
-                case _:  # a line that was cut off
+                    self._fail(_told_in(obj))
+                case _:  # a line that was cut off, or one that is not the API's
                     self._fail(HttpAnswer(0, trouble="a watch told half a line"))
         return events
 
@@ -248,7 +252,9 @@ class Informer:
             self._is_paged = False  # a server that cannot hold a list for as long as it takes has to tell it at once
         if answer.code in {_GONE, 404} or self._token:
             self.relist()
-        if answer.code == _GONE:
+        if answer.code == _GONE:  # once is usual; again and again it is a server that nobody is to keep busy
+            self._wait = backoff(self._expired, self._seed, self.info.constant)
+            self._expired += 1
             return
         self._failures += 1
         wait = backoff(self._failures, self._seed, self.info.constant)
@@ -257,6 +263,13 @@ class Informer:
 
     def _recovered(self) -> None:
         self._failures, self._refused, self.trouble = 0, self._refused % len(self._versions), ""
+
+
+def _told_in(status: Any) -> HttpAnswer:
+    """The answer that an ERROR of a watch stands for."""
+    known = status if isinstance(status, dict) else {}
+    code = known.get("code")
+    return HttpAnswer(code if isinstance(code, int) else 500, trouble=str(known.get("message") or ""))
 
 
 def _version(obj: Obj) -> str | None:

@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 from batchyard.base.chance import draw
 from batchyard.base.instant import Duration
-from batchyard.client.election import Election
+from batchyard.client.election import Election, lease_in
 from batchyard.client.wire import HttpAnswer, HttpRequest, Transport
 from batchyard.client.writes import trouble_of
 from batchyard.ports.kernel import Kernel
 
 #: A candidate waits up to so many hundredths of the retry period longer, so that not all try at once.
 _JITTER = 120
-#: It was read or written; it is not there; somebody else was faster.
-_USUAL = (200, 201, 404, 409)
+#: It is not there; somebody else was faster.
+_ABSENT = (404, 409)
 _CONFLICT = 409
 
 
@@ -96,7 +96,8 @@ class Leadership:
         self._timers.call_at(self._timers.now() + self._wait(), self._try)
 
     def _tell_trouble(self, answer: HttpAnswer) -> None:
-        trouble = "" if answer.code in _USUAL else trouble_of(answer)
+        is_usual = answer.code in _ABSENT or lease_in(answer) is not None
+        trouble = "" if is_usual else trouble_of(answer)
         if trouble and trouble != self._trouble:
             self.on_trouble(f"the Lease: {trouble}")
         self._trouble = trouble

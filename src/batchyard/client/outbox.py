@@ -143,11 +143,12 @@ class Outbox:
             wait = max(answer.retry_after or 0, backoff(submission.tries, 0, name), self._limit.wait(now))
             self._later(now + wait, lambda: self._send(submission))
             return
-        error = error_of(answer, write)
+        body = decoded(answer.body)
+        error = error_of(answer, write, body)
         self._note_refusal(write, error)
         if error is not None and submission.is_repeat and self._was_done_before(submission, write, error):
             return
-        self._conclude(submission, self._written(write, decoded(answer.body), error))
+        self._conclude(submission, self._written(write, body, error))
 
     def _note_refusal(self, write: Write, error: ApiError | None) -> None:
         """Tell of what is not allowed, once."""

@@ -107,12 +107,14 @@ def was_maybe_done(answer: HttpAnswer) -> bool:
     return answer.code in _LOST and answer.was_sent
 
 
-def error_of(answer: HttpAnswer, write: Write) -> ApiError | None:
-    """What the answer refuses; None if it does not."""
-    if 200 <= answer.code < 300:
+def error_of(answer: HttpAnswer, write: Write, status: Mapping[str, Any]) -> ApiError | None:
+    """What the answer, which is decoded, refuses; None if it does not.
+
+    That something was done is said by the API alone: whoever stands between us and the server says 200 too.
+    """
+    if 200 <= answer.code < 300 and (is_object(status) or (isinstance(write, Delete) and "kind" in status)):
         return None
-    status = decoded(answer.body)
-    told = str(status.get("message") or answer.trouble or f"the server answered {answer.code}")
+    told = str(status.get("message") or answer.trouble or trouble_of(answer))
     if answer.code == 404:
         return NotFound(told)
     if answer.code == 409:
@@ -130,7 +132,7 @@ def error_of(answer: HttpAnswer, write: Write) -> ApiError | None:
 def trouble_of(answer: HttpAnswer) -> str:
     """What keeps a request from being done, in words; the same for all requests where it is not for this one alone."""
     if answer.code == 200:
-        return f"an answer that is no list of objects: {_text_of(answer.body) or 'it is empty'}"
+        return f"an answer that is not the API's: {_text_of(answer.body) or 'it is empty'}"
     told = decoded(answer.body).get("message") or answer.trouble or _text_of(answer.body) or "no reason was given"
     if not answer.code:
         return f"no answer: {told}"
@@ -156,7 +158,13 @@ def list_in(answer: HttpAnswer) -> Mapping[str, Any] | None:
     """
     found = decoded(answer.body)
     is_list = answer.code == 200 and "items" in found and isinstance(found.get("metadata"), dict)
-    return found if is_list else None
+    items = found.get("items") or ()
+    return found if is_list and isinstance(items, list | tuple) and all(map(is_object, items)) else None
+
+
+def is_object(found: Any) -> bool:
+    """Whether something that was decoded is an object of the API: it has a name."""
+    return isinstance(found, dict) and isinstance(metadata := found.get("metadata"), dict) and "name" in metadata
 
 
 def holds(stored: Any, sent: Any) -> bool:

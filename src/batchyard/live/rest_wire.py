@@ -27,6 +27,9 @@ _BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError)
 #: What a server says that has no time now, or does not answer; and when it is asked again unless it says so.
 _NOT_NOW: Final = frozenset({0, 429, 503})
 _AGAIN_AFTER: Final = SECOND // 5
+#: The longest that a server may have us wait, however long it says.
+_WAITS_MAX: Final = 3600  # seconds
+_DIGITS_MAX: Final = 18
 _HEADERS: Final = (("content-type", "application/json"),)
 
 
@@ -203,7 +206,8 @@ async def _read_lines(response: aiohttp.ClientResponse, told: Callable[[Sequence
 
 
 def _seconds(text: str) -> Duration | None:
-    return int(text) * SECOND if text.isdecimal() else None
+    is_number = text.isdecimal() and len(text) <= _DIGITS_MAX
+    return min(int(text), _WAITS_MAX) * SECOND if is_number else None
 
 
 def _instant(date: str) -> Instant:

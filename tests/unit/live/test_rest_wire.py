@@ -31,6 +31,8 @@ class Server:
         match request.path:
             case "/busy":
                 return web.Response(status=429, headers={"retry-after": "3"}, text="{}")
+            case "/never":
+                return web.Response(status=429, headers={"retry-after": request.query["in"]}, text="{}")
             case "/soon" if len(self.tokens) < 3:
                 return web.Response(status=429, text="{}")
             case "/slow":
@@ -153,3 +155,13 @@ def test_no_answer_in_time_may_have_been_sent_and_no_connection_was_not() -> Non
 
 async def _never() -> Any:
     raise AssertionError("nobody asks for that")
+
+
+def test_nobody_waits_for_ever_because_a_server_says_so() -> None:
+    async def act(wire: HttpTransport, _: Server) -> None:
+        waits = [
+            (await wire.ask(HttpRequest("GET", f"/never?in={said}"))).retry_after for said in ("9" * 5, "9" * 5000)
+        ]
+        assert waits == [60 * MINUTE, None]
+
+    run(act)

@@ -1,0 +1,101 @@
+"""Answers that no API server gives: from whoever stands before it, or from one that is broken. Nothing ends, or is
+taken to be done, because of them.
+"""
+
+import pytest
+
+from batchyard.base.instant import SECOND
+from batchyard.client.wire import HttpAnswer, HttpRequest
+from batchyard.ports.client import Create, Delete, Update, Write
+from unit.client.served import Served
+from unit.client.test_election import Rivals
+from unit.client.test_rest import config_map, failing, key, put, served, write
+
+LOGIN = HttpAnswer(200, b"<html>Log in</html>")
+
+
+@pytest.mark.parametrize(
+    ("odd", "method"),
+    [
+        pytest.param(Create(config_map("b")), "POST", id="create"),
+        pytest.param(Update(config_map(x="2")), "PUT", id="update"),
+        pytest.param(Delete(key()), "DELETE", id="delete"),
+    ],
+)
+def test_a_write_is_not_done_because_a_page_says_200(odd: Write, method: str) -> None:
+    world = served()
+    put(world, "a", x="1")
+    world.run(1)
+    world.line.trouble = failing(LOGIN, methods=(method,))
+    assert "not the API's: <html>" in str(write(world, odd).error)
+    assert write(world, odd).error is None
+
+
+def test_nobody_leads_because_a_page_says_200() -> None:
+    rivals = Rivals()
+    rivals.run(5)
+    rivals.second.line.trouble = lambda _request: LOGIN
+    rivals.run(30)
+    assert rivals.second.told == []
+    assert rivals.second.troubles == ["the Lease: an answer that is not the API's: <html>Log in</html>"]
+    rivals.first.line.trouble = rivals.second.line.trouble
+    rivals.run(20)
+    assert rivals.first.told == ["leads", "lost"]
+
+
+def asked_in_ten_seconds(world: Served) -> int:
+    before = len(world.line.asked)
+    world.line.cut()
+    world.run(10)
+    return len(world.line.asked) - before
+
+
+def test_a_server_whose_every_watch_is_too_old_is_asked_less_and_less_often() -> None:
+    world = served()
+
+    def too_old(request: HttpRequest) -> HttpAnswer | None:
+        return HttpAnswer(410) if "watch=1" in request.path else None
+
+    world.line.trouble = too_old
+    assert asked_in_ten_seconds(world) < 50
+    world.line.trouble = lambda _request: None
+    world.run(60)
+    put(world, "a", x="1")
+    world.run(1)
+    assert world.client.get(key()) is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "ADDED", "object": {"kind": "ConfigMap"}}',
+        b'{"type": "MODIFIED", "object": []}',
+        b'{"type": "BOOKMARK"}',
+        b'{"type": "ERROR", "object": {"code": "gone"}}',
+        b'{"type": "ERROR", "object": "gone"}',
+        b"[1]",
+    ],
+)
+def test_a_line_that_is_no_change_is_trouble(line: bytes) -> None:
+    world = served()
+    informer = next(iter(world.client.informers.values()))
+    assert informer.told([line]) == []
+    assert informer.trouble
+
+
+@pytest.mark.parametrize("items", [b"[null]", b'[{"metadata": {}}]', b'{"a": 1}'])
+def test_a_list_of_what_is_no_object_is_trouble(items: bytes) -> None:
+    world = served()
+    informer = next(iter(world.client.informers.values()))
+    informer.relist()
+    assert informer.listed(HttpAnswer(200, b'{"metadata": {"resourceVersion": "7"}, "items": %s}' % items)) == ()
+    assert "not the API's" in informer.trouble
+
+
+def test_who_lost_its_lease_to_a_page_may_write_until_its_deadline_alone() -> None:
+    rivals = Rivals()
+    rivals.run(5)
+    rivals.first.line.trouble = lambda _request: LOGIN
+    deadline = rivals.first.leadership._election.deadline
+    rivals.run((deadline - rivals.kernel.now()) / SECOND + 1)
+    assert not rivals.first.leadership.may_write()
