@@ -98,10 +98,9 @@ def delete_options(request: Request, body: Any) -> DeleteOptions:
     if not isinstance(body, Mapping):
         raise bad_request("the body of the request is no DeleteOptions")
     asked: dict[str, Any] = {
-        name: request.query[name]
-        for name in ("gracePeriodSeconds", "propagationPolicy", "orphanDependents")
-        if name in request.query
+        name: request.query[name] for name in ("gracePeriodSeconds", "propagationPolicy") if name in request.query
     }
+    asked |= {"orphanDependents": request.flag("orphanDependents")} if "orphanDependents" in request.query else {}
     asked |= {"dryRun": [request.query["dryRun"]]} if "dryRun" in request.query else {}
     given = {name: value for name, value in {**asked, **body}.items() if value is not None}
     dry_run, conditions = given.get("dryRun", []), given.get("preconditions", {})
@@ -133,7 +132,7 @@ def _propagation_faults(given: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def _propagation(given: Mapping[str, Any]) -> Propagation | None:
     if "orphanDependents" in given:
-        return Propagation.ORPHAN if given["orphanDependents"] in (True, "true", "1") else Propagation.BACKGROUND
+        return Propagation.ORPHAN if given["orphanDependents"] is True else Propagation.BACKGROUND
     return Propagation(given["propagationPolicy"]) if "propagationPolicy" in given else None
 
 

@@ -94,3 +94,11 @@ def test_watches_that_cannot_be_are_refused(query: str, code: int) -> None:
     for number in range(5):
         api.post(MAPS, config_map(f"m{number}"))
     assert api.ask("GET", f"{MAPS}?watch=1&{query}").code == code
+
+
+def test_whatever_is_not_false_asks_for_a_watch() -> None:
+    api = Api()
+    for said in ("yes", "TRUE", "", "1"):
+        api.watch(f"{MAPS}?watch={said}")
+    for said in ("0", "False"):
+        assert api.get(f"{MAPS}?watch={said}")["kind"] == "ConfigMapList"
