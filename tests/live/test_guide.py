@@ -1,13 +1,16 @@
 """The guide of the reference architecture, played by kubectl against a platform that runs: its first two steps."""
 
 import shutil
+import signal
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from batchyard.cli.guide import rows_of
 from batchyard.cli.live_guide import LiveGuide, platform
 from batchyard.sim.guide import Guide, examples_folder, played_steps
+from live.running import Child
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 Rows = Mapping[str, str]
@@ -40,3 +43,13 @@ def test_it_begins_with_the_same_nodes(played: tuple[Guide, Rows, LiveGuide, Row
 def test_steps_come_when_they_are_due(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
     guide, _, live, _ = played
     assert live.now() - live.began >= guide.now() - guide.began
+
+
+def test_one_that_is_told_to_end_takes_its_platform_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with Child("guide", "--live", "--step", "low-priority") as playing:
+        states = iter(lambda: next(tmp_path.glob("*/data/kubeconfig"), None), 0)
+        assert next(found for found in states if found is not None or playing.process.poll() is not None)
+        playing.process.send_signal(signal.SIGTERM)
+        assert playing.ended() == 130
+    assert not list(tmp_path.glob("batchyard-guide-*"))

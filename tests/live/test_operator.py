@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from live.killing import Client, ask
 from live.operating import Operating, ask_text, free_port, plain_kubeconfig
@@ -165,3 +166,15 @@ def test_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
             running.wait_until("runs jobset")
             assert running.end() == 0
         assert platform.end() == 0
+
+
+def test_one_that_waits_for_credentials_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    (tmp_path / "plugin").write_text("#!/bin/sh\necho waiting for somebody >&2\nexec sleep 60\n")
+    (tmp_path / "plugin").chmod(0o700)
+    kubeconfig = plain_kubeconfig(tmp_path, "http://127.0.0.1:1")
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin"}}
+    config = yaml.safe_load(kubeconfig.read_text()) | {"users": [{"name": "slow", "user": user}]}
+    config["contexts"][0]["context"]["user"] = "slow"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    with Operating(kubeconfig) as running:
+        assert running.wait_until("waiting for somebody").end() == 0

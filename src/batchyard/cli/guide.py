@@ -1,5 +1,6 @@
 """`batchyard guide`: the reference architecture's guide, played; each table beside what the guide's authors saw."""
 
+import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -66,11 +67,19 @@ def run(
         return
     from batchyard.cli.live_guide import LiveGuide, platform  # noqa: PLC0415 - loads the platform
 
+    _end_as_by_ctrl_c()
     with platform(guide.cluster, live) as started:
         played = LiveGuide(guide, started)
         seen_live = list(played.play(played_steps(step)))
         _compare(rows_of(seen, guide), rows_of(seen_live, played))
         _show(seen_live, played, step, form)
+
+
+def _end_as_by_ctrl_c() -> None:
+    """Whoever is told to end, or whose terminal is closed, takes the platform that it started along."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _played(guide: Guide) -> Sequence[Seen]:

@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import socket
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from batchyard.apiserver.page import Models
 from batchyard.base.instant import SECOND
@@ -47,6 +47,8 @@ from batchyard.ports.cycles import CycleWatch
 from batchyard.web.history import History
 from batchyard.web.pages import Pages, Time
 from batchyard.wiring import Platform, Ports, Settings, build_platform
+
+ResultT = TypeVar("ResultT")
 
 #: What whoever lacks kinds may do.
 _REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
@@ -215,7 +217,9 @@ class Operator:
 
 async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Event) -> None:
     """Run until told to end; OperatorError or KubeconfigError where that cannot be."""
-    access = await read_access(wanted.source)
+    access = await _unless_told(end, read_access(wanted.source))
+    if access is None:
+        return
     if wanted.terms is not None and not wanted.terms.namespace:
         wanted = replace(wanted, terms=replace(wanted.terms, namespace=access.namespace))
     wire = HttpTransport(access, lambda: read_access(wanted.source))
@@ -231,7 +235,7 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
             tell(f"batchyard: operator at {access.url}")
             async with _alone(operator, wanted, Service(access.namespace, wanted.webhooks.service), end):
                 if not end.is_set():
-                    await operator.start()
+                    await _unless_told(end, operator.start())
                 await _first(end, operator.ended)
     finally:
         await operator.close()
@@ -248,7 +252,7 @@ async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.
         yield
         return
     groups, told = wanted.settings.controllers, ""
-    while not end.is_set() and (why := await refusal(operator.wire, groups, own)):
+    while not end.is_set() and (why := await _unless_told(end, refusal(operator.wire, groups, own))):
         if not wanted.webhooks.port:
             raise OperatorError(why)
         if why != told:
@@ -263,6 +267,18 @@ async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
+
+
+async def _unless_told(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
+    """What comes of some work; None where we are told to end before that, and then it is broken off."""
+    doing, told = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
+    try:
+        await asyncio.wait({doing, told}, return_when=asyncio.FIRST_COMPLETED)
+        return doing.result() if doing.done() else None
+    finally:
+        doing.cancel()
+        told.cancel()
+        await asyncio.gather(doing, told, return_exceptions=True)
 
 
 async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:
