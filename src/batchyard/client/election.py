@@ -132,7 +132,7 @@ class Election:
         is_ours = self.holder == self.terms.identity
         spec = {
             "holderIdentity": self.terms.identity,
-            "leaseDurationSeconds": self.terms.lease // SECOND,
+            "leaseDurationSeconds": -(-self.terms.lease // SECOND),  # nobody may take it before our deadline
             "acquireTime": old.get("acquireTime") if is_ours else format_micro_time(now),
             "renewTime": format_micro_time(now),
             "leaseTransitions": (old.get("leaseTransitions") or 0) + (bool(self._seen) and not is_ours),

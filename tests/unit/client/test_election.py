@@ -17,9 +17,9 @@ PATH = "/apis/coordination.k8s.io/v1/namespaces/team/leases"
 class Candidate:
     """One of those who want to lead, with a wire of its own."""
 
-    def __init__(self, name: str, kernel: VirtualKernel, api: Api) -> None:
+    def __init__(self, name: str, kernel: VirtualKernel, api: Api, **terms: int) -> None:
         self.line = Line(kernel, api)
-        self.leadership = Leadership(Election(Terms(name, "team", "batchyard")), kernel, self.line)
+        self.leadership = Leadership(Election(Terms(name, "team", "batchyard", **terms)), kernel, self.line)
         self.told: list[str] = []
         self.leadership.on_leading = lambda: self.told.append("leads")
         self.leadership.on_lost = lambda: self.told.append("lost")
@@ -35,11 +35,11 @@ class Candidate:
 class Rivals:
     """Two candidates, of whom the first was there first."""
 
-    def __init__(self) -> None:
+    def __init__(self, **terms: int) -> None:
         self.kernel, self.api = VirtualKernel(START), Api(start=START)
-        self.first = Candidate("first", self.kernel, self.api)
+        self.first = Candidate("first", self.kernel, self.api, **terms)
         self.run(1)
-        self.second = Candidate("second", self.kernel, self.api)
+        self.second = Candidate("second", self.kernel, self.api, **terms)
 
     def run(self, seconds: float) -> None:
         until = self.kernel.now() + int(seconds * SECOND)
@@ -152,3 +152,11 @@ def test_a_lease_that_others_renew_is_left_to_them_though_clocks_differ() -> Non
         rivals.run(3)
     assert rivals.first.told == ["leads", "lost"]
     assert rivals.second.told == []
+
+
+def test_a_lease_of_no_whole_seconds_is_taken_by_nobody_before_its_time() -> None:
+    rivals = Rivals(lease=29 * SECOND // 10, renew_deadline=28 * SECOND // 10, retry_period=SECOND // 5)
+    rivals.run(5)
+    rivals.first.cut_off()
+    rivals.run(10)
+    assert rivals.second.told == ["leads"]
