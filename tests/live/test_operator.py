@@ -168,7 +168,8 @@ def test_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
         assert platform.end() == 0
 
 
-def test_one_that_waits_for_credentials_ends_when_it_is_told_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--shadow",)])
+def test_one_that_waits_for_credentials_ends_when_it_is_told_to(tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "plugin").write_text("#!/bin/sh\necho waiting for somebody >&2\nexec sleep 60\n")
     (tmp_path / "plugin").chmod(0o700)
     kubeconfig = plain_kubeconfig(tmp_path, "http://127.0.0.1:1")
@@ -176,5 +177,5 @@ def test_one_that_waits_for_credentials_ends_when_it_is_told_to(tmp_path: Path) 
     config = yaml.safe_load(kubeconfig.read_text()) | {"users": [{"name": "slow", "user": user}]}
     config["contexts"][0]["context"]["user"] = "slow"
     kubeconfig.write_text(yaml.safe_dump(config))
-    with Operating(kubeconfig) as running:
+    with Operating(kubeconfig, *options) as running:
         assert running.wait_until("waiting for somebody").end() == 0

@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import socket
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from batchyard.apiserver.page import Models
 from batchyard.base.instant import SECOND
@@ -39,6 +39,7 @@ from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.reviewed import Reviewed
 from batchyard.live.server_clock import ServerClock
 from batchyard.live.span_export import SpanExport
+from batchyard.live.told_to_end import unless_told
 from batchyard.live.troubles import Troubles
 from batchyard.live.webhooks import Webhooks, WebhookTerms
 from batchyard.metrics.exposition import Texts
@@ -47,8 +48,6 @@ from batchyard.ports.cycles import CycleWatch
 from batchyard.web.history import History
 from batchyard.web.pages import Pages, Time
 from batchyard.wiring import Platform, Ports, Settings, build_platform
-
-ResultT = TypeVar("ResultT")
 
 #: What whoever lacks kinds may do.
 _REMEDY: Final = "--install-crds installs the kinds of queues, JobSets and requests for capacity"
@@ -217,7 +216,7 @@ class Operator:
 
 async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Event) -> None:
     """Run until told to end; OperatorError or KubeconfigError where that cannot be."""
-    access = await _unless_told(end, read_access(wanted.source))
+    access = await unless_told(end, read_access(wanted.source))
     if access is None:
         return
     if wanted.terms is not None and not wanted.terms.namespace:
@@ -235,7 +234,7 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
             tell(f"batchyard: operator at {access.url}")
             async with _alone(operator, wanted, Service(access.namespace, wanted.webhooks.service), end):
                 if not end.is_set():
-                    await _unless_told(end, operator.start())
+                    await unless_told(end, operator.start())
                 await _first(end, operator.ended)
     finally:
         await operator.close()
@@ -252,7 +251,7 @@ async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.
         yield
         return
     groups, told = wanted.settings.controllers, ""
-    while not end.is_set() and (why := await _unless_told(end, refusal(operator.wire, groups, own))):
+    while not end.is_set() and (why := await unless_told(end, refusal(operator.wire, groups, own))):
         if not wanted.webhooks.port:
             raise OperatorError(why)
         if why != told:
@@ -267,18 +266,6 @@ async def _alone(operator: Operator, wanted: Wanted, own: Service, end: asyncio.
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
-
-
-async def _unless_told(end: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-    """What comes of some work; None where we are told to end before that, and then it is broken off."""
-    doing, told = asyncio.ensure_future(work), asyncio.ensure_future(end.wait())
-    try:
-        await asyncio.wait({doing, told}, return_when=asyncio.FIRST_COMPLETED)
-        return doing.result() if doing.done() else None
-    finally:
-        doing.cancel()
-        told.cancel()
-        await asyncio.gather(doing, told, return_exceptions=True)
 
 
 async def _first(end: asyncio.Event, ended: asyncio.Future[None]) -> None:

@@ -30,6 +30,7 @@ from batchyard.live.rest_wire import HttpTransport
 from batchyard.live.reviewed import Reviewed
 from batchyard.live.shadow_page import ShadowPage
 from batchyard.live.site import Site, health_routes
+from batchyard.live.told_to_end import unless_told
 from batchyard.live.troubles import Troubles
 from batchyard.metrics.exposition import Exposition
 from batchyard.metrics.shadow import ShadowFigures
@@ -160,10 +161,16 @@ async def look_on(
     wanted: Wanted, found: Callable[[Finding], None], tell: Callable[[str], None], end: asyncio.Event
 ) -> Counts:
     """Look on until told to end, or for as long as is wanted; what came of it."""
-    access = await read_access(wanted.source)
+    access = await unless_told(end, read_access(wanted.source))
+    if access is None:
+        return Counts()
     wire = HttpTransport(access, lambda: read_access(wanted.source))
     tell(f"batchyard: shadow at {access.url}")
-    shadow = Shadow(wanted, await _kueue(wanted, wire, tell), wire, found, tell)
+    kueue = await unless_told(end, _kueue(wanted, wire, tell))
+    if kueue is None:
+        await wire.close()
+        return Counts()
+    shadow = Shadow(wanted, kueue, wire, found, tell)
     shadow.ended.add_done_callback(lambda _: end.set())
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _take_note(shadow, loop, context))
