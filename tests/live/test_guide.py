@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -53,3 +54,5 @@ def test_one_that_is_told_to_end_takes_its_platform_along(tmp_path: Path, monkey
         playing.process.send_signal(signal.SIGTERM)
         assert playing.ended() == 130
     assert not list(tmp_path.glob("batchyard-guide-*"))
+    found = subprocess.run(["pgrep", "--full", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert not found.stdout

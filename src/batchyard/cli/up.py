@@ -122,13 +122,24 @@ def start_behind(wanted: Wanted) -> tuple[subprocess.Popen[bytes], Process]:
             stderr=told,
             start_new_session=True,
         )
-        while (running := process_in(place.folder)) is None or running.pid != started.pid:
-            try:
-                started.wait(_LOOKS_EVERY)
-            except subprocess.TimeoutExpired:
-                continue
-            _fail_as_told(log, before, started.returncode)
+        try:
+            running = _listening(place.folder, started, before)
+        except KeyboardInterrupt:  # nobody was told of it, so nobody would end it
+            started.terminate()
+            started.wait(ENDED_WITHIN)
+            raise
     return started, running
+
+
+def _listening(folder: Path, started: subprocess.Popen[bytes], before: int) -> Process:
+    """The process that was started, once it listens; ends the command where it does not come to that."""
+    while (running := process_in(folder)) is None or running.pid != started.pid:
+        try:
+            started.wait(_LOOKS_EVERY)
+        except subprocess.TimeoutExpired:
+            continue
+        _fail_as_told(folder / LOG, before, started.returncode)
+    return running
 
 
 @contextmanager
