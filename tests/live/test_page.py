@@ -267,3 +267,29 @@ def test_a_report_has_the_same_views_and_asks_nobody(site: Site, tmp_path: Path)
         looking.sees("Asked for")
         assert looking.wrong == []
         assert {url.partition(":")[0] for url in looking.asked} == {"file"}
+
+
+def test_a_token_that_is_none_is_told_and_another_one_taken(site: Site) -> None:
+    with Looking(site.browser) as nobody:
+        nobody.open(f"{site.platform.url}/ui/", "Who are you?")
+        assert "not good" not in nobody.text()
+        for wrong in ("rubbish", "not\u2603in a header"):
+            nobody.page.fill("input", wrong)
+            nobody.page.keyboard.press("Enter")
+            nobody.sees("This token is not good, or no longer.").sees("signed out")
+        nobody.page.fill("input", f" {site.link().partition('token=')[2]} ")
+        nobody.page.keyboard.press("Enter")
+        nobody.sees("queue-of-team-a")
+
+
+def test_an_address_that_was_written_by_hand_is_taken_as_it_is(looking: Looking) -> None:
+    looking.go("#/queue/%zz", "There is nothing of that name")
+    assert [told for told in looking.wrong if "404" not in told] == []
+
+
+def test_where_one_is_can_be_seen_on_a_small_screen(site: Site) -> None:
+    with Looking(site.browser, viewport={"width": 380, "height": 800}) as looking:
+        looking.open(site.link(), "queue-of-team-a").go("#/costs", "By team")
+        box = looking.page.locator("nav [aria-current]").bounding_box()
+        assert box is not None
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= 380

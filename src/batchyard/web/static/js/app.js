@@ -9,7 +9,7 @@ import { nodePage, nodesPage } from "./nodes.js";
 import { overviewPage } from "./overview.js";
 import { empty } from "./parts.js";
 import { queuePage } from "./queue.js";
-import { LiveSource, ReportSource, setToken, takeToken } from "./source.js";
+import { hasToken, LiveSource, ReportSource, setToken, takeToken } from "./source.js";
 import { timelinePage } from "./timeline.js";
 import { workloadPage } from "./workload.js";
 import { workloadsPage } from "./workloads.js";
@@ -27,8 +27,17 @@ const seen = { route: null, page: null, model: null, besides: {}, stop: () => {}
 
 function routeOf(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
-  const [view, ...names] = path.split("/").map(decodeURIComponent);
+  const [view, ...names] = path.split("/").map(unescaped);
   return { view, names, query: Object.fromEntries(new URLSearchParams(query || "")), path };
+}
+
+// An address that somebody wrote by hand may hold a % that stands for itself.
+function unescaped(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function open() {
@@ -46,6 +55,7 @@ function open() {
   drawTop();
   if (!isSame) {
     main.replaceChildren();
+    document.querySelector("#top [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
     window.scrollTo(0, 0);
   }
 }
@@ -107,7 +117,7 @@ function show(made) {
 
 function signIn() {
   return h("form", { class: "page sign-in", onsubmit: (event) => { event.preventDefault(); setToken(event.target.querySelector("input").value.trim()); open(); } },
-    h("h1", {}, "Who are you?"), h("p", {}, "Paste a token, or open the link that this prints:"), h("pre", {}, "batchyard page"),
+    h("h1", {}, "Who are you?"), hasToken() ? h("p", { role: "alert" }, "This token is not good, or no longer.") : null, h("p", {}, "Paste a token, or open the link that this prints:"), h("pre", {}, "batchyard page"),
     h("label", {}, "Token", h("input", { type: "password", autocomplete: "off", spellcheck: "false" })), h("button", { type: "submit" }, "Show me"));
 }
 

@@ -10,8 +10,13 @@ export function takeToken() {
   history.replaceState(null, "", `${location.pathname}#${found[2] || "/"}`);
 }
 
+// What cannot stand in a header is no token: to ask with it would fail for good, as if nobody answered.
 export function setToken(token) {
-  sessionStorage.setItem(TOKEN, token);
+  sessionStorage.setItem(TOKEN, /^[\x21-\x7e]*$/.test(token) ? token : "-");
+}
+
+export function hasToken() {
+  return Boolean(sessionStorage.getItem(TOKEN));
 }
 
 function headers() {
