@@ -1,6 +1,7 @@
 """`batchyard backup` and `restore`: all that a platform holds, in one file."""
 
 from pathlib import Path
+from shlex import quote
 
 from batchyard.cli import output
 from batchyard.live.folder import JOURNAL, DirectoryError, prepare
@@ -31,4 +32,4 @@ def restore(file: Path, folder: Path) -> None:
         output.fail(f"batchyard: {error.filename or folder}: {error.strerror}")
     kept = contents.recovered
     output.tell(f"batchyard: {folder}: {len(kept.objects)} objects; it goes on from revision {kept.revision}")
-    output.tell(f"batchyard: start it with: batchyard up --data-dir {folder}")
+    output.tell(f"batchyard: start it with: batchyard up --data-dir {quote(str(folder))}")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
@@ -74,7 +75,7 @@ def _see_to_pods(folder: Path, *, end_pods: bool) -> None:
     pods = "1 pod" if count == 1 else f"{count} pods"
     if not end_pods:
         told = f"batchyard: {pods} of this machine still run: `batchyard up` takes them up again"
-        output.tell(f"{told}, batchyard down --end-pods --data-dir {folder} ends them")
+        output.tell(f"{told}, batchyard down --end-pods --data-dir {quote(str(folder))} ends them")
         return
     if count:
         output.tell(f"batchyard: ending {pods}, which may take {GRACE} s")
@@ -99,7 +100,7 @@ def _prepare(folder: Path) -> None:
     running = process_in(folder)
     if running is not None:
         told = f"batchyard: {folder}: it runs already, pid {running.pid}, {running.url}"
-        output.fail(f"{told}; end it with: batchyard down --data-dir {folder}")
+        output.fail(f"{told}; end it with: batchyard down --data-dir {quote(str(folder))}")
 
 
 def _run_behind(wanted: Wanted) -> None:
@@ -183,7 +184,7 @@ def _arguments(wanted: Wanted) -> list[str]:
 def _tell_ready(place: Place, url: str) -> None:
     output.tell(f"batchyard: listening on {url}, its data in {place.folder}")
     if not place.is_insecure:
-        output.tell(f"batchyard: export KUBECONFIG={(place.folder / KUBECONFIG).resolve()}")
+        output.tell(f"batchyard: export KUBECONFIG={quote(str((place.folder / KUBECONFIG).resolve()))}")
 
 
 def _has_ended(journal: Path) -> bool:

@@ -22,6 +22,7 @@ from batchyard.store.journal_file import (
     read_journal,
     read_only,
     refuse_log_of_another,
+    restored_draft,
     told,
     write_floor,
 )
@@ -67,8 +68,9 @@ def restore(backup: Path, journal: Path) -> Contents:
     try:
         _refuse_to_overwrite(journal)
         refuse_log_of_another(journal)
-        draft = journal.with_name(f"{journal.name}.new")
-        draft.unlink(missing_ok=True)
+        draft = restored_draft(journal)
+        for end in ("", "-journal", "-wal", "-shm"):
+            draft.with_name(draft.name + end).unlink(missing_ok=True)
         _copy(backup, draft, is_alone=True, told_as=journal)
         with told(draft), closing(sqlite3.connect(draft, isolation_level=None)) as file:
             file.execute("BEGIN IMMEDIATE")

@@ -32,6 +32,7 @@ from batchyard.store.journal_file import (
     make_journal,
     note_replaced,
     read_journal,
+    refuse_half_a_restore,
     refuse_log_of_another,
     row_checksum,
     told,
@@ -140,6 +141,7 @@ class Journal:
         except BadMark:
             marked, wrong = None, "its mark is damaged, which says what was acknowledged"
         if wrong == "missing":
+            refuse_half_a_restore(self._path)
             if marked is not None and marked.revision:
                 gone = f"{self._path} is missing, of which {marked.revision} revisions were acknowledged"
                 raise JournalError(f"{gone}; restore a backup into another data directory")

@@ -5,6 +5,7 @@ rows below it is known. Whatever does not fit is told. Reading changes nothing: 
 the write-ahead log beside it included.
 """
 
+import os
 import sqlite3
 import zlib
 from collections import deque
@@ -47,7 +48,7 @@ _FAULTS: Final = {
     sqlite3.SQLITE_READONLY: ("it may not be written", "give its owner the right to, and start again"),
     sqlite3.SQLITE_CANTOPEN: (
         "unable to open database file",
-        "see that it may be read and written, and that its folder is there",
+        "see that it may be read and written, that its folder is there, and that its path is shorter than 500 bytes",
     ),
 }
 _decode = msgspec.json.Decoder(dict).decode
@@ -104,7 +105,9 @@ def write_floor(file: sqlite3.Connection, floor: Floor) -> Floor:
 def read_only(path: Path, *, is_alone: bool = False) -> sqlite3.Connection:
     """A connection that changes nothing; `is_alone`: nobody writes the file, and no log lies beside it."""
     options = "mode=ro&immutable=1" if is_alone else "mode=ro"
-    return sqlite3.connect(f"file:{quote(str(path))}?{options}", uri=True, isolation_level=None, timeout=BUSY_FOR)
+    return sqlite3.connect(
+        f"file:{quote(os.fsencode(path))}?{options}", uri=True, isolation_level=None, timeout=BUSY_FOR
+    )
 
 
 def read_journal(path: Path, *, is_alone: bool = False, told_as: Path | None = None) -> Contents:
@@ -125,6 +128,19 @@ def refuse_log_of_another(path: Path) -> None:
     if log.exists() and log.stat().st_size:
         left = f"{log} is there without its journal, and may hold what that was told last"
         raise JournalError(f"{left}; put the journal back, or name another data directory")
+
+
+def restored_draft(path: Path) -> Path:
+    """What a restore writes until it is whole: by another name than a new journal's, to tell who was broken off."""
+    return path.with_name(f"{path.name}.restored")
+
+
+def refuse_half_a_restore(path: Path) -> None:
+    """Refuse to begin with nothing where a restore was broken off: whoever asked for it has not got what he wanted."""
+    draft = restored_draft(path)
+    if draft.exists():
+        begun = f"{path.parent}: a restore was begun here and not ended"
+        raise JournalError(f"{begun}; say `batchyard restore` again, or remove {draft.name} to begin with nothing")
 
 
 def _check_file(path: Path, file: sqlite3.Connection) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from batchyard.store.backup import back_up, restore
 from batchyard.store.journal import LEAP
+from batchyard.store.journal_file import restored_draft
 from batchyard.store.log import Expired
 from batchyard.store.mark import JournalError, mark_of
 from unit.store.test_damage import LOG, left_by_a_crash
@@ -149,3 +150,28 @@ def test_the_log_of_a_journal_that_is_gone_is_not_taken_for_that_of_a_new_one(pa
     with pytest.raises(JournalError, match="is there without its journal"):
         Kept(path)
     assert (log.read_bytes(), path.exists()) == (kept, False)
+
+
+def test_where_a_restore_was_broken_off_nobody_begins_with_nothing(path: Path, backup: Path, elsewhere: Path) -> None:
+    filled(path)
+    back_up(path, backup)
+    draft = restored_draft(elsewhere)
+    draft.write_bytes(backup.read_bytes()[:5000])
+    with pytest.raises(JournalError, match=f"a restore was begun here and not ended.* remove {draft.name}"):
+        Kept(elsewhere)
+    restore(backup, elsewhere)
+    assert Kept(elsewhere).store.revision == 5 + LEAP
+    assert not draft.exists()
+
+
+def test_a_first_start_that_was_broken_off_goes_on(path: Path) -> None:
+    path.with_name(f"{path.name}.new").write_bytes(b"SQLite format 3\0")
+    assert Kept(path).store.revision == 0
+
+
+def test_a_folder_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"odd-\xff?#%41")
+    folder.mkdir()
+    kept = filled(folder / "journal.db")
+    kept.flush()
+    assert back_up(folder / "journal.db", folder / "backup").recovered.revision == 5
