@@ -273,6 +273,7 @@ def test_a_token_that_is_none_is_told_and_another_one_taken(site: Site) -> None:
     with Looking(site.browser) as nobody:
         nobody.open(f"{site.platform.url}/ui/", "Who are you?")
         assert "not good" not in nobody.text()
+        assert not nobody.page.inner_text("#clock").startswith("1970")
         for wrong in ("rubbish", "not\u2603in a header"):
             nobody.page.fill("input", wrong)
             nobody.page.keyboard.press("Enter")

@@ -65,6 +65,19 @@ def _load(text: str) -> Fraction:
         raise typer.BadParameter(str(wrong)) from None
 
 
+def _collector(text: str) -> str:
+    from urllib.parse import urlsplit  # noqa: PLC0415 - only where one is named
+
+    try:
+        url = urlsplit(text)
+        is_one = url.scheme in {"http", "https"} and bool(url.hostname)
+    except ValueError:
+        is_one = False
+    if text and not is_one:
+        raise typer.BadParameter(f"'{text}' is no URL of a collector; write it as http://localhost:4318")
+    return text
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version  # noqa: PLC0415 - only here
@@ -152,6 +165,7 @@ _Otlp: TypeAlias = Annotated[
     typer.Option(
         "--otlp",
         envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+        parser=_collector,
         metavar="URL",
         help="Send traces to this collector (OTLP over HTTP), such as http://localhost:4318.",
     ),

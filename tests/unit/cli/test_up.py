@@ -99,3 +99,14 @@ def test_a_backup_into_no_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "journal.db").touch()
     told = told_of("backup", str(tmp_path / "none/kept"), "--data-dir", str(tmp_path))
     assert f"{tmp_path / 'none/kept'}: there is no folder {tmp_path / 'none'}" in told
+
+
+def test_a_link_for_somebody_without_a_name_is_not_one_for_the_owner(tmp_path: Path) -> None:
+    assert "--user has no name" in told_of("page", "--user", "", "--data-dir", str(tmp_path))
+
+
+def test_what_is_no_collector_is_told_before_anything_runs(tmp_path: Path) -> None:
+    for url in ("nonsense", "ftp://x", "http://", "http://[", "localhost:4318"):
+        assert "is no URL of a collector; write it as http://" in told_of(
+            "up", "--otlp", url, "--data-dir", str(tmp_path)
+        )

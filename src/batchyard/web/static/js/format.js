@@ -1,6 +1,6 @@
 // Times and words. Ages go on by themselves between two models.
 
-let known = { at: Date.now(), time: Date.now(), speed: 1 };
+let known = { at: performance.now(), time: Date.now(), speed: 1 };
 
 export function setClock(envelope) {
   if (envelope.time) known = { at: performance.now(), time: Date.parse(envelope.time), speed: envelope.speed };
