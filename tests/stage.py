@@ -11,7 +11,7 @@ from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.controllers.runner import Runner
 from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, Update, UpdateStatus, Write, WriteResult
+from batchyard.ports.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
 from batchyard.ports.controller import Controller, EventRecord
 from batchyard.store.memory import Store
 
@@ -38,6 +38,11 @@ class Stage:
     def delete(self, kind: str, name: str, namespace: str = "team") -> None:
         """Delete an object; then let follow what must."""
         self._submit(Delete(Key(kind, namespace, name)))
+        self.settle()
+
+    def leave_behind(self, kind: str, name: str, namespace: str = "team") -> None:
+        """Delete an object, and let stay what it owns; then let follow what must."""
+        self._submit(Delete(Key(kind, namespace, name), propagation=Propagation.ORPHAN))
         self.settle()
 
     def settle(self) -> None:

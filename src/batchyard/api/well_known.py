@@ -22,6 +22,8 @@ STOPPING: Final = "kueue.x-k8s.io/stopping"
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
+#: Kubernetes': what is deleted with it leaves behind what it owns.
+ORPHAN_FINALIZER: Final = "orphan"
 
 # On ProvisioningRequests and their PodTemplates that Kueue made.
 MANAGED: Final = "kueue.x-k8s.io/managed"

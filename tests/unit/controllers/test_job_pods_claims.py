@@ -90,3 +90,18 @@ def test_a_pod_that_strayed_before_a_restart_is_given_up_after_it() -> None:
     (write,) = anew.reconcile(key, stage.client, make.NOW).writes
     assert isinstance(write, Update)
     assert "ownerReferences" not in write.obj["metadata"]
+
+
+def test_a_pod_that_is_nobodys_is_let_go_so_that_it_can_be_deleted() -> None:
+    stage = JobStage(job())
+    (pod,) = stage.pods(None)
+    assert stage.tracked() == 1
+    stage.put(with_metadata(stage.get(scheme.POD, pod["metadata"]["name"]), ownerReferences=None, labels={}))
+    assert "finalizers" not in stage.get(scheme.POD, pod["metadata"]["name"])["metadata"]
+
+
+def test_a_pod_left_behind_by_its_job_is_let_go() -> None:
+    stage = JobStage(job())
+    (pod,) = stage.pods(None)
+    stage.leave_behind(scheme.JOB, "job")
+    assert "finalizers" not in stage.get(scheme.POD, pod["metadata"]["name"])["metadata"]

@@ -46,7 +46,8 @@ class JobPods:
             return (event.key,)
         owner = _job_of(event.obj)
         if owner is None:
-            return [*self._claims.observe_pod(event), *self._left(event, now)]
+            strayed = (event.key,) if event.type is not EventType.DELETED and is_tracked(event.obj) else ()
+            return [*self._claims.observe_pod(event), *self._left(event, now), *strayed]
         if event.old is not None and _job_of(event.old) is None:
             self._claims.observe_pod(event)
         job = Key(scheme.JOB, event.key.namespace, owner["name"])
@@ -106,10 +107,11 @@ def _job_of(pod: Obj) -> Mapping[str, Any] | None:
 
 
 def _let_go(pod: Obj, reader: Reader) -> Outcome:
-    """Give a pod up that its Job does not select; let a deleted one go whose Job is gone or has ended."""
+    """Give a pod up that its Job does not select; let one go that is nobody's, or deleted and its Job is over."""
     owner = _job_of(pod)
     if owner is None:
-        return Outcome()
+        is_free = controller_of(pod) is None and is_tracked(pod)
+        return Outcome([Update(untracked(pod))] if is_free else [])
     job = reader.get(Key(scheme.JOB, pod["metadata"].get("namespace", ""), owner["name"]))
     if job is not None and job["metadata"]["uid"] == owner["uid"] and not (is_ours(job) and is_finished(job)):
         is_kept = not is_ours(job) or "deletionTimestamp" in job["metadata"] or is_selected(pod, job)

@@ -58,6 +58,8 @@ class Family:
     def _note_workload(self, event: WatchEvent) -> Iterable[Key]:
         promised = self._by_prebuilt.get(event.key, ())
         if not event.obj["metadata"].get("ownerReferences"):
+            if event.old is not None and event.old["metadata"].get("ownerReferences"):
+                _move(self._workloads, event, self._job_of)  # its job went and left it behind
             return list(promised)
         owner = controller_of(event.obj)
         if owner is None:

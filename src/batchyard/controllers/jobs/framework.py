@@ -64,6 +64,8 @@ class JobController:
         """Do the first thing that is due for a job."""
         job = reader.get(key)
         if job is None or "deletionTimestamp" in job["metadata"]:
+            if job is not None and well_known.ORPHAN_FINALIZER in job["metadata"].get("finalizers", ()):
+                return Outcome()  # what it owns is to stay, and ends once it is nobody's
             return _release(self._family.workloads_of(key, reader))
         above = ancestry(job, reader.get)
         if above.managed is not None:

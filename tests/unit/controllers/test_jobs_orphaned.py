@@ -1,0 +1,48 @@
+"""Workloads whose jobs leave them behind (`kubectl delete --cascade=orphan`)."""
+
+from typing import cast
+
+import make
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import key_of, with_metadata
+from batchyard.controllers.admission.workload import WorkloadLifecycle
+from batchyard.controllers.jobs.framework import JobController
+from batchyard.controllers.jobs.job import JobIntegration
+from batchyard.ports.client import Reader
+from stage import Stage, said
+
+GONE = ("True", "OwnerNotFound", "The workload's owner no longer exists")
+
+
+def job_stage() -> Stage:
+    """A world with a Job in a queue."""
+    stage = Stage(JobController(JobIntegration()), WorkloadLifecycle())
+    stage.put(make.flavor(), make.job())
+    return stage
+
+
+def test_a_workload_left_behind_is_finished_and_stays() -> None:
+    stage = job_stage()
+    stage.leave_behind(scheme.JOB, "job")
+    workload = stage.only_workload()
+    assert said(workload, "Finished") == GONE
+    assert "finalizers" not in workload["metadata"]
+
+
+def test_the_next_job_of_that_name_leaves_it_alone() -> None:
+    stage = job_stage()
+    left = stage.only_workload()["metadata"]["name"]
+    stage.leave_behind(scheme.JOB, "job")
+    stage.put(with_metadata(make.job(), uid="uid-of-the-next"))
+    names = [workload["metadata"]["name"] for workload in stage.workloads()]
+    assert left in names
+    assert len(names) == 2
+
+
+def test_a_job_that_is_still_to_leave_its_workload_behind_deletes_nothing() -> None:
+    controller = JobController(JobIntegration())
+    stage = Stage(controller)
+    stage.put(make.flavor(), with_metadata(make.job(), finalizers=["example.com/keep", well_known.ORPHAN_FINALIZER]))
+    job = with_metadata(stage.get(scheme.JOB, "job"), deletionTimestamp="2026-01-01T00:00:00Z")
+    reader = {key_of(each): each for each in (job, *stage.workloads())}
+    assert controller.reconcile(key_of(job), cast("Reader", reader), stage.kernel.now()).writes == []
