@@ -172,10 +172,10 @@ def test_what_may_change_while_quota_is_reserved(edits: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("edits", "start"),
     [
-        pytest.param({"spec.podSets[0].count": 4}, 'spec.podSets[0]: Invalid value: {"name":"a"', id="a podSet grows"),
+        pytest.param({"spec.podSets[0].count": 4}, 'spec.podSets.0: Invalid value: {"name":"a"', id="a podSet grows"),
         pytest.param(
             {"spec.podSets[0].count": 2, f"{RESOURCES}.requests.cpu": "2"},
-            "spec.podSets[0]: Invalid value: {",
+            "spec.podSets.0: Invalid value: {",
             id="requests",
         ),
         pytest.param(

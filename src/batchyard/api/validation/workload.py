@@ -156,7 +156,7 @@ def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
     for i, (after, before) in enumerate(zip(new, old, strict=True)):
         shrunk = after.get("count", 1) < before.get("count", 1)
         if after != before and not (shrunk and {**after, "count": 0} == {**before, "count": 0}):
-            yield faults.immutable(f"{_POD_SETS}[{i}]", after, remedy)
+            yield faults.immutable(f"{_POD_SETS}.{i}", after, remedy)  # as Kueue writes this one path
 
 
 def _class_update_faults(new: Mapping[str, Any] | None, old: Mapping[str, Any] | None) -> Iterator[FieldError]:
