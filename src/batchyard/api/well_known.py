@@ -22,8 +22,6 @@ STOPPING: Final = "kueue.x-k8s.io/stopping"
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
-#: Kubernetes': what is deleted with it leaves behind what it owns.
-ORPHAN_FINALIZER: Final = "orphan"
 
 # On ProvisioningRequests and their PodTemplates that Kueue made.
 MANAGED: Final = "kueue.x-k8s.io/managed"
@@ -137,6 +135,10 @@ OLD_PROVISIONING_CLASS: Final = "cluster-autoscaler.kubernetes.io/provisioning-c
 PROVISIONING_PREFIX: Final = "provreq.kueue.x-k8s.io/"
 SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 SCALE_DOWN_DISABLED: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+
+# Of Kubernetes' garbage collector: kept until what it owns is gone, or is left behind.
+FOREGROUND_FINALIZER: Final = "foregroundDeletion"
+ORPHAN_FINALIZER: Final = "orphan"
 
 # On the instances of the simulated cloud: kept until the machine is off and its node is gone; there from the start;
 # which of the resize requests of a name it was made for.

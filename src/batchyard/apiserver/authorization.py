@@ -1,14 +1,13 @@
 """Who may do what: the question that is asked of every request. Source: k8s.io/apiserver, pkg/authorization."""
 
-import re
 from typing import Final, NamedTuple, Protocol
 
 from batchyard.apiserver.authentication import User
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import Refused, Request
+from batchyard.apiserver.selection import name_selected
 
 _VERBS: Final = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_NAME_SELECTED: Final = re.compile(r"(?:.*,)?metadata\.name==?([^,=!]+)(?:,.*)?")
 
 
 class Attributes(NamedTuple):
@@ -46,9 +45,8 @@ def attributes_of(request: Request, path: ResourcePath | None) -> Attributes:
     is_namespace = info.plural == "namespaces" and not info.group
     namespace = path.name if is_namespace else path.namespace  # so that those who may read all in it may read it too
     name = path.name
-    if not name and verb in {"list", "watch", "deletecollection"}:
-        selected = _NAME_SELECTED.fullmatch(request.query.get("fieldSelector", ""))
-        name = selected[1] if selected else ""
+    if not name and verb in {"list", "watch"}:
+        name = name_selected(request)
     return Attributes(request.user, verb, info.group, info.plural, path.subresource, namespace, name)
 
 
@@ -75,9 +73,7 @@ def verb_of(request: Request, path: ResourcePath | None) -> str:
     """What it is about to do in one word."""
     if path is None:
         return request.method.lower()
-    verb = _VERBS.get(request.method, request.method.lower())
+    verb = _VERBS.get(request.method, "")
     if verb == "get" and not path.name:
         return "watch" if request.flag("watch") else "list"
-    if verb == "get" and request.flag("watch"):
-        return "watch"
     return "deletecollection" if verb == "delete" and not path.name else verb

@@ -50,7 +50,7 @@ def decisions(ledger: Ledger, authorizer: Authorizer, now: Callable[[], Instant]
     info = replace(info, selectable_fields=_FIELDS)
 
     def get(request: Request, namespace: str, name: str) -> Response:
-        if request.flag("watch"):
+        if request.flag("watch") and not name:
             raise method_not_allowed()
         path = ResourcePath(resource, VERSION, namespace, name, "", _API_VERSION)
         shown = Representation(request, path, now())

@@ -50,7 +50,7 @@ def derived(strategy: Derived, info: ServedKind, source: Source, now: Callable[[
     """A resource of such objects."""
 
     def get(request: Request, namespace: str, name: str) -> Response:
-        if request.flag("watch"):
+        if request.flag("watch") and not name:
             raise method_not_allowed()
         path = ResourcePath(resource, info.storage_version, namespace, name, "", info.api_version)
         shown = Representation(request, path, now())

@@ -66,7 +66,7 @@ class Reading:
         check_not_ahead(revision_of(version), self._objects.revision)
         if wants_initial or (version in _NO_REVISION and wants_initial is None):
             found = self._objects.list(path.info.constant, path.namespace or None)
-            watch.begin((o for o in found if path.name in ("", o["metadata"]["name"])), self._objects.revision)
+            watch.begin(found, self._objects.revision)
             if wants_initial and bookmarks:
                 watch.bookmark(self._objects.revision, initial=True)
         elif version in _NO_REVISION:

@@ -109,15 +109,18 @@ class Registry:
             live, _own_part(config, path), author, versions_of(path.resource, path.namespace), force=options.force
         )
         if stored is None:
-            newborn = _newborn(Body(result.obj, body.faults), path)
-            return self._made(decoded(newborn, path, options), path, options, result.entries)
+            made = decoded(_newborn(Body(result.obj, body.faults), path), path, options)
+            if uid := result.obj["metadata"].get("uid"):
+                told = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise conflict(path, path.name, told)
+            return self._made(made, path, options, result.entries)
         sent = decoded(Body(result.obj, body.faults), path, options)
         return self._replaced(sent, stored, path, options, result.entries)
 
     def _delete(self, request: Request, path: ResourcePath) -> Response:
         options = delete_options(request, read_body(request).value)
         stored = self._found(path)
-        _check_preconditions(options, stored, path)
+        _check_preconditions(options, stored, path, path.name)
         done = self._write(_deletion(_key(path), options, path), path, path.name, dry_run=options.dry_run)
         if "deletionTimestamp" in done["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
             return Response(200, _shown(done, path), _warnings_of(options, path))
@@ -135,6 +138,7 @@ class Registry:
         gone = selected[: limit_of(request) or None]
         for obj in gone:
             key = key_of(obj)
+            _check_preconditions(options, obj, path, key.name)
             self._write(_deletion(key, options, path), path, key.name, dry_run=options.dry_run)
         items = [_shown(obj, path) for obj in gone]
         listed = {"kind": f"{path.info.kind}List", "apiVersion": path.api_version, "metadata": {}, "items": items}
@@ -297,10 +301,10 @@ def _second_of(time: str) -> int:
     return parse_time(time) // SECOND
 
 
-def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath) -> None:
+def _check_preconditions(options: DeleteOptions, stored: Obj, path: ResourcePath, name: str) -> None:
     if unmet := options.unmet(stored):
-        told = f'Operation cannot be fulfilled on {path.resource.group_kind} "{path.name}": {unmet}'
-        raise Refused(409, "Conflict", told, details(path, path.name))
+        told = f'Operation cannot be fulfilled on {path.resource.group_kind} "{name}": {unmet}'
+        raise Refused(409, "Conflict", told, details(path, name))
 
 
 def _deletion(key: Key, options: DeleteOptions, path: ResourcePath) -> Delete:

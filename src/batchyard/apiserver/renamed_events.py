@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.decode import Decoded
+from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
+from batchyard.api.validation import event
 from batchyard.api.whole_seconds import Places, as_stored, in_whole_seconds
 from batchyard.apiserver.built_in import BuiltIn
 from batchyard.apiserver.openapi.schemas import schema_name
@@ -47,6 +49,14 @@ class _RenamedEvents(BuiltIn):
         """An event that is to take the place of a stored one: times in it that are as shown are as stored."""
         kept: dict[str, Any] = as_stored(new, in_whole_seconds(dict(old), super().times(_CORE.api_version)), old)
         return kept
+
+    def check_create(self, new: Obj) -> list[FieldError]:
+        """What may not come to be as one of this group."""
+        return [*event.strict_faults(new)]
+
+    def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
+        """What may not become of a stored event as one of this group."""
+        return [*super().check_update(new, old), *event.strict_update_faults(new, old)]
 
     def in_version(self, stored: Obj, api_version: str) -> dict[str, Any]:
         """A stored event with the names of this group."""

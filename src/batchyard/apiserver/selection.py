@@ -11,6 +11,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import ServedKind
 from batchyard.api.selectors import Selector
+from batchyard.api.validation import names
 from batchyard.apiserver.label_selectors import requirements_of
 from batchyard.apiserver.request import Request, bad_request
 
@@ -74,6 +75,16 @@ def selection_of(request: Request, info: ServedKind) -> Selection:
     """What a request selects of a kind; Refused if it cannot be read."""
     labels = Selector(requirements_of(request.query.get("labelSelector", "")))
     return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
+
+
+def name_selected(request: Request) -> str:
+    """The one name that objects must have to be selected; nothing where they may have others."""
+    for term in _TERMS.findall(request.query.get("fieldSelector", "")):
+        found = _TERM.fullmatch(term)
+        if found is not None and found[1] == "metadata.name" and found[2] != "!=":
+            name = _ESCAPED.sub(r"\1", found[3])
+            return "" if names.path_segment(name) else name
+    return ""
 
 
 def _field_terms(text: str, info: ServedKind) -> Iterator[tuple[str, bool, str]]:

@@ -113,9 +113,9 @@ class ApiServer:
             if self._foresee is None or not _is_trial(request, path) or not isinstance(answer, Response):
                 return answer
             return self._foresee(request, path, answer)
-        if request.flag("watch"):
-            return self._reading.watch(request, path)
-        return self._reading.get(request, path) if path.name else self._reading.list(request, path)
+        if path.name:
+            return self._reading.get(request, path)
+        return self._reading.watch(request, path) if request.flag("watch") else self._reading.list(request, path)
 
     def _about_the_server(self, request: Request) -> Reply:
         """What is served, and how it is."""

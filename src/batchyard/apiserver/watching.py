@@ -45,8 +45,8 @@ class WatchStream:
         *,
         with_bookmarks: bool = False,
     ) -> None:
-        self._path = path
         self._kind = path.info.constant
+        self._namespace = path.namespace
         self._selection = selection
         self._show = show
         #: How its client wants to see an object that has nothing but metadata.
@@ -69,11 +69,11 @@ class WatchStream:
         """Take in what happened."""
         if self.is_over:
             return
-        kind, known = self._kind, self._revision
+        kind, namespace, known = self._kind, self._namespace, self._revision
         for change in changes:
             if change.revision > known:
                 known = change.revision
-                if change.key.kind == kind and self._is_here(change):
+                if change.key.kind == kind and namespace in ("", change.key.namespace):
                     self._add(change)
         self._revision = known
         if len(self._waiting) > self._begun_with + BACKLOG_MAX:
@@ -104,10 +104,6 @@ class WatchStream:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         self._waiting.append({"type": "BOOKMARK", "object": self._bookmark(metadata)})
         self.on_news()
-
-    def _is_here(self, change: WatchEvent) -> bool:
-        path = self._path
-        return path.namespace in ("", change.key.namespace) and path.name in ("", change.key.name)
 
     def _add(self, change: WatchEvent) -> None:
         was = change.old is not None and self._selection.accepts(change.old)

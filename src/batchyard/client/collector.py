@@ -11,12 +11,10 @@ Source: Kubernetes's pkg/controller/garbagecollector.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from batchyard.api import well_known
 from batchyard.api.meta import Key, Obj, group_kind, with_metadata, without_finalizer
+from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from batchyard.client.index import OwnerIndex
 from batchyard.ports.client import Delete, EventType, Propagation, Update, WatchEvent, Write
-
-FOREGROUND_FINALIZER: Final = "foregroundDeletion"
 
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
@@ -52,7 +50,7 @@ class Collector:
         metadata = event.obj["metadata"]
         uid = metadata.get("uid")
         if event.type is not _DELETED:
-            if _is_deleted_with(well_known.ORPHAN_FINALIZER, metadata):
+            if _is_deleted_with(ORPHAN_FINALIZER, metadata):
                 self._orphaning[uid] = event.key
             if uid not in self._leaving and _is_deleted_with(FOREGROUND_FINALIZER, metadata):
                 self._leaving[uid] = event.key
@@ -90,12 +88,12 @@ class Collector:
         orphaning, self._orphaning = self._orphaning, {}
         for uid, key in orphaning.items():
             owner = self._get(key)
-            if owner is None or not _is_deleted_with(well_known.ORPHAN_FINALIZER, owner["metadata"]):
+            if owner is None or not _is_deleted_with(ORPHAN_FINALIZER, owner["metadata"]):
                 continue
             for _, obj in self._dependents(uid):
                 others = [each for each in obj["metadata"]["ownerReferences"] if each["uid"] != uid]
                 self._apply(Update(with_metadata(obj, ownerReferences=others or None)))
-            self._apply(Update(without_finalizer(owner, well_known.ORPHAN_FINALIZER)))
+            self._apply(Update(without_finalizer(owner, ORPHAN_FINALIZER)))
 
     def _collect_orphans(self) -> None:
         """Delete what owners leave behind; an object with another living owner only loses the dead."""

@@ -16,10 +16,11 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.api.errors import ApiError, Conflict, NotFound
 from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata
+from batchyard.api.well_known import FOREGROUND_FINALIZER
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
 from batchyard.client import revise
-from batchyard.client.collector import FOREGROUND_FINALIZER, Collector
+from batchyard.client.collector import Collector
 from batchyard.client.dry_run import DryRun
 from batchyard.ports.client import (
     Create,

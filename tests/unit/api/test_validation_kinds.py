@@ -201,8 +201,8 @@ def test_bad_flavors_are_refused(edits: dict[str, Any], starts: list[str]) -> No
         ),
         pytest.param(make.namespace("a.b"), 'metadata.name: Invalid value: "a.b": a lowercase', id="no Namespace"),
         pytest.param(
-            {**make.namespace(), "spec": {"finalizers": ["a b"]}},
-            'spec.finalizers[0]: Invalid value: "a b"',
+            {**make.namespace(), "spec": {"finalizers": ["x/a b"]}},
+            'spec.finalizers[0]: Invalid value: "x/a b"',
             id="no finalizer of a Namespace",
         ),
     ],

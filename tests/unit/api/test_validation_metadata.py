@@ -102,6 +102,11 @@ OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "cont
         ),
         pytest.param({"metadata.finalizers": ["a b"]}, 'metadata.finalizers[0]: Invalid value: "a b"', id="finalizers"),
         pytest.param(
+            {"metadata.finalizers": ["orphan", "foregroundDeletion"]},
+            'metadata.finalizers: Invalid value: ["orphan","foregroundDeletion"]: finalizer orphan and',
+            id="dependents that stay and go",
+        ),
+        pytest.param(
             {"metadata.ownerReferences": [{**OWNER, "uid": ""}]},
             'metadata.ownerReferences[0].uid: Invalid value: "": uid must not be empty',
             id="an owner without uid",
@@ -115,6 +120,14 @@ OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "cont
 )
 def test_bad_metadata_is_refused(edits: dict[str, Any], start: str) -> None:
     assert begins(validate(edited(QUEUE, edits)), start)
+
+
+def test_finalizers_of_kubernetes_kinds_have_a_prefix() -> None:
+    held = {"metadata.finalizers": ["kubernetes", "orphan", "example.com/mine", "mine"]}
+    told = 'Invalid value: "mine": name is neither a standard finalizer name nor is it fully qualified'
+    assert begins(validate(edited(make.namespace(), held)), f"metadata.finalizers[3]: {told}")
+    assert begins(validate(edited(make.namespace(), {"spec.finalizers": ["mine"]})), f"spec.finalizers[0]: {told}")
+    assert validate(edited(QUEUE, held)) == []
 
 
 def test_a_bad_name_is_answered_by_one_that_would_do() -> None:

@@ -102,6 +102,7 @@ def test_one_is_told_where_it_belongs(api: Api, name: str, code: int) -> None:
 def test_nothing_is_written_or_watched(api: Api) -> None:
     assert api.ask("POST", OF_TEAM, {}).code == 405
     assert api.ask("GET", f"{OF_TEAM}?watch=true").code == 405
+    assert api.ask("GET", f"{OF_TEAM}/1?watch=true").code == 200
 
 
 def test_those_who_may_not_see_a_workload_are_not_told_its_name(api: Api) -> None:

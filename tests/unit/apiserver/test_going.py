@@ -62,3 +62,13 @@ def test_no_more_go_together_than_are_asked_for() -> None:
     assert [item["metadata"]["name"] for item in answer.body["items"]] == ["a", "b"]
     assert [item["metadata"]["name"] for item in api.get(f"{MAPS}?labelSelector=l")["items"]] == ["c"]
     assert api.ask("DELETE", f"{MAPS}?limit=x").code == 400
+
+
+def test_what_goes_together_is_what_was_meant() -> None:
+    api = Api()
+    first = api.post(MAPS, {"metadata": {"name": "a"}})["metadata"]
+    api.post(MAPS, {"metadata": {"name": "b"}})
+    answer = api.ask("DELETE", MAPS, {"preconditions": {"resourceVersion": first["resourceVersion"]}})
+    assert (answer.code, answer.body["reason"], answer.body["details"]["name"]) == (409, "Conflict", "b")
+    assert "the ResourceVersion in the precondition" in answer.body["message"]
+    assert [item["metadata"]["name"] for item in api.get(MAPS)["items"]] == ["b"]

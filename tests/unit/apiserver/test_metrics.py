@@ -65,4 +65,5 @@ def test_as_a_table_it_has_a_column_for_each_resource(api: Api) -> None:
 def test_it_is_read_and_nothing_else(api: Api) -> None:
     assert api.ask("POST", PODS, {}).code == 405
     assert api.ask("GET", f"{PODS}?watch=true").code == 405
+    assert api.ask("GET", f"{PODS}/one?watch=true").code == 200
     assert {tuple(each["verbs"]) for each in api.get("/apis/metrics.k8s.io/v1beta1")["resources"]} == {("get", "list")}

@@ -1,6 +1,12 @@
 """What the API server refuses, in its words."""
 
+import pytest
+
+from batchyard.apiserver.authentication import User
 from unit.apiserver.api import Api, config_map
+from unit.apiserver.roles import binding, role, rule, user
+
+ONE = binding("one", "ClusterRole/one", user("dora"))
 
 
 def test_what_comes_into_a_namespace_that_is_not_there_is_told_of_the_namespace() -> None:
@@ -14,3 +20,36 @@ def test_the_default_namespace_is_not_deleted() -> None:
     answer = Api().ask("DELETE", "/api/v1/namespaces/default")
     assert (answer.code, answer.body["reason"]) == (403, "Forbidden")
     assert answer.body["message"] == 'namespaces "default" is forbidden: this namespace may not be deleted'
+
+
+def test_what_was_another_object_is_not_made_again_by_an_apply() -> None:
+    api, maps, config = Api(), "/api/v1/namespaces/team/configmaps", config_map("a")
+    config["metadata"]["uid"] = "u1"
+    headers = {"content-type": "application/apply-patch+yaml"}
+    answer = api.ask("PATCH", f"{maps}/a?fieldManager=me", config, headers=headers)
+    told = "uid mismatch: the provided object specified uid u1, and no existing object was found"
+    assert (answer.code, answer.body["message"].endswith(told)) == (409, True)
+    assert api.ask("GET", f"{maps}/a").code == 404
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "LINK"])
+def test_methods_that_nothing_is_done_for_are_refused(method: str) -> None:
+    api, path = Api(), "/api/v1/namespaces/team/configmaps"
+    answer = api.ask(method, path)
+    assert (answer.code, answer.body["reason"]) == (405, "MethodNotAllowed")
+    refused = api.ask(method, path, user=User("reader", ()))
+    assert refused.body["message"].startswith('configmaps is forbidden: User "reader" cannot  resource "configmaps"')
+
+
+def test_a_name_within_a_value_selects_nobody() -> None:
+    api, path = Api(), "/api/v1/namespaces/team/configmaps"
+    for obj in (role("one", rule("list deletecollection", "configmaps", names="open")), ONE):
+        api.post(f"/apis/{obj['apiVersion']}/{obj['kind'].lower()}s", obj)
+    dora = User("dora", ())
+    assert api.ask("GET", f"{path}?fieldSelector=metadata.name=open", user=dora).code == 200
+    assert api.ask("GET", f"{path}?fieldSelector=metadata.namespace=team,metadata.name==open", user=dora).code == 200
+    escaped = "metadata.namespace!=a\\,metadata.name=open"
+    assert api.ask("GET", f"{path}?fieldSelector={escaped}", user=dora).code == 403
+    assert api.ask("GET", f"{path}?fieldSelector=metadata.name=a/b,metadata.name=open", user=dora).code == 403
+    # A name that is selected by is one of lists and watches alone.
+    assert api.ask("DELETE", f"{path}?fieldSelector=metadata.name=open", user=dora).code == 403

@@ -54,10 +54,11 @@ def test_its_times_are_in_whole_seconds_and_stay_as_fine_as_they_were() -> None:
     )
     found = api.get(f"{RENAMED}/train.1")
     assert (found["deprecatedFirstTimestamp"], found["metadata"]["creationTimestamp"]) == (whole, whole)
-    assert api.ask("PUT", f"{RENAMED}/train.1", {**found, "note": "more"}).code == 200
+    told = {**found["metadata"], "labels": {"a": "b"}}
+    assert api.ask("PUT", f"{RENAMED}/train.1", {**found, "metadata": told}).code == 200
     stored = api.stored.store.get(key)
     assert stored is not None
-    assert (stored["firstTimestamp"], stored["message"]) == (fine, "more")
+    assert (stored["firstTimestamp"], stored["metadata"]["labels"]) == (fine, {"a": "b"})
 
 
 def test_both_are_told_of_every_event() -> None:
@@ -103,3 +104,35 @@ def test_each_group_selects_by_its_own_names(path: str, selector: str, found: in
 def test_names_of_the_other_group_are_refused(path: str, field: str) -> None:
     refused = Api().ask("GET", f"{path}?fieldSelector={field}=train")
     assert (refused.code, refused.body["message"]) == (400, f"field label not supported: {field}")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"eventTime": None}, "eventTime"),
+        ({"type": "Odd"}, "type"),
+        ({"type": None}, "type"),
+        ({"deprecatedFirstTimestamp": "2026-01-01T00:00:00Z"}, "firstTimestamp"),
+        ({"deprecatedCount": 2}, "count"),
+        ({"deprecatedSource": {"component": "me"}}, "source"),
+        ({"series": {"count": 1, "lastObservedTime": "2026-01-01T00:00:09.000000Z"}}, "series.count"),
+        ({"series": {"count": 2, "lastObservedTime": None}}, "series.lastObservedTime"),
+    ],
+)
+def test_what_comes_there_is_of_the_newer_form(change: dict[str, Any], field: str) -> None:
+    answer = Api().ask("POST", RENAMED, {**SENT, **change})
+    assert answer.code == 422
+    assert [cause["field"] for cause in answer.body["details"]["causes"]] == [field]
+
+
+def test_nothing_but_its_series_changes_there() -> None:
+    api = Api()
+    api.post(RENAMED, SENT)
+    answer = api.ask("PATCH", f"{RENAMED}/train.1", {"note": "more", "deprecatedCount": 3}, headers=STRATEGIC)
+    causes = [
+        (cause["field"], cause["message"].endswith("field is immutable")) for cause in answer.body["details"]["causes"]
+    ]
+    assert (answer.code, causes) == (422, [("message", True), ("count", True)])
+    answer = api.ask("PATCH", f"{RENAMED}/train.1", {"series": {"count": 1}}, headers=STRATEGIC)
+    assert answer.code == 422
+    assert api.ask("PATCH", f"{CORE}/train.1", {"message": "more"}, headers=STRATEGIC).code == 200

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from batchyard.apiserver.authentication import User
 from batchyard.apiserver.watching import WatchStream
 from unit.apiserver.api import Api, config_map
+from unit.apiserver.roles import binding, role, rule, user
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -102,3 +104,14 @@ def test_whatever_is_not_false_asks_for_a_watch() -> None:
         api.watch(f"{MAPS}?watch={said}")
     for said in ("0", "False"):
         assert api.get(f"{MAPS}?watch={said}")["kind"] == "ConfigMapList"
+
+
+def test_a_single_object_is_got_whatever_is_said_of_watches() -> None:
+    api = Api()
+    made = api.post(MAPS, config_map("a"))
+    assert api.get(f"{MAPS}/a?watch=1") == made
+    may_get = role("reader", rule("get", "configmaps"))
+    for obj in (may_get, binding("reader", "ClusterRole/reader", user("reader"))):
+        api.post(f"/apis/{obj['apiVersion']}/{obj['kind'].lower()}s", obj)
+    assert api.ask("GET", f"{MAPS}/a?watch=1", user=User("reader", ())).code == 200
+    assert api.ask("GET", f"{MAPS}?watch=1&fieldSelector=metadata.name=a", user=User("reader", ())).code == 403

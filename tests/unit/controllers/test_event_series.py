@@ -8,6 +8,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.api.tables import columns, row
+from batchyard.api.validation.event import event_faults, strict_faults
 from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
 from batchyard.controllers.event_expiry import FIRST, EventExpiry
@@ -47,6 +48,7 @@ def test_an_event_says_what_was_done_when_and_by_whom() -> None:
     assert (event["eventTime"], event["action"], event["reason"]) == (STAMP, "Started", "Started")
     assert event["reportingComponent"] == "batch/job-kueue-controller"
     assert event["reportingInstance"] == "batch/job-kueue-controller-here"
+    assert [*event_faults(event), *strict_faults(event)] == []
     assert not {"source", "count", "firstTimestamp", "lastTimestamp", "series"} & event.keys()
 
 

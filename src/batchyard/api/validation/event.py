@@ -15,6 +15,13 @@ _OF_NO_NAMESPACE_NEWER: Final = ("default", "kube-system")
 #: Letters of the texts that the newer form must have, and of those that it may.
 _LENGTH_MAX: Final = 128
 _NOTE_LENGTH_MAX: Final = 1024
+_TYPES: Final = ("Normal", "Warning")
+#: What the newer form says in another way.
+_OF_OLD: Final = ("firstTimestamp", "lastTimestamp", "count", "source")
+_SETTLED: Final = (
+    *("involvedObject", "reason", "message", *_OF_OLD, "type", "eventTime"),
+    *("action", "related", "reportingComponent", "reportingInstance"),
+)
 
 
 def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -34,6 +41,37 @@ def event_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
         yield faults.invalid("involvedObject.namespace", about, "does not match event.namespace", remedy)
     if is_newer:
         yield from _newer_faults(event)
+
+
+def strict_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+    """What a new Event breaks beside these where it comes as one of `events.k8s.io`."""
+    yield from _series_faults(event)
+    if not event.get("eventTime"):
+        yield faults.required("eventTime", "", "say when it was")
+    if event.get("type") not in _TYPES:
+        yield faults.invalid("type", "", f"has invalid value: {event.get('type') or ''}", "use Normal or Warning")
+    for field in _OF_OLD:
+        if event.get(field):
+            yield faults.invalid(field, "", "needs to be unset", "leave it out")
+
+
+def strict_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """What of an Event does not change by `events.k8s.io`: all but its series."""
+    if new.get("series") != old.get("series"):
+        yield from _series_faults(new)
+    for field in _SETTLED:
+        if (new.get(field) or None) != (old.get(field) or None):
+            yield faults.immutable(field, new.get(field))
+
+
+def _series_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:
+    series = event.get("series")
+    if series is None:
+        return
+    if (series.get("count") or 0) < 2:
+        yield faults.invalid("series.count", "", "should be at least 2", "tell of a single one without a series")
+    if not series.get("lastObservedTime"):
+        yield faults.required("series.lastObservedTime", "", "say when it was last")
 
 
 def _newer_faults(event: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -10,7 +10,9 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import group_kind
+from batchyard.api.schema.tables import NATIVE_GROUPS
 from batchyard.api.validation import faults, names
+from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 
 #: Of the kinds whose names must be good for more than their own sake: those of Services are DNS names, and those of
 #: clusters and pools go into the names of machines.
@@ -26,6 +28,12 @@ _NAME_RULES: Final[Mapping[str, names.NameRule]] = {
     scheme.CLUSTER_ROLE_BINDING: names.path_segment,
 }
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
+#: Those whose metadata Kubernetes itself looks at, more closely than at that of what others define.
+_OF_KUBERNETES: Final = frozenset(
+    info.constant for info in scheme.KINDS if info.group.partition(".")[0] in NATIVE_GROUPS
+)
+#: The finalizers that have no prefix.
+_STANDARD_FINALIZERS: Final = ("kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER)
 _LABEL_REMEDY: Final = "use letters, digits, '-', '_' and '.', at most 63, a letter or digit first and last"
 _KEY_REMEDY: Final = f"write the key as [prefix/]name: {_LABEL_REMEDY}"
 
@@ -40,7 +48,9 @@ def metadata_faults(obj: Mapping[str, Any]) -> Iterator[FieldError]:
             yield faults.invalid("metadata.namespace", namespace, message, name_remedy(namespace, names.dns_label))
     yield from label_faults(metadata.get("labels"), "metadata.labels")
     yield from annotation_faults(metadata.get("annotations"), "metadata.annotations")
-    yield from _finalizer_faults(metadata.get("finalizers") or ())
+    if finalizers := metadata.get("finalizers"):
+        is_of_kubernetes = group_kind(obj) in _OF_KUBERNETES
+        yield from finalizer_faults(finalizers, "metadata.finalizers", is_of_kubernetes=is_of_kubernetes)
     yield from _owner_faults(metadata.get("ownerReferences") or ())
 
 
@@ -91,11 +101,17 @@ def annotation_faults(annotations: Mapping[str, str] | None, path: str) -> Itera
         yield faults.too_long(path, ANNOTATIONS_BYTES_MAX, "keep large content in a ConfigMap")
 
 
-def _finalizer_faults(finalizers: Sequence[str]) -> Iterator[FieldError]:
-    """Finalizers are qualified names."""
+def finalizer_faults(finalizers: Sequence[str], path: str, *, is_of_kubernetes: bool = True) -> Iterator[FieldError]:
+    """Finalizers are qualified names, of Kubernetes' own kinds with a prefix; dependents stay or go, not both."""
     for i, finalizer in enumerate(finalizers):
         for message in names.qualified_name(finalizer):
-            yield faults.invalid(f"metadata.finalizers[{i}]", finalizer, message, _KEY_REMEDY)
+            yield faults.invalid(f"{path}[{i}]", finalizer, message, _KEY_REMEDY)
+        if is_of_kubernetes and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            message = "name is neither a standard finalizer name nor is it fully qualified"
+            yield faults.invalid(f"{path}[{i}]", finalizer, message, "write it as example.com/name")
+    if ORPHAN_FINALIZER in finalizers and FOREGROUND_FINALIZER in finalizers:
+        message = f"finalizer {ORPHAN_FINALIZER} and {FOREGROUND_FINALIZER} cannot be both set"
+        yield faults.invalid(path, finalizers, message, "keep one of them")
 
 
 def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:

@@ -4,12 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import faults, metadata, names
+from batchyard.api.validation import metadata
 
 
 def namespace_faults(namespace: Mapping[str, Any]) -> Iterator[FieldError]:
     """All rules of a Namespace: its name is a label, for it becomes part of host names."""
     yield from metadata.metadata_faults(namespace)
-    for i, finalizer in enumerate((namespace.get("spec") or {}).get("finalizers") or ()):
-        for message in names.qualified_name(finalizer):
-            yield faults.invalid(f"spec.finalizers[{i}]", finalizer, message, "use kubernetes, or prefix/name")
+    yield from metadata.finalizer_faults((namespace.get("spec") or {}).get("finalizers") or (), "spec.finalizers")
