@@ -57,6 +57,7 @@ class Reading:
     def watch(self, request: Request, path: ResourcePath) -> WatchStream:
         """What happens from a revision on; where none is given, what is there comes first."""
         shown = Representation(request, path, self._now())
+        shown.check_is_of_one()
         bookmarks = request.flag("allowWatchBookmarks")
         selection = selection_of(request, path.info)
         watch = WatchStream(path, selection, shown.one, shown.bookmark, with_bookmarks=bookmarks)

@@ -5,13 +5,14 @@ Sources: k8s.io/apiserver, pkg/endpoints/handlers/{response,negotiation}.go; k8s
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 from batchyard.api.meta import Obj
 from batchyard.api.tables import Column
 from batchyard.api.whole_seconds import in_whole_seconds, times_of_metadata
 from batchyard.apiserver.paths import ResourcePath
-from batchyard.apiserver.request import JSON, Refused, Request, bad_request
+from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_request
 from batchyard.base.instant import Instant
 
 _META: Final = "meta.k8s.io/v1"
@@ -46,7 +47,13 @@ class Representation:
                 return self._table([stored], {} if revision is None else {"resourceVersion": revision})
             case Form.WHOLE:
                 return self._path.resource.strategy.show(stored, self._path.api_version)
+        self.check_is_of_one()
         return _metadata_of(stored)
+
+    def check_is_of_one(self) -> None:
+        """Refused if the form is one of lists alone."""
+        if self._form is Form.METADATA_LIST:
+            raise _not_acceptable(f"you requested {self._form.value}, but the requested object is not a list")
 
     def bookmark(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         """What tells how far a watch has come: an object of nothing but metadata, or a table without rows."""
@@ -67,6 +74,8 @@ class Representation:
                 items = [show(obj, version) for obj in stored]
                 kind = f"{self._path.info.kind}List"
                 return {"kind": kind, "apiVersion": version, "metadata": metadata, "items": items}
+        if self._form is Form.METADATA:
+            raise _not_acceptable(f"you requested {self._form.value}, but the requested object is a list")
         kind, items = Form.METADATA_LIST.value, [_metadata_of(obj) for obj in stored]
         return {"kind": kind, "apiVersion": _META, "metadata": metadata, "items": items}
 
@@ -92,9 +101,26 @@ class Representation:
         return {"object": _metadata_of({"metadata": metadata})}
 
 
+def in_form(answer: Response, form: Form) -> Response:
+    """The answer to a write in the form that is accepted, as far as that is metadata; a Status stays one."""
+    kind = answer.body.get("kind")
+    if form in {Form.WHOLE, Form.TABLE} or kind == "Status":
+        return answer
+    if "items" in answer.body:
+        items = [_metadata_of(obj) for obj in answer.body["items"]]
+        body = {"kind": Form.METADATA_LIST.value, "apiVersion": _META, "metadata": {}, "items": items}
+        return answer._replace(body=body)
+    return answer._replace(body=_metadata_of(answer.body))
+
+
 def form_of(request: Request) -> Form:
     """What form a request accepts first; Refused if it accepts none that there is."""
-    for accepted in request.headers.get("accept", "*/*").split(","):
+    return _form_of(request.headers.get("accept", "*/*"))
+
+
+@lru_cache(maxsize=256)
+def _form_of(accept: str) -> Form:
+    for accepted in accept.split(","):
         media_type, *parameters = (part.strip() for part in accepted.split(";"))
         if media_type not in {JSON, "application/*", "*/*", ""}:
             continue
@@ -103,8 +129,11 @@ def form_of(request: Request) -> Form:
             return Form.WHOLE
         if given.get("g") == "meta.k8s.io" and given.get("v") == "v1" and given["as"] in _FORMS:
             return Form(given["as"])
-    told = f"only the following media types are accepted: {JSON}"
-    raise Refused(406, "NotAcceptable", told)
+    raise _not_acceptable(f"only the following media types are accepted: {JSON}")
+
+
+def _not_acceptable(told: str) -> Refused:
+    return Refused(406, "NotAcceptable", told)
 
 
 _PARTIAL: Final = {"kind": Form.METADATA.value, "apiVersion": _META}

@@ -92,15 +92,16 @@ class Reviews:
     def _decided(self, kind: str, user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """Whether a user may do what a spec describes."""
         of_resource, of_path = _object(spec, "resourceAttributes"), _object(spec, "nonResourceAttributes")
-        if bool(of_resource) == bool(of_path):
+        is_of_path = spec.get("nonResourceAttributes") is not None
+        if (spec.get("resourceAttributes") is not None) == is_of_path:
             told = (
                 "cannot be specified in combination with resourceAttributes"
-                if of_path
+                if is_of_path
                 else "exactly one of nonResourceAttributes or resourceAttributes must be specified"
             )
-            field = "spec.nonResourceAttributes" if of_path else "spec.resourceAttributes"
+            field = "spec.nonResourceAttributes" if is_of_path else "spec.resourceAttributes"
             raise _refused(kind, faults.invalid(field, of_path, told, _REMEDY))
-        if of_path:
+        if is_of_path:
             asked = Attributes(user, _text(of_path, "verb"), path=_text(of_path, "path"))
         else:
             fields = ("verb", "group", "resource", "subresource", "namespace", "name")
@@ -118,9 +119,11 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
         sent = read_body(request).value
         if not isinstance(sent, Mapping):
             raise bad_request("the request's body is no object")
-        _check_kind(sent, f"{group}/{_VERSION}", kind)
-        status = review(request, _object(sent, "spec"), namespace)
+        check_kind(sent, f"{group}/{_VERSION}", kind)
         metadata = _object(sent, "metadata")
+        if group == AUTHORIZATION and kind.endswith("AccessReview"):
+            _check_unnamed(kind, metadata, is_placed=namespaced)
+        status = review(request, _object(sent, "spec"), namespace)
         told = {"kind": kind, "apiVersion": f"{group}/{_VERSION}", "metadata": metadata, "spec": sent.get("spec", {})}
         return Response(201, {**told, "status": status})
 
@@ -129,7 +132,17 @@ def _resource(group: str, kind: str, review: Review, *, namespaced: bool = False
     return unstored(info, {"": Answer(group, _VERSION, kind, {"POST": create})})
 
 
-def _check_kind(sent: Mapping[str, Any], api_version: str, kind: str) -> None:
+def _check_unnamed(kind: str, metadata: Mapping[str, Any], *, is_placed: bool) -> None:
+    """Refused where a question about access has metadata of its own."""
+    ignored = ("managedFields", "namespace") if is_placed else ("managedFields",)
+    said = {field: value for field, value in metadata.items() if value and field not in ignored}
+    if said:
+        told = "must be empty except for namespace" if is_placed else "must be empty"
+        raise _refused(kind, faults.invalid("metadata", said, told, "leave it out"))
+
+
+def check_kind(sent: Mapping[str, Any], api_version: str, kind: str) -> None:
+    """Refused where what was sent says that it is something else."""
     found = (sent.get("apiVersion") or api_version, sent.get("kind") or kind)
     if found != (api_version, kind):
         raise bad_request(f'{found[1]} in version "{found[0]}" cannot be handled as a {kind}')

@@ -12,6 +12,7 @@ from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.paths import ResourcePath, resource_at
 from batchyard.apiserver.reading import Feed, Reading
 from batchyard.apiserver.registry import Registry
+from batchyard.apiserver.representation import Form, form_of, in_form
 from batchyard.apiserver.request import (
     NO_SUCH_PATH,
     TEXT,
@@ -107,9 +108,12 @@ class ApiServer:
         if path.subresource and path.subresource not in path.resource.subresources:
             return NO_SUCH_PATH
         if request.method != "GET":
+            form = form_of(request)
             if self._registry.makes_by_apply(request, path):
                 self._access.check(request, path, "create")
             answer = _with_deprecation(self._registry.handle(request, path), path)
+            if form is not Form.WHOLE:
+                return in_form(answer, form) if isinstance(answer, Response) else answer
             if self._foresee is None or not _is_trial(request, path) or not isinstance(answer, Response):
                 return answer
             return self._foresee(request, path, answer)

@@ -15,6 +15,7 @@ from batchyard.apiserver.bodies import read_body
 from batchyard.apiserver.objects import Found
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, causes_of
 from batchyard.apiserver.resources import Answer
+from batchyard.apiserver.reviews import check_kind
 from batchyard.apiserver.tokens import ISSUER, Tokens
 from batchyard.base.instant import SECOND
 
@@ -41,7 +42,10 @@ class TokenRequests:
 
     def _create(self, request: Request, namespace: str, name: str) -> Response:
         sent = read_body(request).value
-        spec = sent.get("spec") if isinstance(sent, Mapping) else None
+        sent = sent if isinstance(sent, Mapping) else {}
+        check_kind(sent, f"{_GROUP}/v1", _KIND)
+        _check_place(sent.get("metadata") or {}, namespace, name)
+        spec = sent.get("spec")
         if not isinstance(spec, Mapping | None):
             raise bad_request("spec must be an object")
         spec = spec or {}
@@ -83,6 +87,17 @@ class TokenRequests:
         return found
 
 
+def _check_place(metadata: Any, namespace: str, name: str) -> None:
+    """Refused where what was sent names another account than the path does."""
+    if not isinstance(metadata, Mapping):
+        raise bad_request("metadata must be an object")
+    for field, wanted in (("name", name), ("namespace", namespace)):
+        given = metadata.get(field)
+        if given and given != wanted:
+            told = f"must match the service account {field} if specified"
+            raise _refused(faults.invalid(f"metadata.{field}", given, told, "leave it out"), name)
+
+
 def _seconds(spec: Mapping[str, Any]) -> int:
     """How long a token is to be good."""
     asked = spec.get("expirationSeconds", _LIFE)
@@ -104,6 +119,7 @@ def _audiences(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _refused(fault: FieldError) -> Refused:
-    details = {"group": _GROUP, "kind": _KIND, "causes": causes_of((fault,))}
-    return Refused(422, "Invalid", f'{_KIND}.{_GROUP} "" is invalid: {fault}', details)
+def _refused(fault: FieldError, name: str = "") -> Refused:
+    named = {"name": name} if name else {}
+    details = {**named, "group": _GROUP, "kind": _KIND, "causes": causes_of((fault,))}
+    return Refused(422, "Invalid", f'{_KIND}.{_GROUP} "{name}" is invalid: {fault}', details)

@@ -112,6 +112,16 @@ OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "cont
             id="an owner without uid",
         ),
         pytest.param(
+            {"metadata.ownerReferences": [{**OWNER, "apiVersion": "batch/"}]},
+            'metadata.ownerReferences[0].apiVersion: Invalid value: "batch/": version must not be empty',
+            id="an owner of no version",
+        ),
+        pytest.param(
+            {"metadata.ownerReferences": [{**OWNER, "apiVersion": "v1", "kind": "Event"}]},
+            "metadata.ownerReferences[0]: Invalid value: /v1, Kind=Event is disallowed from being an owner",
+            id="an Event as an owner",
+        ),
+        pytest.param(
             {"metadata.ownerReferences": [OWNER, OWNER]},
             "metadata.ownerReferences: Invalid value: Only one reference can have Controller set to true",
             id="two controllers",

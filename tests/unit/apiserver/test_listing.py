@@ -153,3 +153,26 @@ def test_namespaces_come_in_the_order_of_keys() -> None:
 
 def places(found: Any) -> list[str]:
     return [f"{item['metadata']['namespace']}/{item['metadata']['name']}" for item in found["items"]]
+
+
+def test_what_is_written_is_told_in_the_form_that_is_asked_for() -> None:
+    api, new = Api(), config_map("new")
+    part = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+    protobuf = {"accept": "application/vnd.kubernetes.protobuf"}
+    assert api.ask("POST", MAPS, new, headers=protobuf).code == 406
+    made = api.ask("POST", MAPS, new, headers={"accept": f"application/vnd.kubernetes.protobuf, {part}"}).body
+    assert (made["kind"], made["metadata"]["name"], "data" in made) == ("PartialObjectMetadata", "new", False)
+    gone = api.ask("DELETE", MAPS, headers={"accept": part.replace("Metadata", "MetadataList")}).body
+    assert (gone["kind"], [item["kind"] for item in gone["items"]]) == (
+        "PartialObjectMetadataList",
+        ["PartialObjectMetadata"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("PartialObjectMetadata", ""), ("PartialObjectMetadataList", "/m0"), ("PartialObjectMetadataList", "?watch=1")],
+)
+def test_one_is_no_list(api: Api, kind: str, path: str) -> None:
+    accept = f"application/json;as={kind};v=v1;g=meta.k8s.io"
+    assert api.ask("GET", f"{MAPS}{path}", headers={"accept": accept}).code == 406

@@ -91,3 +91,18 @@ def test_discovery_knows_what_is_asked_of_accounts() -> None:
     found = {each["name"]: each for each in Api().get("/api/v1")["resources"]}
     token = found["serviceaccounts/token"]
     assert (token["group"], token["kind"], token["verbs"]) == ("authentication.k8s.io", "TokenRequest", ["create"])
+
+
+@pytest.mark.parametrize(
+    ("sent", "field"),
+    [
+        ({"metadata": {"name": "x"}, "spec": {"resourceAttributes": {}}}, "metadata"),
+        ({"spec": {"resourceAttributes": {}, "nonResourceAttributes": {}}}, "spec.nonResourceAttributes"),
+        ({"metadata": {"name": ""}, "spec": {}}, "spec.resourceAttributes"),
+    ],
+)
+def test_questions_that_are_none_are_refused(sent: dict[str, Any], field: str) -> None:
+    answer = Api().ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", sent)
+    assert [cause["field"] for cause in answer.body["details"]["causes"]] == [field]
+    empty: dict[str, Any] = {"spec": {"resourceAttributes": {}}}
+    assert Api().ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", empty).code == 201

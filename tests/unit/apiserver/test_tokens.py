@@ -120,3 +120,18 @@ def test_no_account_no_token() -> None:
     answer = Api().ask("POST", f"{ACCOUNTS}/robot/token", {})
     assert (answer.code, answer.body["message"]) == (404, 'serviceaccounts "robot" not found')
     assert with_account().ask("GET", f"{ACCOUNTS}/robot/token").code == 405
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "told"),
+    [
+        ({"metadata": {"name": "other"}}, 422, "must match the service account name if specified"),
+        ({"metadata": {"namespace": "other"}}, 422, "must match the service account namespace if specified"),
+        ({"apiVersion": "v1", "kind": "Pod"}, 400, "cannot be handled as a TokenRequest"),
+        ({"metadata": {"name": "robot", "namespace": "team"}}, 201, ""),
+        ({"metadata": "robot"}, 400, "metadata must be an object"),
+    ],
+)
+def test_a_token_is_asked_for_as_one_of_that_account(sent: dict[str, Any], code: int, told: str) -> None:
+    answer = with_account().ask("POST", f"{ACCOUNTS}/robot/token", sent)
+    assert (answer.code, told in answer.body.get("message", "")) == (code, True)

@@ -32,6 +32,8 @@ ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 _OF_KUBERNETES: Final = frozenset(
     info.constant for info in scheme.KINDS if info.group.partition(".")[0] in NATIVE_GROUPS
 )
+#: What goes so soon that it owns nothing.
+_EVENT: Final = scheme.kind_info(scheme.EVENT)
 #: The finalizers that have no prefix.
 _STANDARD_FINALIZERS: Final = ("kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER)
 _LABEL_REMEDY: Final = "use letters, digits, '-', '_' and '.', at most 63, a letter or digit first and last"
@@ -121,6 +123,13 @@ def _owner_faults(owners: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
             if not owner.get(field):
                 path = f"metadata.ownerReferences[{i}].{field}"
                 yield faults.invalid(path, owner.get(field) or "", f"{field} must not be empty", f"give the {field}")
+        api_version = owner.get("apiVersion") or ""
+        if api_version.endswith("/") or api_version.count("/") > 1:
+            path = f"metadata.ownerReferences[{i}].apiVersion"
+            yield faults.invalid(path, api_version, "version must not be empty", "write it as batch/v1")
+        if owner.get("kind") == _EVENT.kind and api_version == _EVENT.api_version:
+            message = f"/{api_version}, Kind={_EVENT.kind} is disallowed from being an owner"
+            yield faults.invalid_here(f"metadata.ownerReferences[{i}]", message, "name what the Event is about")
     controllers = [owner.get("name", "") for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         message = f'Only one reference can have Controller set to true. Found "true" in references for {controllers}'
