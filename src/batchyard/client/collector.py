@@ -122,20 +122,38 @@ class Collector:
             ]
             for blocker, dependent in blocking:
                 if "deletionTimestamp" not in dependent["metadata"]:
-                    owns = dependent["metadata"]["uid"] in self._owners
-                    self._apply(Delete(blocker, propagation=Propagation.FOREGROUND if owns else Propagation.BACKGROUND))
-            if not any(self._get(blocker) is not None for blocker, _ in blocking):
+                    self._clear(blocker, dependent)
+            left = (self._get(blocker) for blocker, _ in blocking)
+            if not any(each is not None and _blocks(each, uid) for each in left):
                 self._apply(Update(without_finalizer(obj, FOREGROUND_FINALIZER)))
+
+    def _clear(self, key: Key, dependent: Obj) -> None:
+        """Let what holds up its owner go; where another owner stays, it stays with that one."""
+        metadata = dependent["metadata"]
+        staying = [owner for owner in metadata["ownerReferences"] if self._is_staying(owner, key.namespace)]
+        if staying:
+            self._apply(Update(with_metadata(dependent, ownerReferences=staying)))
+            return
+        owns = metadata["uid"] in self._owners
+        self._apply(Delete(key, propagation=Propagation.FOREGROUND if owns else Propagation.BACKGROUND))
 
     def _dependents(self, uid: str) -> list[tuple[Key, Obj]]:
         return [(key, obj) for key in self._owners.dependents(uid) if (obj := self._get(key)) is not None]
 
     def _is_living(self, owner: Obj, namespace: str) -> bool:
-        """Whether an owner is there, in the dependent's namespace or in none, and still the same one."""
+        """Whether an owner is there."""
+        return self._found(owner, namespace) is not None
+
+    def _is_staying(self, owner: Obj, namespace: str) -> bool:
+        """Whether an owner is there, and does not itself wait for what it owns to go."""
+        found = self._found(owner, namespace)
+        return found is not None and not _is_deleted_with(FOREGROUND_FINALIZER, found["metadata"])
+
+    def _found(self, owner: Obj, namespace: str) -> Obj | None:
+        """An owner, in the dependent's namespace or in none, if it is still the same one."""
         kind, name = group_kind(owner), owner["name"]
-        places = (Key(kind, namespace, name), Key(kind, "", name))
-        found = [self._get(key) for key in places]
-        return any(obj is not None and obj["metadata"].get("uid") == owner["uid"] for obj in found)
+        found = (self._get(key) for key in (Key(kind, namespace, name), Key(kind, "", name)))
+        return next((obj for obj in found if obj is not None and obj["metadata"].get("uid") == owner["uid"]), None)
 
 
 def _is_deleted_with(finalizer: str, metadata: Obj) -> bool:

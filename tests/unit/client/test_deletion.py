@@ -114,6 +114,19 @@ def test_in_the_foreground_an_owner_goes_last() -> None:
     assert desk.names() == []
 
 
+def test_in_the_foreground_what_has_another_owner_stays_with_it() -> None:
+    desk = Desk()
+    top, other = desk.create("ConfigMap", "top"), desk.create("ConfigMap", "other")
+    desk.create("ConfigMap", "shared", top, other)
+    desk.write(Delete(Key("ConfigMap", "team", "top"), propagation=Propagation.FOREGROUND))
+    assert desk.names() == ["other", "shared"]
+    shared = desk.client.get(Key("ConfigMap", "team", "shared"))
+    assert shared is not None
+    assert [owner["name"] for owner in shared["metadata"]["ownerReferences"]] == ["other"]
+    desk.write(Delete(Key("ConfigMap", "team", "other"), propagation=Propagation.FOREGROUND))
+    assert desk.names() == []
+
+
 def test_nobody_in_another_namespace_holds_up_a_deletion() -> None:
     desk = Desk()
     top = desk.create("ConfigMap", "top")
