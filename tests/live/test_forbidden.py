@@ -55,7 +55,8 @@ OVERRIDE = {"x-http-method-override": "DELETE"}
 AS_TABLE = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 AS_METADATA = {"accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
 APPLIED = {"content-type": "application/apply-patch+yaml"}
-ONE_OF_TWO = "fieldSelector=metadata.name%3Dopen,metadata.name%3Ds"
+#: The first name counts for rights, and objects must have both: so nobody sees any.
+ONE_OF_TWO = "fieldSelector=metadata.name%3Ds,metadata.name%3Dopen"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 REVIEWS_OF_ACCESS = "/apis/authorization.k8s.io/v1"
 BINDINGS = f"{RBAC}/namespaces/team-a/rolebindings"
