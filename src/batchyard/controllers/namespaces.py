@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import scheme
-from batchyard.api.admission.namespaces import FINALIZER, SYSTEM_NAMESPACES, labelled, new_namespace
+from batchyard.api.admission.namespaces import FINALIZER, SYSTEM_NAMESPACES, held, new_namespace
 from batchyard.api.custom_kinds import DEFINITION, is_served, kind_of
 from batchyard.api.meta import (
     Key,
     Obj,
     finalizers_of,
     key_of,
-    with_finalizer,
     with_status,
     without_finalizer,
 )
@@ -103,9 +102,9 @@ def _is_deleted(obj: Obj) -> bool:
 
 def _taken_up(namespace: Obj) -> Outcome:
     """A Namespace that is there to stay: it has its label and the finalizer, and is active."""
-    held = with_finalizer(labelled(namespace), FINALIZER)
-    if held is not namespace:
-        return Outcome([Update(held)])
+    kept = held(namespace)
+    if kept is not namespace:
+        return Outcome([Update(kept)])
     status = namespace.get("status") or {}
     if status.get("phase") == "Active":
         return Outcome()

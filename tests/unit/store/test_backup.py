@@ -1,8 +1,6 @@
 """Backups: what they hold, and what becomes of revisions when they are restored."""
 
 import os
-import resource
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from batchyard.store.journal import LEAP
 from batchyard.store.journal_file import restored_draft
 from batchyard.store.log import Expired
 from batchyard.store.mark import JournalError, mark_of
+from unit.store.limits import files_no_larger_than
 from unit.store.test_damage import LOG, left_by_a_crash
 from unit.store.test_journal import Kept, filled, key, thing
 
@@ -126,15 +125,8 @@ def test_what_is_told_of_the_disk_names_the_file_that_it_refuses(path: Path, els
     kept = Kept(path)
     kept.store.put(key("large"), thing("x" * 100_000))
     kept.flush()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
-        with pytest.raises(JournalError, match=f"^{elsewhere}: the disk refuses"):
-            back_up(path, elsewhere)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
+    with files_no_larger_than(50_000), pytest.raises(JournalError, match=f"^{elsewhere}: the disk refuses"):
+        back_up(path, elsewhere)
     assert list(elsewhere.parent.iterdir()) == []
 
 

@@ -1,7 +1,5 @@
 """The decision ledger's file: what it keeps, how it is asked, and what becomes of a damaged one."""
 
-import resource
-import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad, Unr
 from batchyard.store import ledger as module
 from batchyard.store.ledger import LedgerFile
 from batchyard.store.mark import JournalError
+from unit.store.limits import files_no_larger_than
 
 
 def entry(number: int, name: str = "job-a-12345", namespace: str = "team", reason: str = "Admitted") -> DecisionRecord:
@@ -109,15 +108,11 @@ def test_a_file_that_the_disk_refuses_is_not_put_aside(tmp_path: Path) -> None:
     first = LedgerFile(path)
     first.append([entry(1), entry(2)])
     first.close()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(JournalError, match=r"decisions\.db: the disk refuses to read or write it"):
-            LedgerFile(path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
+    with (
+        files_no_larger_than(100),
+        pytest.raises(JournalError, match=r"decisions\.db: the disk refuses to read or write it"),
+    ):
+        LedgerFile(path)
     again = LedgerFile(path)
     assert (again.was_damaged, numbers(again)) == (False, [1, 2])
     again.close()

@@ -27,7 +27,12 @@ def new_namespace(name: str) -> Obj:
 
 def taken_up(namespace: Obj) -> Obj:
     """A new Namespace as it is from the start: labelled, active, and kept until it is empty."""
-    return with_status(with_finalizer(labelled(namespace), FINALIZER), {"phase": "Active"})
+    return with_status(held(namespace), {"phase": "Active"})
+
+
+def held(namespace: Obj) -> Obj:
+    """A Namespace with its label, and the finalizer that keeps it until it is empty; itself if it has both."""
+    return with_finalizer(labelled(namespace), FINALIZER)
 
 
 def labelled(namespace: Obj) -> Obj:

@@ -38,7 +38,7 @@ from batchyard.api.scheme import ServedKind
 NATIVE: Final = "native"
 NATIVE_PREFIX: Final = "native."
 #: The groups of Kubernetes itself that have kinds here, each by the first part of its name.
-NATIVE_GROUPS: Final = frozenset(
+_NATIVE_GROUPS: Final = frozenset(
     {
         "admissionregistration",
         *("", "apps", "batch", "coordination", "discovery", "networking", "node", "policy", "rbac", "scheduling"),
@@ -136,8 +136,16 @@ def scope(name: str) -> Scope:
 
 def scope_for(info: ServedKind, version: str) -> Scope:
     """The scope of a version of a kind."""
-    group = info.group.partition(".")[0]
-    return scope(NATIVE if group in NATIVE_GROUPS else f"{group}.{version}")
+    return scope(NATIVE if is_native(info) else f"{_first_part(info)}.{version}")
+
+
+def is_native(info: ServedKind) -> bool:
+    """Whether a kind is one of Kubernetes itself."""
+    return _first_part(info) in _NATIVE_GROUPS
+
+
+def _first_part(info: ServedKind) -> str:
+    return info.group.partition(".")[0]
 
 
 def _field(spec: str | tuple[str, dict[str, Any]]) -> Field:

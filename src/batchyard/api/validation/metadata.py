@@ -10,7 +10,7 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import group_kind
-from batchyard.api.schema.tables import NATIVE_GROUPS
+from batchyard.api.schema.tables import is_native
 from batchyard.api.validation import faults, names
 from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 
@@ -29,9 +29,7 @@ _NAME_RULES: Final[Mapping[str, names.NameRule]] = {
 }
 ANNOTATIONS_BYTES_MAX: Final = 256 * 1024
 #: Those whose metadata Kubernetes itself looks at, more closely than at that of what others define.
-_OF_KUBERNETES: Final = frozenset(
-    info.constant for info in scheme.KINDS if info.group.partition(".")[0] in NATIVE_GROUPS
-)
+_OF_KUBERNETES: Final = frozenset(info.constant for info in scheme.KINDS if is_native(info))
 #: What goes so soon that it owns nothing.
 _EVENT: Final = scheme.kind_info(scheme.EVENT)
 #: The finalizers that have no prefix.
