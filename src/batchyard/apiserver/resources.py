@@ -135,12 +135,17 @@ class Resources:
         self._built_in = list(built_in)
         self._all = list(self._built_in)
         self._by_path = _by_path(self._all)
+        self._scopes = _scopes(self._all)
         #: Counts how often what is served has changed.
         self.edition = 0
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         """The resource at a path; None if there is none."""
         return self._by_path.get((group, version, plural))
+
+    def is_namespaced(self, api_version: str, kind: str) -> bool | None:
+        """Whether objects of a kind have namespaces; None if it is not served."""
+        return self._scopes.get((api_version, kind))
 
     def all(self) -> Sequence[Resource]:
         """All resources, the built-in ones first."""
@@ -155,6 +160,7 @@ class Resources:
         """Serve these besides the built-in ones, instead of those that were served besides them before."""
         self._all = [*self._built_in, *further]
         self._by_path = _by_path(self._all)
+        self._scopes = _scopes(self._all)
         self.edition += 1
 
 
@@ -166,6 +172,12 @@ def _by_path(resources: Iterable[Resource]) -> Mapping[tuple[str, str, str], Res
         for version in info.versions:
             found.setdefault((info.group, version, info.plural), resource)
     return found
+
+
+def _scopes(resources: Iterable[Resource]) -> Mapping[tuple[str, str], bool]:
+    """Whether kinds have namespaces, by `apiVersion` and `kind`."""
+    infos = [resource.info for resource in resources]
+    return {(info.api_version_for(version), info.kind): info.namespaced for info in infos for version in info.versions}
 
 
 def with_answers(resources: Iterable[Resource], kind: str, answers: Mapping[str, Answer]) -> list[Resource]:

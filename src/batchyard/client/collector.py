@@ -1,20 +1,27 @@
 """Garbage collection: what an object owns goes after it, or before it.
 
 Background: when an object goes, the objects that name it as an owner, and have no other living owner, are deleted;
-what they own goes after them in the same way. An object that is born with a dead owner is let be.
+what they own goes after them in the same way. So does an object that names an owner which is not there, where somebody
+can tell that such an owner could be (`Scopes`): an API server, not a simulation, whose input comes from elsewhere.
 Foreground: an object that is deleted so is only marked, with a finalizer; what it owns goes first, and the finalizer
 when nothing is left that holds it up (`blockOwnerDeletion`).
 Orphaning: what an object owns stays, and loses it as an owner, if it is deleted with the finalizer `orphan`.
+What may not be changed or deleted stays as it is.
 Source: Kubernetes's pkg/controller/garbagecollector.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Final, TypeAlias
 
+from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, group_kind, with_metadata, without_finalizer
 from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from batchyard.client.index import OwnerIndex
 from batchyard.ports.client import Delete, EventType, Propagation, Update, WatchEvent, Write
+
+Scopes: TypeAlias = Callable[[str, str], bool | None]
+"""Whether a kind, by `apiVersion` and `kind`, has namespaces; None if it is not served."""
 
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
@@ -22,12 +29,25 @@ _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 class Collector:
     """Notes what goes, and deletes what is left behind when asked to."""
 
-    __slots__ = ("_apply", "_get", "_leaving", "_orphaned_by", "_orphaning", "_owners", "_unblocked")
+    __slots__ = (
+        "_get",
+        "_leaving",
+        "_orphaned_by",
+        "_orphaning",
+        "_owned",
+        "_owners",
+        "_unblocked",
+        "_write",
+        "scopes",
+    )
 
-    def __init__(self, get: Callable[[Key], Obj | None], apply: Callable[[Write], object]) -> None:
+    def __init__(self, get: Callable[[Key], Obj | None], write: Callable[[Write], object]) -> None:
         self._get = get
-        self._apply = apply
+        self._write = write
+        #: Known by whoever serves kinds: an owner that is not there is dead then.
+        self.scopes: Scopes | None = None
         self._owners = OwnerIndex()
+        self._owned: list[Key] = []  # of what has new owners, which may not be there
         self._orphaned_by: list[str] = []  # uids of owners that went
         self._orphaning: dict[str, Key] = {}  # by uid, what is to leave what it owns behind
         self._leaving: dict[str, Key] = {}  # by uid, what waits for those it owns
@@ -41,6 +61,8 @@ class Collector:
         """Take note of all that is there from before, and of what was left behind and not yet collected then."""
         for event in events:
             self.observe(event)
+        if self.scopes is not None:
+            return  # all owners are looked for anyway
         living = {event.obj["metadata"].get("uid") for event in events}
         self._orphaned_by += [uid for uid in self._owners.owners() if uid not in living]
 
@@ -50,6 +72,8 @@ class Collector:
         metadata = event.obj["metadata"]
         uid = metadata.get("uid")
         if event.type is not _DELETED:
+            if self.scopes is not None and _has_new_owners(event):
+                self._owned.append(event.key)
             if _is_deleted_with(ORPHAN_FINALIZER, metadata):
                 self._orphaning[uid] = event.key
             if uid not in self._leaving and _is_deleted_with(FOREGROUND_FINALIZER, metadata):
@@ -74,6 +98,8 @@ class Collector:
             self._orphan()
         if self._orphaned_by:
             self._collect_orphans()
+        if self._owned:
+            self._collect_strays()
         if self._unblocked:
             self._let_leave()
 
@@ -95,16 +121,35 @@ class Collector:
                 self._apply(Update(with_metadata(obj, ownerReferences=others or None)))
             self._apply(Update(without_finalizer(owner, ORPHAN_FINALIZER)))
 
+    def _apply(self, write: Write) -> None:
+        """Write what is allowed."""
+        with suppress(ApiError):  # such as a namespace that is always there
+            self._write(write)
+
     def _collect_orphans(self) -> None:
-        """Delete what owners leave behind; an object with another living owner only loses the dead."""
+        """Delete what owners leave behind."""
         gone, self._orphaned_by = self._orphaned_by, []
         for uid in gone:
             for key in tuple(self._owners.dependents(uid)):
                 obj = self._get(key)
                 assert obj is not None, "the index follows every change"
-                owners = obj["metadata"]["ownerReferences"]
-                living = [owner for owner in owners if self._is_living(owner, key.namespace)]
-                self._apply(Update(with_metadata(obj, ownerReferences=living)) if living else Delete(key))
+                self._let_go(key, obj)
+
+    def _collect_strays(self) -> None:
+        """Delete what names owners that are not there, though they could be."""
+        owned, self._owned = self._owned, []
+        for key in owned:
+            obj = self._get(key)
+            owners = () if obj is None else obj["metadata"].get("ownerReferences") or ()
+            missing = [owner for owner in owners if not self._is_living(owner, key.namespace)]
+            if obj is not None and missing and all(self._is_dead(owner, key.namespace) for owner in missing):
+                self._let_go(key, obj)
+
+    def _let_go(self, key: Key, obj: Obj) -> None:
+        """Delete what has no living owner; an object with one only loses the dead."""
+        owners = obj["metadata"]["ownerReferences"]
+        living = [owner for owner in owners if self._is_living(owner, key.namespace)]
+        self._apply(Update(with_metadata(obj, ownerReferences=living)) if living else Delete(key))
 
     def _let_leave(self) -> None:
         """Delete what holds up the objects that are deleted in the foreground; let go those that nothing holds."""
@@ -144,6 +189,12 @@ class Collector:
         """Whether an owner is there."""
         return self._found(owner, namespace) is not None
 
+    def _is_dead(self, owner: Obj, namespace: str) -> bool:
+        """Whether an owner that is not there could be: its kind is served, in a namespace for those in one."""
+        assert self.scopes is not None
+        is_namespaced = self.scopes(owner["apiVersion"], owner["kind"])
+        return is_namespaced is not None and (bool(namespace) or not is_namespaced)
+
     def _is_staying(self, owner: Obj, namespace: str) -> bool:
         """Whether an owner is there, and does not itself wait for what it owns to go."""
         found = self._found(owner, namespace)
@@ -154,6 +205,13 @@ class Collector:
         kind, name = group_kind(owner), owner["name"]
         found = (self._get(key) for key in (Key(kind, namespace, name), Key(kind, "", name)))
         return next((obj for obj in found if obj is not None and obj["metadata"].get("uid") == owner["uid"]), None)
+
+
+def _has_new_owners(event: WatchEvent) -> bool:
+    """Whether an object has owners that it did not have before."""
+    _, _, obj, old, _ = event
+    owners = obj["metadata"].get("ownerReferences")
+    return owners is not None and (old is None or old["metadata"].get("ownerReferences") is not owners)
 
 
 def _is_deleted_with(finalizer: str, metadata: Obj) -> bool:

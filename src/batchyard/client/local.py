@@ -20,7 +20,7 @@ from batchyard.api.well_known import FOREGROUND_FINALIZER
 from batchyard.base.ids import uid_for
 from batchyard.base.instant import Instant
 from batchyard.client import revise
-from batchyard.client.collector import Collector
+from batchyard.client.collector import Collector, Scopes
 from batchyard.client.dry_run import DryRun
 from batchyard.ports.client import (
     Create,
@@ -144,6 +144,10 @@ class LocalClient:
         """All objects with an owner reference to that uid, sorted by kind, namespace and name."""
         get = self._store.get
         return [obj for key in self._collector.owned_by(uid) if (obj := get(key)) is not None]
+
+    def judge_owners(self, scopes: Scopes) -> None:
+        """Collect also what names an owner that is not there, of a kind that is served."""
+        self._collector.scopes = scopes
 
     def recall(self, events: Sequence[WatchEvent]) -> None:
         """Take note of all that is in the store from before, told as additions."""

@@ -146,6 +146,7 @@ class Embedded:
         why.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
+        client.judge_owners(resources.is_namespaced)
         resources.serve_always(decisions(self._ledger, security.rbac, now))
         resources.serve_always(ApiServices(client, resources.all).resource(now))
         self._store.listen(CustomResources(client, resources, now).observe)

@@ -118,6 +118,7 @@ class Api:
         now, resources = self.stored.kernel.now, Resources(security.resources)
         resources.serve_always(ApiServices(self.stored, resources.all).resource(now))
         self.resources = resources
+        self.stored.client.judge_owners(resources.is_namespaced)
         self.stored.store.listen(CustomResources(self.stored, resources, self.stored.kernel.now).observe)
         self.server = ApiServer(self.stored, self.stored, now, resources, security.access, self.audited.append)
 

@@ -1,7 +1,10 @@
 """A client that goes on where another has ended knows what belongs to whom, and collects what was left behind."""
 
+import pytest
+
 import make
 from batchyard.api.meta import Key, Obj, key_of
+from batchyard.client.collector import Scopes
 from batchyard.client.local import LocalClient
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Delete, EventType, Propagation, WatchEvent
@@ -20,11 +23,13 @@ def obj(key: Key, uid: str, *owners: str) -> Obj:
     return {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": metadata}
 
 
-def gone_on(*objs: Obj) -> tuple[LocalClient, VirtualKernel]:
+def gone_on(*objs: Obj, scopes: Scopes | None = None) -> tuple[LocalClient, VirtualKernel]:
     """A client of a store that goes on with these objects."""
     kernel = VirtualKernel()
     store = Store(recovered=Recovered(1, {key_of(each): each for each in objs}, ()))
     client = LocalClient(store, kernel)
+    if scopes is not None:
+        client.judge_owners(scopes)
     client.recall([WatchEvent(EventType.ADDED, key_of(each), each, None, 1) for each in objs])
     kernel.run()
     return client, kernel
@@ -38,6 +43,12 @@ def test_it_knows_what_belongs_to_whom() -> None:
 def test_what_an_owner_left_behind_is_collected() -> None:
     client, _ = gone_on(obj(OWNED, "b", "a"))
     assert client.get(OWNED) is None
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_where_kinds_are_served_what_an_owner_of_another_kind_left_behind_stays(is_served: bool) -> None:
+    client, _ = gone_on(obj(OWNED, "b", "a"), scopes=lambda *_: True if is_served else None)
+    assert (client.get(OWNED) is None) == is_served
 
 
 def test_what_is_owned_goes_after_its_owner_and_before_it() -> None:
