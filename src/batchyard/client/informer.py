@@ -2,8 +2,9 @@
 
 Nothing here sends anything: `following` says what to ask next, and `listed`, `told` and `ended` take in what came of
 it. Every change is told once, with the object as it was before. A watch that breaks off goes on from the last revision
-it has told. Where that is no longer known all is listed again, and what is different is told as changes. A server that
-does not serve the kind in one version is asked for the others; one that serves none is asked again after a while.
+it has told. Where that is no longer known, or not yet, since the server was set back, all is listed again, and what is
+different is told as changes. A server that does not serve the kind in one version is asked for the others; one that
+serves none is asked again after a while.
 Sources: client-go, tools/cache/reflector.go; k8s.io/apimachinery, pkg/api/errors.
 """
 
@@ -19,7 +20,7 @@ from batchyard.client.backoff import backoff
 from batchyard.client.cache import Cache
 from batchyard.client.places import key_in, path_of, path_of_kind, received, revision_of
 from batchyard.client.wire import HttpAnswer, HttpRequest
-from batchyard.client.writes import decoded, is_object, list_in, trouble_of
+from batchyard.client.writes import decoded, is_ahead, is_object, list_in, trouble_of
 from batchyard.ports.client import EventType, WatchEvent
 
 PAGE: Final = 500
@@ -82,6 +83,8 @@ class Informer:
         self.watches = 0
         #: How often a list came to its end.
         self.listings = 0
+        #: Which of the lists that were begun last came to its end.
+        self.last_listed = 0
         #: What is wrong, in words; '' if nothing is.
         self.trouble = ""
 
@@ -132,6 +135,7 @@ class Informer:
             return ()
         found, self._page = self._page, {}
         self.listings += 1
+        self.last_listed = self.lists
         self._recovered()
         self._knows_where, self.revision = True, revision_of(page)
         return self._differences(found, self.revision)
@@ -250,7 +254,7 @@ class Informer:
         """Ask again later; from the beginning where what was known is known no more."""
         if answer.code == _GONE and self._token:
             self._is_paged = False  # a server that cannot hold a list for as long as it takes has to tell it at once
-        if answer.code in {_GONE, 404} or self._token:
+        if answer.code in {_GONE, 404} or self._token or is_ahead(answer):
             self.relist()
         if answer.code == _GONE:  # once is usual; again and again it is a server that nobody is to keep busy
             self._wait = backoff(self._expired, self._seed, self.info.constant)

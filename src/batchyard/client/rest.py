@@ -43,11 +43,16 @@ class Wiring:
 
 
 class _Awaited(NamedTuple):
-    """What has to be seen of a write: a revision of its kind, or that an object of that uid is gone."""
+    """What has to be seen of a write: a revision of its kind, or that an object of that uid is gone.
+
+    A list that was begun after the answer shows it too, even where the server has been set back since.
+    """
 
     key: Key
     revision: int
     gone: str
+    #: How many lists of its kind were begun before.
+    lists: int
 
 
 class _Expected:
@@ -188,15 +193,19 @@ class RestClient:
         metadata = body.get("metadata") or {}
         is_marked = "deletionTimestamp" in metadata
         is_held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
+        lists = self.informers[key.kind].lists
         if is_held or not (is_marked or isinstance(write, Delete)):
-            return _Awaited(key, revision_of(body), "")
+            return _Awaited(key, revision_of(body), "", lists)
         known = self._cache.get(key)
         uid = metadata.get("uid") or (body.get("details") or {}).get("uid")
-        return None if known is None else _Awaited(key, 0, uid or known["metadata"]["uid"])
+        return None if known is None else _Awaited(key, 0, uid or known["metadata"]["uid"], lists)
 
     def _is_seen(self, awaited: _Awaited) -> bool:
+        informer = self.informers[awaited.key.kind]
+        if informer.last_listed > awaited.lists:
+            return True
         if not awaited.gone:
-            return (self.informers[awaited.key.kind].revision or 0) >= awaited.revision
+            return (informer.revision or 0) >= awaited.revision
         known = self._cache.get(awaited.key)
         return known is None or known["metadata"]["uid"] != awaited.gone
 

@@ -32,6 +32,8 @@ _LATER: Final = frozenset({429, 503})
 #: Somebody between us and the server gave up.
 _LOST: Final = frozenset({0, 502, 504})
 _UNKNOWN_USER: Final = 401
+_TIMEOUT: Final = 504
+_TOO_LARGE: Final = "Too large resource version"
 _TOLD_MAX: Final = 200
 _SERVERS_OWN: Final = frozenset({"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"})
 
@@ -139,6 +141,14 @@ def trouble_of(answer: HttpAnswer) -> str:
     if answer.code == _UNKNOWN_USER:
         return f"{answer.code}: {told}: the server takes none of the credentials of the kubeconfig"
     return f"{answer.code}: {told}"
+
+
+def is_ahead(answer: HttpAnswer) -> bool:
+    """Whether what was asked for lies beyond all that the server knows, which has less than when it told of that.
+
+    Sources: k8s.io/apimachinery, pkg/api/errors (IsTooLargeResourceVersion); client-go, tools/cache/reflector.go.
+    """
+    return answer.code == _TIMEOUT and _TOO_LARGE in trouble_of(answer)
 
 
 def decoded(body: bytes) -> Mapping[str, Any]:
