@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from batchyard.api.meta import with_path
+
 Obj = Mapping[str, Any]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -121,6 +123,19 @@ BORROWING = Scene(
         Step([job("red-3", "red", 1)]),
         Step([job("red-4", "red", 2)]),
         Step([job("blue-1", "blue", 2)], 30),
+    ]
+)
+IN_PART = Scene(
+    [
+        Step([flavor("plain")]),
+        Step(queue("shared", 1)),
+        Step(
+            [
+                with_path(
+                    job("less", "shared", 3), ("metadata", "annotations", "kueue.x-k8s.io/job-min-parallelism"), "1"
+                )
+            ]
+        ),
     ]
 )
 FAIR_SHARING = Scene(

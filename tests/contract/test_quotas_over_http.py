@@ -7,7 +7,12 @@ import pytest
 from contract import scenes
 from contract.places import play_both
 
-SCENES = {"preemption": scenes.PREEMPTION, "borrowing": scenes.BORROWING, "fair sharing": scenes.FAIR_SHARING}
+SCENES = {
+    "preemption": scenes.PREEMPTION,
+    "borrowing": scenes.BORROWING,
+    "in part": scenes.IN_PART,
+    "fair sharing": scenes.FAIR_SHARING,
+}
 
 
 @pytest.mark.parametrize("name", SCENES)

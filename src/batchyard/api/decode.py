@@ -30,10 +30,21 @@ class Decoded(NamedTuple):
     warnings: list[str]
 
 
-def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE, sound: Obj | None = None) -> Decoded:
-    """Decode one object; `namespace` is that of objects which should have one and name none.
+def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> Decoded:
+    """Decode one new object; `namespace` is that of objects which should have one and name none.
 
     The object given is not changed. The result is complete, in the storage version, and keeps every rule of its kind.
+    """
+    read = complete(obj, namespace)
+    if read.obj is None:
+        return read
+    faults = validation.validate(read.obj)
+    return Decoded(None if faults else read.obj, faults, read.warnings)
+
+
+def complete(obj: Any, namespace: str, sound: Obj | None = None) -> Decoded:
+    """The same without the rules between fields: a new object and one that takes another's place keep not the same.
+
     `sound` is one of the kind in its storage version that was decoded before: of what is the very same in both, what
     was found then still holds.
     """
@@ -56,9 +67,7 @@ def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE, sound: Obj | None = Non
             return Decoded(None, settled.faults, warnings)
         stored = settled.obj
     stored = _placed(info, stored, namespace, warnings)
-    stored = defaults.with_defaults(stored)
-    faults = validation.validate(stored, sound)
-    return Decoded(None if faults else stored, faults, warnings)
+    return Decoded(defaults.with_defaults(stored), [], warnings)
 
 
 def _kind_of(obj: Any) -> tuple[ServedKind, str] | list[FieldError]:

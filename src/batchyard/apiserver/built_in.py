@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from batchyard.api import conversion, scheme, validation
-from batchyard.api.decode import Decoded, decode
+from batchyard.api.decode import Decoded, complete
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
 from batchyard.api.schema.tables import NATIVE, scope_for
@@ -31,7 +31,7 @@ class BuiltIn:
 
     def decode(self, sent: Mapping[str, Any], namespace: str, sound: Obj | None = None) -> Decoded:
         """An object as it was sent, complete and in its storage version; or what is wrong with it."""
-        return decode(sent, namespace, sound)
+        return complete(sent, namespace, sound)
 
     def prepared(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
         """An object that is to take the place of a stored one: clients can change all of it."""
@@ -53,8 +53,8 @@ class BuiltIn:
         return times_of(kind_info(self._constant), api_version.rpartition("/")[2])
 
     def check_create(self, new: Obj) -> list[FieldError]:
-        """What may not come to be, beyond what decoding says: nothing."""
-        return []
+        """What may not come to be."""
+        return validation.validate(new)
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """What may not become of a stored object."""

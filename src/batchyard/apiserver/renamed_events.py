@@ -52,7 +52,7 @@ class _RenamedEvents(BuiltIn):
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """What may not come to be as one of this group."""
-        return [*event.strict_faults(new)]
+        return [*super().check_create(new), *event.strict_faults(new)]
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """What may not become of a stored event as one of this group."""

@@ -96,12 +96,28 @@ def test_an_admission_is_not_changed_by_a_write_of_the_status_either() -> None:
     assert response.body["message"].startswith(start)
 
 
+def test_a_job_that_was_admitted_in_part_can_be_written_whatever_a_new_one_may_not_be() -> None:
+    api, notes = Api(), {"kueue.x-k8s.io/job-min-parallelism": "1"}
+    made = api.post(JOBS, bare(make.job(parallelism=3, completions=3), annotations=notes))
+    held = with_path(with_path(made, ("spec", "parallelism"), 1), ("spec", "suspend"), value=False)
+    assert api.ask("PUT", f"{JOBS}/job", held).code == 200
+    assert api.ask("PATCH", f"{JOBS}/job", {"metadata": {"labels": {"a": "b"}}}, headers=MERGE).code == 200
+    stored = api.get(f"{JOBS}/job")
+    assert api.ask("PUT", f"{JOBS}/job/status", {**stored, "status": {"active": 1}}).code == 200
+    new = bare(make.job("other", parallelism=1, completions=1), annotations=notes)
+    assert api.ask("POST", JOBS, new).code == 403
+    changed = {"metadata": {"annotations": {"kueue.x-k8s.io/job-min-parallelism": "2"}}}
+    assert api.ask("PATCH", f"{JOBS}/job", changed, headers=MERGE).code == 403
+
+
+@pytest.mark.parametrize("verb", ["PATCH", "PUT"])
 @pytest.mark.parametrize(("before", "code"), [({}, 403), ({"conditions": [RESERVED]}, 200)], ids=["new", "was so"])
-def test_quota_without_an_admission_stays_only_where_it_was_so(before: Any, code: int) -> None:
-    api, held = Api(), make.workload(status=before)
+def test_quota_without_an_admission_stays_only_where_it_was_so(before: Any, code: int, verb: str) -> None:
+    api, held, at = Api(), make.workload(status=before), f"{KUEUE}/namespaces/team/workloads/wl"
     api.stored.store.put(Key(*key_of(held)), held)
     other = {"status": {"conditions": [RESERVED, make.condition("PodsReady", reason="Started")]}}
-    response = api.ask("PATCH", f"{KUEUE}/namespaces/team/workloads/wl/status", other, headers=MERGE)
+    sent, headers = ({**api.get(at), **other}, {}) if verb == "PUT" else (other, MERGE)
+    response = api.ask(verb, f"{at}/status", sent, headers=headers)
     assert response.code == code
     told = response.body.get("message", "").removeprefix('admission webhook "vworkload.kb.io" denied the request: ')
     assert told.startswith("status.admission: Required value") == (code == 403)

@@ -122,27 +122,15 @@ _UPDATE_RULES: Final[Mapping[str, UpdateRule]] = {
 _STATUS_RULES: Final[Mapping[str, UpdateRule]] = {scheme.WORKLOAD: workload.workload_status_faults}
 
 
-def validate(obj: Obj, sound: Obj | None = None) -> list[FieldError]:
-    """All faults of a new object; kinds without rules of their own keep those of metadata.
-
-    `sound` is an object without faults, whose place this one is to take: where all is the very same but a status that
-    has rules of change, those are looked at then.
-    """
-    kind = group_kind(obj)
-    if sound is not None and kind in _STATUS_RULES and _differs_in_status_alone(obj, sound):
-        return []
-    return list(_RULES.get(kind, metadata.metadata_faults)(obj))
-
-
-def _differs_in_status_alone(obj: Obj, sound: Obj) -> bool:
-    metadata, spec = obj["metadata"], obj.get("spec")
-    return metadata is sound["metadata"] and spec is not None and spec is sound.get("spec")
+def validate(obj: Obj) -> list[FieldError]:
+    """All faults of a new object; kinds without rules of their own keep those of metadata."""
+    return list(_RULES.get(group_kind(obj), metadata.metadata_faults)(obj))
 
 
 def validate_status(new: Obj, old: Obj) -> list[FieldError]:
-    """All faults of an object of which the status alone is changed; few kinds have rules of that."""
+    """All faults of an object of which the status alone is changed; few kinds have rules of that alone."""
     rule = _STATUS_RULES.get(group_kind(new))
-    return list(rule(new, old)) if rule else []
+    return list(rule(new, old)) if rule else validate_update(new, old)
 
 
 def validate_update(new: Obj, old: Obj) -> list[FieldError]:
