@@ -17,12 +17,12 @@ waits is looked at whenever the object of its name changes, and waits no longer 
 wake-ups that nobody wants.
 
 The writes of an outcome end with the first that is refused, unless they are independent. An outcome has succeeded
-when all its writes have; only then are its events recorded. After a Conflict or NotFound the
-key is looked at again at once, a bounded number of times in a row; after that, and after any other error, later and
-later, from 1 ms to 30 s. What is forbidden stays so until something changes: its key is looked at again when it is
-wanted again, not after a time; but for what is refused for now, which is tried again after 1 s to 1 min. An exception
-of a controller is a defect: it passes through, with a note of who and what; where somebody is to be told of defects it
-is told to him, and all else goes on, the key later and later.
+when all its writes have; only then are its events recorded, but for those that are told of one write alone. After a
+Conflict or NotFound the key is looked at again at once, a bounded number of times in a row; after that, and after any
+other error, later and later, from 1 ms to 30 s. What is forbidden stays so until something changes: its key is looked
+at again when it is wanted again, not after a time; but for what is refused for now, which is tried again after 1 s to
+1 min. An exception of a controller is a defect: it passes through, with a note of who and what; where somebody is to be
+told of defects it is told to him, and all else goes on, the key later and later.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -351,9 +351,8 @@ class _Flight:
 
     def land_one(self, place: int, result: WriteResult) -> None:
         """One of several independent writes has its answer."""
-        record = self.outcome.of_writes.get(place)
-        if record is not None and result.error is None:
-            self.succeeded.append(record)
+        if result.error is None:
+            self.succeeded += self.outcome.of_writes.get(place, ())
         self.land(result)
 
     def land(self, result: WriteResult) -> None:

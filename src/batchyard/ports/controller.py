@@ -36,9 +36,14 @@ class Outcome:
     requeue_at: Instant | None = None
     independent: bool = False
     #: Of independent writes, what is recorded of each that succeeds, by its place.
-    of_writes: dict[int, EventRecord] = field(default_factory=dict)
+    of_writes: dict[int, Sequence[EventRecord]] = field(default_factory=dict)
     #: What is recorded if one is refused: once, of the first.
     if_refused: Callable[[Write, ApiError], EventRecord | None] | None = None
+
+    def add(self, write: Write, records: Sequence[EventRecord]) -> None:
+        """Want one more independent write, and these events if it succeeds."""
+        self.of_writes[len(self.writes)] = records
+        self.writes.append(write)
 
 
 class Controller(Protocol):

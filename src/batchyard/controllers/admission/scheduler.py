@@ -163,9 +163,9 @@ class Scheduler:
         checks = required_checks(decision.queue.view, admission)
         admitted = not checks
         self._index.book.assume(decision, now, admitted=admitted)
-        outcome.writes.append(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)))
         reserved, *more = _admission_events(key, view, decision, now, admitted=admitted)
-        outcome.events += [reserved._replace(details=partial(of_admission, decision, self._number)), *more]
+        events = [reserved._replace(details=partial(of_admission, decision, self._number)), *more]
+        outcome.add(UpdateStatus(reserve_quota(obj, admission, now, admitted, checks)), events)
 
     def _preempt(self, decision: Preempt, reader: Reader, now: Instant, outcome: Outcome) -> None:
         others = NOT_WEIGHED
@@ -173,16 +173,16 @@ class Scheduler:
             others = weighed(decision, self._index.snapshot, fair_sharing=self._policy.fair_sharing)
         details = cache(partial(of_preemption, decision, self._number, others))  # the same of every target
         for target in decision.targets:
-            events = self._evict(decision, target, reader, now, outcome)
-            outcome.events += [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
+            key = _workload_key(target.workload.key)
+            obj = reader.get(key)
+            if obj is None or target.workload.evicted:
+                continue
+            preempted, events = self._evicted(decision, target, obj, now)
+            told = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in events]
+            outcome.add(UpdateStatus(preempted), told)
 
-    def _evict(
-        self, decision: Preempt, target: Target, reader: Reader, now: Instant, outcome: Outcome
-    ) -> Sequence[EventRecord]:
-        key = _workload_key(target.workload.key)
-        obj = reader.get(key)
-        if obj is None or target.workload.evicted:
-            return ()
+    def _evicted(self, decision: Preempt, target: Target, obj: Obj, now: Instant) -> tuple[Obj, Sequence[EventRecord]]:
+        """A Workload that is to leave for another, and what both are told."""
         snapshot, preemptor = self._index.snapshot, decision.head.workload
         message = preemption_message(
             preemptor.uid,
@@ -192,8 +192,7 @@ class Scheduler:
             snapshot.path_of(target.workload.queue),
         )
         preempted = evict(obj, reason=reasons.EVICTED_BY_PREEMPTION, message=message, now=now, preempted=target.reason)
-        outcome.writes.append(UpdateStatus(preempted))
-        return _preemption_events(key, preemptor, target, message)
+        return preempted, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
     def _requeue(self, decision: Preempt | Wait, now: Instant) -> bool:
         head = decision.head
@@ -211,9 +210,8 @@ class Scheduler:
                 key = _workload_key(name)
                 report = _report(reader.get(key), why, now)
                 if report is not None:
-                    outcome.writes.append(UpdateStatus(report))
-                    details = partial(of_wait, why, cycle)
-                    outcome.events.append(EventRecord(key, "Warning", why.reason, why.message, details))
+                    told = EventRecord(key, "Warning", why.reason, why.message, partial(of_wait, why, cycle))
+                    outcome.add(UpdateStatus(report), [told])
             self._reports.clear()
         times = [
             t

@@ -126,16 +126,15 @@ def _outcome(key: Key, job: Obj, todo: Plan, new: Sequence[Obj]) -> Outcome:
     """
     release = [Update(untracked(pod.obj)) for pod in todo.release]
     outcome = Outcome([*release], requeue_at=todo.wake_at, independent=True)
-    change, writes, told = todo.change, outcome.writes, outcome.of_writes
+    change, writes = todo.change, outcome.writes
     for pod in change.dismiss:
         if pod.tracked:
             writes.append(Update(untracked(pod.obj)))
     for pod in (*change.dismiss, *change.delete):
-        told[len(writes)] = _told_of(key, "SuccessfulDelete", "Deleted", pod.obj)
-        writes.append(Delete(key_of(pod.obj), uid=pod.uid))
+        told = _told_of(key, "SuccessfulDelete", "Deleted", pod.obj)
+        outcome.add(Delete(key_of(pod.obj), uid=pod.uid), [told])
     for born in new:
-        told[len(writes)] = _told_of(key, "SuccessfulCreate", "Created", born)
-        writes.append(Create(born))
+        outcome.add(Create(born), [_told_of(key, "SuccessfulCreate", "Created", born)])
     if new:
         outcome.if_refused = partial(_told_of_refusal, key)
     if todo.status is not None and todo.status != job.get("status"):

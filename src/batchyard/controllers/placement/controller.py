@@ -221,8 +221,8 @@ class _Pass:
             return
         self._nodes.withdraw(pod.uid)
         self._index.assume(pod, node_name)
-        self.outcome.writes.append(Update(_bound(obj, node_name, self._nodes.devices_of(pod.uid))))
-        self._record(pod, "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
+        told = EventRecord(pod_key(pod), "Normal", "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
+        self.outcome.add(Update(_bound(obj, node_name, self._nodes.devices_of(pod.uid))), [told])
 
     def _reserve(self, pod: PodView, node_name: str, message: str) -> None:
         """Hold room for a pod until it is free. Who is of lower priority must look for room elsewhere."""
@@ -253,8 +253,9 @@ class _Pass:
         told = set_preempted(obj, preemptor.scheduler, self._now)
         if told is not obj:
             self.outcome.writes.append(UpdateStatus(told))
-        self.outcome.writes.append(Delete(pod_key(victim), uid=victim.uid))
-        self._record(victim, "Normal", "Preempted", f"Preempted by pod {preemptor.uid} on node {node_name}")
+        message = f"Preempted by pod {preemptor.uid} on node {node_name}"
+        gone = Delete(pod_key(victim), uid=victim.uid)
+        self.outcome.add(gone, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
 
     def _park(self, pods: Sequence[PodView], messages: Sequence[str], *, keeps_room: bool = False) -> Sequence[str]:
         """They wait until something changes that can help them; the messages."""
@@ -270,15 +271,14 @@ class _Pass:
         if obj is None:
             return
         told = set_unplaced(obj, message, nominated, self._now)
+        note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
+        is_news = message != pod.unplaced
+        events = [EventRecord(pod_key(pod), "Warning", "FailedScheduling", note)] if is_news else []
         if told is not obj:
             self._index.expect(pod)
-            self.outcome.writes.append(UpdateStatus(told))
-        if message != pod.unplaced:
-            note = message if len(message) <= _NOTE_MAX else message[: _NOTE_MAX - 4] + " ..."
-            self._record(pod, "Warning", "FailedScheduling", note)
-
-    def _record(self, pod: PodView, type: str, reason: str, message: str) -> None:  # noqa: A002 - the field's name
-        self.outcome.events.append(EventRecord(pod_key(pod), type, reason, message))
+            self.outcome.add(UpdateStatus(told), events)
+        else:
+            self.outcome.events += events
 
     def _current(self, pod: PodView) -> Obj | None:
         """The pod's object; None if it is gone."""

@@ -69,8 +69,8 @@ class Swaps:
         evicted = lifecycle.evict(
             victim, reason=r.EVICTED_BY_PREEMPTION, message=told, now=self._now, preempted=HOTSWAP
         )
-        outcome.writes.append(UpdateStatus(evicted))
-        outcome.events += _events(key_of(victim), told, pod_key(preemptor) if by is None else key_of(by))
+        events = _events(key_of(victim), told, pod_key(preemptor) if by is None else key_of(by))
+        outcome.add(UpdateStatus(evicted), events)
         return victim
 
     # --- what is looked up ---
