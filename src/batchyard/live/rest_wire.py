@@ -224,6 +224,8 @@ def _broken(error: BaseException) -> HttpAnswer:
     told = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
         told = f"{error.host}:{error.port}: {_reason(error.os_error)}"
+    elif isinstance(error, aiohttp.ClientPayloadError):  # it says so as if the server had refused something
+        told = "the connection broke off within an answer"
     return HttpAnswer(0, trouble=told, was_sent=was_sent)
 
 

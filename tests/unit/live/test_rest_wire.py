@@ -39,6 +39,8 @@ class Server:
                 await asyncio.Event().wait()
             case "/watch":
                 return await _lines(request)
+            case "/broken":
+                return await _half_a_line(request)
         return web.Response(text=f"{request.method} {(await request.read()).decode()}")
 
 
@@ -48,6 +50,15 @@ async def _lines(request: web.Request) -> web.StreamResponse:
     for part in (b'{"a"', b': 1}\n{"b": 2}\n\n{"c"'):
         await response.write(part)
         await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=0.02)
+    return response
+
+
+async def _half_a_line(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b'{"a"')
+    assert request.transport is not None
+    request.transport.abort()
     return response
 
 
@@ -163,5 +174,12 @@ def test_nobody_waits_for_ever_because_a_server_says_so() -> None:
             (await wire.ask(HttpRequest("GET", f"/never?in={said}"))).retry_after for said in ("9" * 5, "9" * 5000)
         ]
         assert waits == [60 * MINUTE, None]
+
+    run(act)
+
+
+def test_an_answer_that_broke_off_is_told_in_words() -> None:
+    async def act(wire: HttpTransport, server: Server) -> None:
+        assert (await wire.ask(HttpRequest("GET", "/broken"))).trouble == "the connection broke off within an answer"
 
     run(act)
