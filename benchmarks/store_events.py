@@ -48,7 +48,7 @@ class JobController:
         job = reader.get(key)
         if job is None or job["spec"]["suspend"] or "completionTime" in job.get("status", {}):
             return Outcome()
-        pods = reader.owned_by(job["metadata"]["uid"])
+        pods = reader.owned_by(job["metadata"]["uid"], key.namespace)
         wanted = job["spec"]["parallelism"]
         if sum(pod.get("status", {}).get("phase") == "Succeeded" for pod in pods) == wanted:
             return Outcome([UpdateStatus(with_status(job, {"completionTime": format_time(now)}))])

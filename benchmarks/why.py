@@ -49,7 +49,7 @@ class Objects:
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         return list(self._objects.get(kind, {}).values())
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         return ()
 
 

@@ -255,9 +255,10 @@ def test_owned_objects_are_found_by_the_uid_of_their_owner(world: World) -> None
     }
     for name in ("z", "y"):
         world.write(Create(budget(name, ownerReferences=[reference])))
-    assert metadata_of(world.client.owned_by(reference["uid"])[0], "name") == ["y"]
-    assert len(world.client.owned_by(reference["uid"])) == 2
-    assert list(world.client.owned_by("nobody")) == []
+    assert metadata_of(world.client.owned_by(reference["uid"], owner["metadata"]["namespace"])[0], "name") == ["y"]
+    assert len(world.client.owned_by(reference["uid"], owner["metadata"]["namespace"])) == 2
+    assert list(world.client.owned_by(reference["uid"], "elsewhere")) == []
+    assert list(world.client.owned_by("nobody", "")) == []
     world.write(Delete(key("owner")))
     assert list(world.client.list(KIND)) == []
 
@@ -340,4 +341,4 @@ def assert_owners_are_indexed(world: World) -> None:
     objects = world.client.list(KIND)
     for uid in [obj["metadata"]["uid"] for obj in objects] + ["nobody"]:
         owned = [obj for obj in objects if uid in [o["uid"] for o in obj["metadata"].get("ownerReferences") or ()]]
-        assert list(world.client.owned_by(uid)) == owned
+        assert list(world.client.owned_by(uid, "")) == owned

@@ -40,8 +40,8 @@ class Noting:
         self._note(kind)
         return self._reader.list(kind, namespace)
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
-        return self._reader.owned_by(uid)  # of what kinds they are is for whoever asks to look at
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        return self._reader.owned_by(uid, namespace)  # of what kinds they are is for whoever asks to look at
 
 
 class Observed:

@@ -30,9 +30,9 @@ class BesideMachine:
         """All objects of a kind, sorted by namespace and name; of runs those of a pod, by its uid."""
         return self._machine.runs(namespace) if kind == RUN else self._objects.list(kind, namespace)
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """All objects with an owner reference to that uid."""
-        return self._objects.owned_by(uid)
+        return self._objects.owned_by(uid, namespace)
 
     def submit(self, writes: Sequence[Write], done: Callable[[WriteResult], None]) -> None:
         """Take writes: those to runs are done at once, the others in order until one is refused."""

@@ -37,9 +37,9 @@ class Cache:
             keys = keys[first : bisect_left(keys, Key(kind, namespace + "\0", ""), lo=first)]
         return [objects[key] for key in keys]
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
-        """All objects with an owner reference to that uid, sorted by kind, namespace and name."""
-        return [self._objects[key.kind][key] for key in self._owners.dependents(uid)]
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        """What an owner in a namespace, or in none (''), has by its uid, sorted by kind, namespace and name."""
+        return [self._objects[key.kind][key] for key in self._owners.dependents(uid, namespace)]
 
     def note(self, event: WatchEvent) -> None:
         """Take in a change."""

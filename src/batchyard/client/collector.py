@@ -53,9 +53,9 @@ class Collector:
         self._leaving: dict[str, Key] = {}  # by uid, what waits for those it owns
         self._unblocked: dict[str, None] = {}  # uids of these to look at again
 
-    def owned_by(self, uid: str) -> Sequence[Key]:
-        """The keys of all objects with an owner reference to that uid, sorted."""
-        return self._owners.dependents(uid)
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Key]:
+        """The keys of what an owner in a namespace, or in none (''), has by its uid, sorted."""
+        return self._owners.dependents(uid, namespace)
 
     def recall(self, events: Sequence[WatchEvent]) -> None:
         """Take note of all that is there from before, and of what was left behind and not yet collected then."""
@@ -86,9 +86,9 @@ class Collector:
             self._leaving.pop(uid, None)
             self._unblock(metadata)
 
-    def orphan(self, uid: str) -> None:
+    def orphan(self, uid: str, namespace: str) -> None:
         """Let everything that an object owns stay when it goes."""
-        for key, dependent in self._dependents(uid):
+        for key, dependent in self._dependents(uid, namespace):
             owners = [owner for owner in dependent["metadata"]["ownerReferences"] if owner["uid"] != uid]
             self._apply(Update(with_metadata(self._get(key) or dependent, ownerReferences=owners or None)))
 
@@ -116,7 +116,7 @@ class Collector:
             owner = self._get(key)
             if owner is None or not _is_deleted_with(ORPHAN_FINALIZER, owner["metadata"]):
                 continue
-            for _, obj in self._dependents(uid):
+            for _, obj in self._dependents(uid, key.namespace):
                 others = [each for each in obj["metadata"]["ownerReferences"] if each["uid"] != uid]
                 self._apply(Update(with_metadata(obj, ownerReferences=others or None)))
             self._apply(Update(without_finalizer(owner, ORPHAN_FINALIZER)))
@@ -159,12 +159,8 @@ class Collector:
             obj = None if key is None else self._get(key)
             if obj is None:
                 continue
-            namespace = "" if key is None else key.namespace
-            blocking = [
-                (blocker, dependent)
-                for blocker, dependent in self._dependents(uid)
-                if _blocks(dependent, uid) and namespace in ("", blocker.namespace)
-            ]
+            dependents = self._dependents(uid, "" if key is None else key.namespace)
+            blocking = [(blocker, dependent) for blocker, dependent in dependents if _blocks(dependent, uid)]
             for blocker, dependent in blocking:
                 if "deletionTimestamp" not in dependent["metadata"]:
                     self._clear(blocker, dependent)
@@ -182,8 +178,9 @@ class Collector:
         owns = metadata["uid"] in self._owners
         self._apply(Delete(key, propagation=Propagation.FOREGROUND if owns else Propagation.BACKGROUND))
 
-    def _dependents(self, uid: str) -> list[tuple[Key, Obj]]:
-        return [(key, obj) for key in self._owners.dependents(uid) if (obj := self._get(key)) is not None]
+    def _dependents(self, uid: str, namespace: str) -> list[tuple[Key, Obj]]:
+        keys = self._owners.dependents(uid, namespace)
+        return [(key, obj) for key in keys if (obj := self._get(key)) is not None]
 
     def _is_living(self, owner: Obj, namespace: str) -> bool:
         """Whether an owner is there."""

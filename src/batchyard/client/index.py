@@ -32,14 +32,14 @@ class OwnerIndex:
         """The uids of all owners, whether they are there or not."""
         return list(self._dependents)
 
-    def dependents(self, uid: str) -> Sequence[Key]:
-        """The keys of all objects with an owner reference to that uid, sorted."""
+    def dependents(self, uid: str, namespace: str = "") -> Sequence[Key]:
+        """The keys of all objects of a namespace, or of all, with an owner reference to that uid, sorted."""
         keys = self._sorted.get(uid)
         if keys is None:
             if uid not in self._dependents:
                 return ()
             keys = self._sorted[uid] = sorted(self._dependents[uid])
-        return keys
+        return [key for key in keys if key.namespace == namespace] if namespace else keys
 
     def _replace(self, key: Key, before: Sequence[Obj], after: Sequence[Obj]) -> None:
         """Note that an object has other owners than before."""

@@ -140,10 +140,10 @@ class LocalClient:
         """All objects of a kind, sorted by namespace and name."""
         return self._store.list(kind, namespace)
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
-        """All objects with an owner reference to that uid, sorted by kind, namespace and name."""
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        """What an owner in a namespace, or in none (''), has by its uid, sorted by kind, namespace and name."""
         get = self._store.get
-        return [obj for key in self._collector.owned_by(uid) if (obj := get(key)) is not None]
+        return [obj for key in self._collector.owned_by(uid, namespace) if (obj := get(key)) is not None]
 
     def judge_owners(self, scopes: Scopes) -> None:
         """Collect also what names an owner that is not there, of a kind that is served."""
@@ -240,8 +240,9 @@ class LocalClient:
         if write.uid is not None:
             revise.check_preconditions(key, stored, {"metadata": {"uid": write.uid}})
         if write.propagation is _ORPHAN and records is self._store:
-            self._collector.orphan(stored["metadata"]["uid"])
-        in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(stored["metadata"]["uid"])
+            self._collector.orphan(stored["metadata"]["uid"], key.namespace)
+        uid = stored["metadata"]["uid"]
+        in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(uid, key.namespace)
         grace = revise.deletion_grace(stored, write.grace)
         if not in_foreground and not grace and not stored["metadata"].get("finalizers"):
             return records.delete(key)

@@ -106,9 +106,9 @@ class RestClient:
         """All objects of a kind, sorted by namespace and name."""
         return self._cache.list(kind, namespace)
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
-        """All objects with an owner reference to that uid, sorted by kind, namespace and name."""
-        return self._cache.owned_by(uid)
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        """What an owner in a namespace, or in none (''), has by its uid, sorted by kind, namespace and name."""
+        return self._cache.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
         """Tell a listener of every later change, in order, in batches, through the kernel, never from within."""

@@ -101,8 +101,11 @@ class Reader(Protocol):
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """All objects of a kind, sorted by namespace and name."""
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
-        """All objects with an owner reference to that uid, sorted by kind, namespace and name."""
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        """What an owner in a namespace, or in none (''), has by its uid, sorted by kind, namespace and name.
+
+        Whatever names an owner of another namespace is not its.
+        """
 
 
 class Writer(Protocol):

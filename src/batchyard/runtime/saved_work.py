@@ -108,7 +108,7 @@ def _most_of(pod: Obj, own: Resumption | None, reader: Reader) -> Resumption | N
 def _taken(pod: Obj, reader: Reader) -> dict[str, None]:
     """The places of the other pods of its Job that have not failed."""
     owner = controller_of(pod)
-    others = () if owner is None else reader.owned_by(owner["uid"])
+    others = () if owner is None else reader.owned_by(owner["uid"], pod["metadata"].get("namespace", ""))
     return {place_of(other): None for other in others if group_kind(other) == scheme.POD and phase(other) != FAILED}
 
 

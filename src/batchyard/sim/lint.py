@@ -106,9 +106,9 @@ class _Objects:
         found = self._kinds.get(kind, [])
         return found if namespace is None else [o for o in found if o["metadata"].get("namespace") == namespace]
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """Nothing has been made yet, so nobody owns anything."""
-        del uid
+        del uid, namespace
         return ()
 
 

@@ -33,7 +33,7 @@ class Lookups:
         found = self._found(Question(key))
         return found[0] if found else None
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """The pods of a Job."""
         return self._found(Question(Key("", self._namespace, ""), uid))
 

@@ -10,7 +10,7 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
 from batchyard.client.local import LocalClient
 from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, EventType, Update, WatchEvent, Write, WriteResult
+from batchyard.ports.client import Create, Delete, EventType, Propagation, Update, WatchEvent, Write, WriteResult
 from batchyard.store.memory import Store
 
 START = parse_time("2026-01-01T00:00:00Z")
@@ -230,3 +230,13 @@ def test_deleted_events_carry_the_last_state() -> None:
     desk.client.subscribe(last.extend)
     assert desk.write(Delete(key("a"))).obj is stored
     assert last == [(EventType.DELETED, key("a"), stored, stored, 2)]
+
+
+def test_an_owner_has_nothing_in_other_namespaces() -> None:
+    desk = Desk()
+    top = desk.create("top")
+    owners = [{**owner_of(top)[0], "blockOwnerDeletion": True}]
+    desk.create("forged", namespace="elsewhere", ownerReferences=owners, finalizers=["f"])
+    assert list(desk.client.owned_by(top["metadata"]["uid"], "team")) == []
+    desk.write(Delete(key("top"), propagation=Propagation.FOREGROUND))
+    assert desk.client.get(key("top")) is None

@@ -37,7 +37,7 @@ def gone_on(*objs: Obj, scopes: Scopes | None = None) -> tuple[LocalClient, Virt
 
 def test_it_knows_what_belongs_to_whom() -> None:
     client, _ = gone_on(obj(OWNER, "a"), obj(OWNED, "b", "a"))
-    assert [key_of(each) for each in client.owned_by("a")] == [OWNED]
+    assert [key_of(each) for each in client.owned_by("a", "")] == [OWNED]
 
 
 def test_what_an_owner_left_behind_is_collected() -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, controller_of, key_of, with_metadata
@@ -105,3 +107,18 @@ def test_a_pod_left_behind_by_its_job_is_let_go() -> None:
     (pod,) = stage.pods(None)
     stage.leave_behind(scheme.JOB, "job")
     assert "finalizers" not in stage.get(scheme.POD, pod["metadata"]["name"])["metadata"]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_pod_of_another_namespace_is_not_the_jobs_whatever_it_says(is_known: bool) -> None:
+    stage = JobStage(job(parallelism=1, completions=1))
+    (own,) = stage.pods()
+    forged = {**own, "metadata": {**own["metadata"], "namespace": "elsewhere", "name": "forged"}}
+    ended = {**forged, "status": {"phase": "Succeeded"}}
+    if is_known:
+        stage.put(forged)
+    stage.put(ended)
+    stage.become("Failed", own)
+    stage.pass_time(60)
+    assert (stage.status.get("succeeded"), stage.status.get("failed")) == (None, 1)
+    assert "finalizers" in next(pod for pod in stage.pods(None) if pod["metadata"]["name"] == "forged")["metadata"]

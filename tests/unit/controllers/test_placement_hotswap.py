@@ -294,8 +294,8 @@ class LostEviction:
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         return self._client.list(kind, namespace)
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
-        return self._client.owned_by(uid)
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        return self._client.owned_by(uid, namespace)
 
 
 def test_an_eviction_that_was_lost_is_made_again() -> None:

@@ -23,7 +23,7 @@ class NoObjects:
     def get(self, key: Key) -> Obj | None:
         return None
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         return ()
 
 

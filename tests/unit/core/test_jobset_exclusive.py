@@ -58,7 +58,7 @@ class Found:
         found = [o for o in self.objects if o["kind"] == key.kind and o["metadata"]["name"] == key.name]
         return found[0] if found else None
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         return [o for o in self.objects if any(r["uid"] == uid for r in o["metadata"].get("ownerReferences", ()))]
 
 

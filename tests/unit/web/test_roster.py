@@ -27,7 +27,7 @@ class Stored:
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         return self.store.list(kind, namespace)
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         return ()
 
     def change(self, what: str, number: int) -> None:

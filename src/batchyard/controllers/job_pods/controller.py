@@ -75,7 +75,7 @@ class JobPods:
         if look_at > now:
             return Outcome(requeue_at=look_at)
         if not known.is_complete:
-            known.complete(reader.owned_by(obj["metadata"]["uid"]))
+            known.complete(reader.owned_by(obj["metadata"]["uid"], key.namespace))
         pods = job_pods(pod for each in known.pods if (pod := reader.get(each)) is not None)
         todo = plan(obj, pods, known.failures, now)
         known.looked(todo)

@@ -148,18 +148,18 @@ class PodIndex:
     __slots__ = ("_by_job",)
 
     def __init__(self) -> None:
-        #: By uid of the Job.
-        self._by_job: dict[str, KnownPods] = {}
+        #: By namespace and uid of the Job: pods elsewhere are not its, whatever they say.
+        self._by_job: dict[tuple[str, str], KnownPods] = {}
 
     def of(self, job: Obj) -> KnownPods:
         """The pods of a Job."""
-        return self._of(job["metadata"]["uid"])
+        return self._of(_place(job))
 
     def observe_job(self, event: WatchEvent, now: Instant) -> None:
         """Take note of a change of a Job; of one that has ended nothing need be known."""
         job = event.obj
         if event.type is _DELETED or is_finished(job):
-            self._by_job.pop(job["metadata"]["uid"], None)
+            self._by_job.pop(_place(job), None)
             return
         known = self.of(job)
         known.note_job(job)
@@ -167,17 +167,23 @@ class PodIndex:
 
     def observe_pod(self, event: WatchEvent, job_uid: str, now: Instant) -> bool:
         """Take note of a change of a pod; whether it matters to its Job."""
-        known = self._of(job_uid)
+        place = event.key.namespace, job_uid
+        known = self._of(place)
         matters = known.observe(event, now)
         if not (known.job_is_known or known.pods):  # the last pod of a Job that is gone
-            del self._by_job[job_uid]
+            del self._by_job[place]
         return matters
 
-    def _of(self, job_uid: str) -> KnownPods:
-        known = self._by_job.get(job_uid)
+    def _of(self, place: tuple[str, str]) -> KnownPods:
+        known = self._by_job.get(place)
         if known is None:
-            known = self._by_job[job_uid] = KnownPods()
+            known = self._by_job[place] = KnownPods()
         return known
+
+
+def _place(job: Obj) -> tuple[str, str]:
+    metadata = job["metadata"]
+    return metadata.get("namespace", ""), metadata["uid"]
 
 
 def _flags(pod: Obj) -> int:

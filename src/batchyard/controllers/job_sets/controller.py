@@ -127,7 +127,7 @@ def _go_on(look: _Look, turn: Turn, reader: Reader) -> Outcome:
 def _jobs_of(jobset: Obj, reader: Reader) -> Iterable[Obj]:
     """The Jobs a JobSet controls."""
     uid = jobset["metadata"]["uid"]
-    for obj in reader.owned_by(uid):
+    for obj in reader.owned_by(uid, jobset["metadata"].get("namespace", "")):
         if group_kind(obj) == scheme.JOB and (controller_of(obj) or {}).get("uid") == uid:
             yield obj
 

@@ -34,7 +34,7 @@ class ExclusivePlacement:
             return Outcome()
         node = reader.get(Key(scheme.NODE, "", leader["spec"]["nodeName"]))
         writes: list[Write] = []
-        for pod in exclusive.misplaced_followers(leader, node, reader.owned_by(owner["uid"])):
+        for pod in exclusive.misplaced_followers(leader, node, reader.owned_by(owner["uid"], key.namespace)):
             marked = exclusive.disrupted(pod, now)
             if marked is not pod:
                 writes.append(UpdateStatus(marked))

@@ -80,7 +80,7 @@ class JobController:
         """The Workloads of a job above, which may be of another kind."""
         parent = reader.get(managed)
         uid = parent["metadata"].get("uid", "") if parent is not None else ""
-        owned = reader.owned_by(uid) if uid else ()
+        owned = reader.owned_by(uid, managed.namespace) if uid else ()
         return [obj for obj in owned if obj["kind"] == "Workload" and not lifecycle.is_finished(obj)]
 
     def _obey_ancestor(self, key: Key, job: Obj, unfinished: Sequence[Obj]) -> Outcome:

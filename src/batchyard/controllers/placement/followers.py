@@ -27,7 +27,8 @@ def missing_followers(leader: Obj, reader: Reader) -> int:
     wanted, completions = pods_at_once(job["spec"]), job["spec"].get("completions")
     if completions is not None:
         wanted = min(wanted, completions - (job.get("status") or {}).get("succeeded", 0))
-    pods = [obj for obj in reader.owned_by(owner["uid"]) if group_kind(obj) == scheme.POD]
+    owned = reader.owned_by(owner["uid"], job["metadata"].get("namespace", ""))
+    pods = [obj for obj in owned if group_kind(obj) == scheme.POD]
     return max(0, wanted - sum(map(_is_living, pods)))
 
 

@@ -66,7 +66,7 @@ class ProvisioningController:
         workload = reader.get(key)
         if workload is None:
             return Outcome()
-        owned = reader.owned_by(workload["metadata"]["uid"])
+        owned = reader.owned_by(workload["metadata"]["uid"], key.namespace)
         if lifecycle.is_finished(workload) or lifecycle.is_evicted(workload):
             return Outcome(_deletions([obj for obj in owned if _is_ours(obj)]))
         if not lifecycle.has_quota_reservation(workload):

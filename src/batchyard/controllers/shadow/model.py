@@ -88,9 +88,9 @@ class Model:
         event = self._shown.get(key.namespace, {}).get(key)
         return None if event is None else event.obj
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """Nobody asks."""
-        del uid
+        del uid, namespace
         return ()
 
     # What it decides.

@@ -53,9 +53,9 @@ class Seen:
         """An object, or None."""
         return self.instead.get(key) or self.objects.get(key)
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         """Nobody asks."""
-        del uid
+        del uid, namespace
         return ()
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:

@@ -69,7 +69,8 @@ class AdmittedWorkloads:
         return {**part, "summary": told, "binding": Binding(CHECK, told, "AdmissionCheck", first["name"]).document()}
 
     def _requests(self, workload: Obj) -> list[Obj]:
-        owned = self._reader.owned_by(workload["metadata"].get("uid", ""))
+        metadata = workload["metadata"]
+        owned = self._reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
         return [each for each in owned if each["kind"] == "ProvisioningRequest"]
 
     # --- pods and nodes ---

@@ -29,7 +29,8 @@ def workload_of(obj: Obj, reader: Reader) -> Found:
         kind = obj["kind"].lower()
         return Found(None, None, f"no job that queues with Kueue's labels owns this {kind}: it runs outside any queue")
     metadata = job["metadata"]
-    owned = [each for each in reader.owned_by(metadata.get("uid", "")) if each["kind"] == "Workload"]
+    of_job = reader.owned_by(metadata.get("uid", ""), metadata.get("namespace", ""))
+    owned = [each for each in of_job if each["kind"] == "Workload"]
     prebuilt = prebuilt_key(job)
     if not owned and prebuilt is not None:
         found = reader.get(prebuilt)
@@ -72,8 +73,9 @@ def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
     owner = controller_of(workload)
     if owner is None or owner["kind"] not in _KINDS:
         return ()
-    jobs = [owner["uid"]]
+    jobs, where = [owner["uid"]], workload["metadata"].get("namespace", "")
     if owner["kind"] == "JobSet":
-        jobs = [each["metadata"]["uid"] for each in reader.owned_by(owner["uid"]) if each["kind"] == "Job"]
-    pods = [pod for uid in jobs for pod in reader.owned_by(uid) if pod["kind"] == "Pod" and not is_terminal(pod)]
+        jobs = [each["metadata"]["uid"] for each in reader.owned_by(owner["uid"], where) if each["kind"] == "Job"]
+    owned = [obj for uid in jobs for obj in reader.owned_by(uid, where)]
+    pods = [obj for obj in owned if obj["kind"] == "Pod" and not is_terminal(obj)]
     return sorted(pods, key=lambda pod: pod["metadata"]["name"])

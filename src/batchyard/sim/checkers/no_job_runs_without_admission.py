@@ -31,10 +31,10 @@ class NoJobRunsWithoutAdmission(Law):
 
     def _is_admitted(self, job: Obj) -> bool:
         """Whether the Workload of a job is admitted, as far as was told."""
-        return any(view.admitted and not view.finished for view in self._workloads(job["metadata"]["uid"]))
+        return any(view.admitted and not view.finished for view in self._workloads(job["metadata"]))
 
-    def _workloads(self, uid: str) -> list[WorkloadView]:
-        owned = self.scene.world.client.owned_by(uid)
+    def _workloads(self, of: Obj) -> list[WorkloadView]:
+        owned = self.scene.world.client.owned_by(of["uid"], of["namespace"])
         return [workload_view(obj) for obj in owned if key_of(obj).kind == scheme.WORKLOAD]
 
 

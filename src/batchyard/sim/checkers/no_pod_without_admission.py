@@ -48,5 +48,6 @@ class NoPodWithoutAdmission(Law):
         return None if above is None or "deletionTimestamp" in above["metadata"] else self._root(above)
 
     def _has_quota(self, root: Obj) -> bool:
-        owned = self.scene.world.client.owned_by(root["metadata"]["uid"])
+        metadata = root["metadata"]
+        owned = self.scene.world.client.owned_by(metadata["uid"], metadata["namespace"])
         return any(workload_view(obj).quota_reserved for obj in owned if obj["kind"] == "Workload")

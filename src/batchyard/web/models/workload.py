@@ -108,19 +108,19 @@ def _pods(source: Source, workload: Obj) -> Sequence[Obj]:
     namespace, name = metadata["namespace"], metadata["name"]
     found: list[Obj] = []
     for reference in metadata.get("ownerReferences") or ():
-        found += _below(source, reference["uid"], 3)
+        found += _below(source, (reference["uid"], namespace), 3)
     marked = [obj for obj in found if (annotation(obj, well_known.WORKLOAD) or name) == name]
-    return sorted(marked, key=lambda obj: (obj["metadata"]["namespace"] != namespace, obj["metadata"]["name"]))
+    return sorted(marked, key=lambda obj: str(obj["metadata"]["name"]))
 
 
-def _below(source: Source, uid: str, depth: int) -> list[Obj]:
-    """All pods that an object owns, by others too."""
+def _below(source: Source, owner: tuple[str, str], depth: int) -> list[Obj]:
+    """All pods that an object owns, by its uid in its namespace, by others too."""
     found: list[Obj] = []
-    for obj in source.reader.owned_by(uid):
+    for obj in source.reader.owned_by(*owner):
         if obj["kind"] == "Pod":
             found.append(obj)
         elif depth and obj["kind"] != "Workload":
-            found += _below(source, obj["metadata"]["uid"], depth - 1)
+            found += _below(source, (obj["metadata"]["uid"], owner[1]), depth - 1)
     return found
 
 

@@ -21,7 +21,7 @@ class Shelf:
         keys = sorted(k for k in self._objects if k.kind == kind and namespace in (None, k.namespace))
         return [self._objects[key] for key in keys]
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
         return []
 
 

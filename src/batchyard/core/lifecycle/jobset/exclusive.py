@@ -31,8 +31,8 @@ class Finder(Protocol):
     def get(self, key: Key) -> Obj | None:
         """The object, or None."""
 
-    def owned_by(self, uid: str) -> Sequence[Obj]:
-        """All objects with an owner reference to that uid."""
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        """What an owner in a namespace has by its uid."""
 
 
 # --- when a pod is created ---
@@ -145,7 +145,8 @@ def _leader_of(follower: Obj, find: Finder) -> Obj | str:
     owner = controller_of(follower)
     if owner is None:
         return "follower pod has no owner reference"
-    leaders = [pod for pod in _pods(find.owned_by(owner["uid"])) if is_leader(pod) and _is_living(pod)]
+    owned = find.owned_by(owner["uid"], follower["metadata"].get("namespace", ""))
+    leaders = [pod for pod in _pods(owned) if is_leader(pod) and _is_living(pod)]
     if len(leaders) == 1:
         return leaders[0]
     parts = (well_known.JOB_SET_NAME, well_known.REPLICATED_JOB_NAME, well_known.JOB_INDEX)
