@@ -35,22 +35,27 @@ class Escalation:
         roles, bindings = (scheme.ROLE, scheme.CLUSTER_ROLE), (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING)
         return dict.fromkeys(roles, self._check_role) | dict.fromkeys(bindings, self._check_binding)
 
-    def _check_role(self, user: User, new: Obj) -> None:
+    def _check_role(self, user: User, new: Obj, old: Obj | None) -> None:
         """A role may hold what its writer has; more, if he may `escalate`.
 
-        Also one whose rules stay: by a label they would come into roles that others have.
+        Also one whose rules stay: by a label they would come into roles that others have. Whether it gathers rules is
+        for those who may everything, who might gather any, or leave others without.
         """
+        if _is_about_going(new, old):
+            return
         resource, metadata = _RESOURCES[f"{new['kind']}.{GROUP}"], new["metadata"]
         namespace, name = metadata.get("namespace", ""), metadata.get("name", "")
         if self._may(user, "escalate", resource, namespace, name):
             return
         wanted = rules_of(new)
-        if new.get("aggregationRule"):
+        if new.get("aggregationRule") or (old or {}).get("aggregationRule"):
             wanted = (*wanted, Rule(("*",), ("*",), ("*",)), Rule(("*",), urls=("*",)))
         self._check_held(user, new, wanted)
 
-    def _check_binding(self, user: User, new: Obj) -> None:
+    def _check_binding(self, user: User, new: Obj, old: Obj | None) -> None:
         """A role may be bound by those who have what it holds, or may `bind` it."""
+        if _is_about_going(new, old):
+            return
         role, namespace = role_key(new), new["metadata"].get("namespace", "")
         resource = _RESOURCES[role.kind]
         if self._may(user, "bind", resource, namespace, role.name):
@@ -75,3 +80,13 @@ class Escalation:
         told = f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:'
         why = "\n".join([told, *sorted(map(str, missing))])
         raise refused_resource(GROUP, _RESOURCES[f"{new['kind']}.{GROUP}"], metadata.get("name", ""), why)
+
+
+def _is_about_going(new: Obj, old: Obj | None) -> bool:
+    """Whether a change is about nothing but when the object goes: its owners and finalizers, which give nobody more."""
+    return old is not None and _without_ends(new) == _without_ends(old)
+
+
+def _without_ends(obj: Obj) -> Obj:
+    left_out = ("ownerReferences", "finalizers", "managedFields", "resourceVersion")
+    return {**obj, "metadata": {name: value for name, value in obj["metadata"].items() if name not in left_out}}

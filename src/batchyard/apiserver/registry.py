@@ -154,7 +154,7 @@ class Registry:
         if entries is None:
             new = path.resource.strategy.in_version(sent.obj, path.api_version)
             entries = created(new, self._author(path, options), path.resource.shape(path.version))
-        _guard(sent.obj, path, options)
+        _guard(sent.obj, None, path, options)
         obj = with_metadata(sent.obj, managedFields=entries or None)
         _check(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
         stored = self._write(Create(obj), path, obj["metadata"].get("name", ""), dry_run=options.dry_run)
@@ -183,7 +183,7 @@ class Registry:
             known = _entries_of(sent.obj, stored)
         _check(faults, path, path.name)
         if path.subresource != _STATUS:
-            _guard(sent.obj, path, options)
+            _guard(sent.obj, stored, path, options)
         new = {field: value for field, value in new.items() if value is not None}
         if entries is None:
             versions, author = versions_of(path.resource, path.namespace), self._author(path, options)
@@ -219,10 +219,10 @@ class Registry:
         return Author(options.manager, path.api_version, path.subresource, format_time(self._now() // SECOND * SECOND))
 
 
-def _guard(obj: Obj, path: ResourcePath, options: WriteOptions) -> None:
+def _guard(obj: Obj, old: Obj | None, path: ResourcePath, options: WriteOptions) -> None:
     """Refused if the user may not write what is in the object."""
     if path.resource.guard is not None:
-        path.resource.guard(options.user, obj)
+        path.resource.guard(options.user, obj, old)
 
 
 def _key(path: ResourcePath) -> Key:

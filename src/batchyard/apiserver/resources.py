@@ -59,8 +59,9 @@ class Strategy(Protocol):
         """Its schema in a version, as OpenAPI has it, and all schemas that it refers to, by name."""
 
 
-Guard: TypeAlias = Callable[[User, Obj], None]
-"""Asked before an object is written for a user, beyond whether he may write such objects; Refused where he may not."""
+Guard: TypeAlias = Callable[[User, Obj, Obj | None], None]
+"""Asked before an object is written for a user, in the place of an old one if there is one, beyond whether he may write
+such objects; Refused where he may not."""
 
 
 class Answer(NamedTuple):

@@ -4,16 +4,16 @@ A job saves its work every so often, as its annotation `batchyard.dev/checkpoint
 What pods saved is kept by their places on the Job, or on the JobSet above; who goes on with it says so in a condition.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
 
-from batchyard.api import scheme, well_known
+from batchyard.api import well_known
 from batchyard.api.annotations import duration
 from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj, annotation, controller_of, label, with_metadata, with_status
+from batchyard.api.meta import Obj, annotation, label, with_metadata, with_status
 from batchyard.api.times import parse_time
 from batchyard.base.instant import Duration, Instant, duration_text, parse_duration
 from batchyard.core.lifecycle.pod import RUNNING, condition, phase
@@ -23,7 +23,6 @@ RESUMED: Final = "batchyard.dev/Resumed"
 _REASON: Final = "FromCheckpoint"
 _BETWEEN: Final = " of work were done at "
 _NOTHING: Final[Mapping[str, str]] = {}
-_OWNERS: Final[Mapping[str, str]] = {"Job": scheme.JOB, "JobSet": scheme.JOB_SET}
 
 
 class Resumption(NamedTuple):
@@ -31,26 +30,6 @@ class Resumption(NamedTuple):
 
     place: str
     work: Duration
-
-
-def jobs_above(pod: Obj, get: Callable[[Key], Obj | None]) -> Iterable[Obj]:
-    """The Job of a pod, and the JobSet of that Job."""
-    key = job_above(pod)
-    while key is not None:
-        obj = get(key)
-        if obj is None:
-            return
-        yield obj
-        key = job_above(obj)
-
-
-def job_above(obj: Obj) -> Key | None:
-    """The Job or JobSet that controls an object, be it there or gone."""
-    owner = controller_of(obj)
-    kind = None if owner is None else _OWNERS.get(owner["kind"])
-    if owner is None or kind is None:
-        return None
-    return Key(kind, obj["metadata"].get("namespace") or "", owner["name"])
 
 
 def checkpoint_interval(told: Iterable[Obj | None]) -> Duration | None:

@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 from batchyard.api import well_known
 from batchyard.api.annotations import duration, whole_number
 from batchyard.api.meta import Obj, annotation
+from batchyard.api.views.owners import job_above, jobs_above
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, parse_duration
-from batchyard.core.checkpoints import checkpoint_interval, job_above, jobs_above
+from batchyard.core.checkpoints import checkpoint_interval
 from batchyard.ports.client import Reader
 
 #: How long those run of whom nothing is known.

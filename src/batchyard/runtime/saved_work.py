@@ -9,12 +9,12 @@ finalizer keeps a pod until that is written.
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, controller_of, finalizers_of, group_kind, with_finalizer, without_finalizer
 from batchyard.api.times import parse_time
+from batchyard.api.views.owners import jobs_above
 from batchyard.base.instant import Duration, Instant
 from batchyard.core.checkpoints import (
     Resumption,
     checkpoint_interval,
     is_interchangeable,
-    jobs_above,
     kept_work,
     most_saved,
     place_of,

@@ -1,11 +1,13 @@
 """What Kueue's webhooks make of a new Job or JobSet."""
 
+import re
 from typing import Any
 
 import pytest
 
 import make
 from batchyard.api.admission.queued_jobs import queue_job
+from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Obj, controller_reference, key_of
 from edits import GONE, edited
 
@@ -54,6 +56,39 @@ def test_the_default_queue_is_that_of_the_namespace() -> None:
     assert queued(FREE, elsewhere) is FREE
 
 
-def test_what_another_job_owns_is_queued_with_that() -> None:
-    owned = edited(FREE, {"metadata.ownerReferences": [controller_reference(make.jobset())]})
-    assert queued(owned, *DEFAULTS) is owned
+def owned_by(owner: Obj, obj: Obj = FREE) -> Obj:
+    """The Job as one of another job."""
+    return edited(obj, {"metadata.ownerReferences": [controller_reference(owner)]})
+
+
+@pytest.mark.parametrize("queue", [None, "lq"])
+def test_what_a_queued_job_owns_is_queued_with_that(queue: str | None) -> None:
+    owned = owned_by(make.jobset(), make.job(queue=queue, suspend=False))
+    assert queued(owned, make.jobset(), *DEFAULTS) is owned
+
+
+@pytest.mark.parametrize("queue", [None, "lq"])
+def test_what_a_job_without_a_queue_owns_waits_where_it_names_a_queue_itself(queue: str | None) -> None:
+    above = make.jobset(queue=None)
+    owned = owned_by(above, make.job(queue=queue, suspend=False))
+    assert queued(owned, above, *DEFAULTS)["spec"]["suspend"] is bool(queue)
+
+
+@pytest.mark.parametrize("obj", [FREE, make.job(suspend=False), make.jobset()], ids=str)
+def test_what_is_owned_by_a_job_that_is_not_there_is_refused(obj: Obj) -> None:
+    name = f"m{obj['kind'].lower()}.kb.io"
+    told = f'admission webhook "{name}" denied the request: Job.batch "nobody" not found'
+    with pytest.raises(Forbidden, match=f"^{re.escape(told)}$"):
+        queued(owned_by(make.job("nobody"), obj), *DEFAULTS)
+
+
+def test_an_owner_of_the_same_name_is_another_one() -> None:
+    there = edited(make.jobset(), {"metadata.uid": "another"})
+    owned = owned_by(make.jobset(), make.job(suspend=False))
+    assert queued(owned, there)["spec"]["suspend"] is True
+
+
+def test_a_job_of_somebody_elses_kind_owns_none_of_ours() -> None:
+    reference = {**controller_reference(make.job()), "apiVersion": "example.com/v1"}
+    owned = queued(edited(FREE, {"metadata.ownerReferences": [reference]}), *DEFAULTS)
+    assert labels(owned)["kueue.x-k8s.io/queue-name"] == "default"

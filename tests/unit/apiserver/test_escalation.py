@@ -87,3 +87,25 @@ def test_what_is_made_of_other_roles_is_for_those_who_have_all() -> None:
 def test_a_role_that_is_not_there_is_not_bound() -> None:
     code, told = by_bob(held_by_bob(), "clusterrolebindings", binding("b", "ClusterRole/none", user("bob")))
     assert (code, told) == (404, f'clusterroles.{GROUP} "none" not found')
+
+
+def test_what_gathers_rules_is_not_made_one_that_does_not() -> None:
+    api = held_by_bob(PODS)
+    gathering = role("any", aggregationRule={"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]})
+    api.post(f"{ROLES}/clusterroles", gathering)
+    assert api.ask("PUT", f"{ROLES}/clusterroles/any", role("any", PODS), user=BOB).code == 403
+
+
+@pytest.mark.parametrize("plural", ["roles", "rolebindings"])
+def test_who_lets_go_gives_nothing(plural: str) -> None:
+    api, path = held_by_bob(rule("patch", "roles rolebindings", GROUP)), f"{ROLES}/namespaces/team/{plural}"
+    held = {"finalizers": ["example.com/held"]}
+    obj = role("more", SECRETS, namespace="team")
+    if plural == "rolebindings":
+        obj = binding("more", "ClusterRole/reads-secrets", user("carol"), "team")
+    api.post(path, {**obj, "metadata": {**obj["metadata"], **held}})
+    merge = {"content-type": "application/merge-patch+json"}
+    labelled = {"metadata": {"labels": {"a": "b"}, "finalizers": None}}
+    assert api.ask("PATCH", f"{path}/more", labelled, user=BOB, headers=merge).code == 403
+    let_go = {"metadata": {"finalizers": None}}
+    assert api.ask("PATCH", f"{path}/more", let_go, user=BOB, headers=merge).code == 200

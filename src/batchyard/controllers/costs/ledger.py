@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.api.views.node import NodeView, node_view
+from batchyard.api.views.owners import jobs_above
 from batchyard.api.views.pods import PodView, pod_view
 from batchyard.base.instant import HOUR, Duration, Instant
-from batchyard.core.checkpoints import checkpoint_interval, jobs_above, kept_work, running_since
+from batchyard.core.checkpoints import checkpoint_interval, kept_work, running_since
 from batchyard.core.costs.accounts import BOOT, DONE, IDLE, LOST, RUNS, WHOLE, Account, Place
 from batchyard.core.costs.lives import (
     Owner,

@@ -3,17 +3,17 @@
 An index that the same watch events would build again, and the search for the job above that is managed.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, TypeVar
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, label
+from batchyard.api.views.owners import owner_key
 from batchyard.controllers.jobs.integration import Integration
 from batchyard.controllers.jobs.priority import class_key
 from batchyard.controllers.jobs.workloads import prebuilt_key
 from batchyard.ports.client import EventType, Reader, WatchEvent
 
-MANAGED_KINDS: Final = (scheme.JOB, scheme.JOB_SET)
 _CLASSES: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
 
@@ -94,41 +94,3 @@ def _move(index: dict[PlaceT, dict[Key, None]], event: WatchEvent, place_of: Cal
 def _owner_uid(obj: Obj) -> str | None:
     owner = controller_of(obj)
     return None if owner is None else owner["uid"]
-
-
-def owner_key(owner: Mapping[str, Any], namespace: str) -> Key:
-    """The key of an owner that an owner reference names."""
-    group, slash, _ = owner["apiVersion"].partition("/")
-    return Key(f"{owner['kind']}.{group}" if slash else owner["kind"], namespace, owner["name"])
-
-
-class Ancestry(NamedTuple):
-    """What is known of the jobs above a job."""
-
-    #: The topmost one that is managed.
-    managed: Key | None
-    #: False while an owner it names is not to be seen.
-    complete: bool = True
-
-
-def ancestry(job: Obj, find: Callable[[Key], Obj | None]) -> Ancestry:
-    """The topmost managed job above a job, up through owners that are jobs themselves.
-
-    Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
-    """
-    namespace, seen = job["metadata"].get("namespace", ""), {job["metadata"].get("uid")}
-    managed = None
-    while (owner := controller_of(job)) is not None:
-        key = owner_key(owner, namespace)
-        if key.kind not in MANAGED_KINDS or owner["uid"] in seen:
-            break
-        parent = find(key)
-        if parent is None:
-            return Ancestry(None, complete=False)
-        if parent["metadata"].get("uid") != owner["uid"]:
-            break
-        seen.add(owner["uid"])
-        if label(parent, well_known.QUEUE_NAME):
-            managed = key
-        job = parent
-    return Ancestry(managed)

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, annotation, controller_of, key_of, label, with_path, without_finalizer
+from batchyard.api.views.owners import JOB_KINDS, ancestry
 from batchyard.base.instant import Instant
 from batchyard.controllers.jobs import workloads
-from batchyard.controllers.jobs.family import MANAGED_KINDS, Family, ancestry
+from batchyard.controllers.jobs.family import Family
 from batchyard.controllers.jobs.integration import Integration
 from batchyard.controllers.jobs.podsets import InvalidInjection, admitted_injections, original_injections
 from batchyard.controllers.jobs.priority import MissingClass, Priority, class_name, follows_label, resolve_priority
@@ -44,7 +45,7 @@ class JobController:
     """Makes and obeys the Workloads of one kind of job."""
 
     rank = 0
-    kinds = (*MANAGED_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
+    kinds = (*JOB_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
     def __init__(
         self, integration: Integration, copied_labels: Sequence[str] = (), *, wait_for_pods_ready: bool = False
@@ -70,7 +71,7 @@ class JobController:
         above = ancestry(job, reader.get)
         if above.managed is not None:
             return self._obey_ancestor(key, job, self._family_of(above.managed, reader))
-        if not above.complete or not label(job, well_known.QUEUE_NAME):
+        if above.missing is not None or not label(job, well_known.QUEUE_NAME):
             return Outcome()
         suspended = self._integration.is_suspended(job)
         look = _Look(key, job, self._integration.pod_sets(job), suspended, reader, now)

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, controller_of, group_kind
 from batchyard.api.views.job import pods_at_once
+from batchyard.api.views.owners import owner_key
 from batchyard.api.views.pods import PodView
-from batchyard.controllers.jobs.family import owner_key
 from batchyard.controllers.placement.index import pod_key
 from batchyard.core.lifecycle.pod import is_terminal, is_terminating
 from batchyard.core.placement.claims import Claim

@@ -7,11 +7,11 @@ suspended, its pods stop, and it queues again.
 from collections.abc import Iterable, Mapping, Sequence
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, controller_of, key_of
+from batchyard.api.meta import Key, Obj, annotation, key_of
+from batchyard.api.views.owners import jobs_above
 from batchyard.api.views.pods import PodView
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import Duration, Instant
-from batchyard.controllers.jobs.family import owner_key
 from batchyard.controllers.placement.followers import HeldRoom, missing_followers
 from batchyard.controllers.placement.index import pod_key
 from batchyard.core.checkpoints import checkpoint_interval, lost_work, running_since
@@ -107,11 +107,8 @@ class Swaps:
 
     def _with_owners(self, pod: Obj) -> Iterable[Obj]:
         """A pod, its Job, and the JobSet above."""
-        obj: Obj | None = pod
-        while obj is not None:
-            yield obj
-            owner = controller_of(obj)
-            obj = None if owner is None else self._reader.get(owner_key(owner, pod["metadata"].get("namespace", "")))
+        yield pod
+        yield from jobs_above(pod, self._reader.get)
 
     def _workload_of(self, pod: PodView) -> Obj | None:
         """The Workload of a pod of a gang."""

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, controller_of, label
+from batchyard.api.views.owners import jobs_above
 from batchyard.controllers.jobs.workloads import prebuilt_key
 from batchyard.core.lifecycle.pod import is_terminal
 from batchyard.ports.client import Reader
@@ -43,12 +44,8 @@ def workload_of(obj: Obj, reader: Reader) -> Found:
 def managed(obj: Obj, reader: Reader) -> Obj | None:
     """The job that queues for an object: its outermost owner that is a Job or a JobSet, or itself; None without one."""
     found = obj if obj["kind"] in _KINDS else None
-    while (owner := controller_of(obj)) is not None and owner["kind"] in _KINDS:
-        key = Key(_KINDS[owner["kind"]], obj["metadata"].get("namespace", ""), owner["name"])
-        above = reader.get(key)
-        if above is None or above["metadata"].get("uid") != owner["uid"]:
-            break
-        obj = found = above
+    for above in jobs_above(obj, reader.get):
+        found = above
     return found
 
 
