@@ -11,7 +11,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.bodies import read_body
 from batchyard.apiserver.objects import Objects
-from batchyard.apiserver.options import DeleteOptions, delete_options
+from batchyard.apiserver.options import DeleteOptions, delete_options, write_options
 from batchyard.apiserver.pod_containers import pod_not_found
 from batchyard.apiserver.request import Refused, Request, Response, bad_request
 from batchyard.apiserver.resources import Answer
@@ -22,6 +22,8 @@ from batchyard.ports.client import Delete, Propagation, UpdateStatus, Write
 
 _GROUP: Final = "policy"
 _KIND: Final = "Eviction"
+#: The older form is taken still, as Kubernetes takes it.
+_VERSIONS: Final = ("policy/v1", "policy/v1beta1")
 
 
 class Evictions:
@@ -36,13 +38,11 @@ class Evictions:
         return Answer(_GROUP, "v1", _KIND, {"POST": self._create})
 
     def _create(self, request: Request, namespace: str, name: str) -> Response:
-        sent = read_body(request).value
-        if not isinstance(sent, Mapping) or sent.get("kind", _KIND) != _KIND:
-            raise bad_request("the body of the request is no Eviction")
-        metadata = sent.get("metadata")
-        if isinstance(metadata, Mapping) and metadata.get("name", name) != name:
-            raise bad_request("name in URL does not match name in Eviction object")
-        options = delete_options(request, sent.get("deleteOptions") or {})
+        sent = _sent(request, namespace, name)
+        asked = sent.get("deleteOptions")
+        options = delete_options(request, {} if asked is None else asked)
+        # Whoever says in the query that it is a dry run says nothing else in the body by saying nothing there.
+        options = options._replace(dry_run=options.dry_run or write_options(request).dry_run)
         pod = self._objects.get(Key(scheme.POD, namespace, name))
         if pod is None:
             raise pod_not_found(name)
@@ -68,6 +68,24 @@ class Evictions:
         error = self._objects.attempt(write, dry_run=dry_run).error
         if error is not None:
             raise _conflict(name, str(error))
+
+
+def _sent(request: Request, namespace: str, name: str) -> Mapping[str, Any]:
+    """The Eviction that is sent; Refused where it is none, or of another pod."""
+    sent = read_body(request).value
+    if not isinstance(sent, Mapping) or (sent.get("kind") or _KIND) != _KIND:
+        raise bad_request("the body of the request is no Eviction")
+    version = sent.get("apiVersion") or _VERSIONS[0]
+    if version not in _VERSIONS:
+        told = f"the API version in the data ({version}) does not match the expected API version ({_VERSIONS[0]})"
+        raise bad_request(told)
+    metadata = sent.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    if (metadata.get("namespace") or namespace) != namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if metadata.get("name") != name:
+        raise bad_request("name in URL does not match name in Eviction object")
+    return sent
 
 
 def _refused(refusal: Refusal) -> Refused:

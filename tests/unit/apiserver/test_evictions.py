@@ -38,6 +38,13 @@ def test_a_dry_run_leaves_it_as_it_is(api: Api) -> None:
     assert "deletionTimestamp" not in api.stored.store.list(scheme.POD)[0]["metadata"]
 
 
+def test_a_dry_run_is_one_whatever_the_body_leaves_open(api: Api) -> None:
+    for sent in (eviction(dryRun=[]), eviction(), {**eviction(), "apiVersion": "policy/v1beta1"}):
+        assert api.ask("POST", f"{PATH}?dryRun=All", sent).code == 201
+    assert api.ask("POST", f"{PATH}?dryRun=Some", eviction()).code == 422
+    assert "deletionTimestamp" not in api.stored.store.list(scheme.POD)[0]["metadata"]
+
+
 def test_one_that_has_ended_goes_without_a_mark(api: Api) -> None:
     api.stored.store.put(POD, pod(status={"phase": "Succeeded"}))
     assert api.ask("POST", PATH, eviction()).code == 201
@@ -50,6 +57,10 @@ def test_one_that_has_ended_goes_without_a_mark(api: Api) -> None:
         (eviction("other"), 400),
         ({"kind": "Pod"}, 400),
         ([], 400),
+        ({}, 400),
+        ({**eviction(), "apiVersion": "v1"}, 400),
+        ({**eviction(), "metadata": {"name": "pod", "namespace": "other"}}, 400),
+        ({**eviction(), "deleteOptions": []}, 400),
         (eviction(preconditions={"uid": "another"}), 409),
         (eviction(dryRun=["Some"]), 422),
     ],
