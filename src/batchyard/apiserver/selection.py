@@ -37,6 +37,8 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     scheme.JOB: ("status.successful",),
     scheme.NAMESPACE: ("status.phase",),
     scheme.SECRET: ("type",),
+    scheme.SERVICE: ("spec.clusterIP", "spec.type"),
+    scheme.REPLICATION_CONTROLLER: ("status.replicas",),
     scheme.EVENT: (
         *(f"involvedObject.{field}" for field in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion")),
         *("involvedObject.fieldPath", "reason", "reportingComponent", "source", "type"),
@@ -50,7 +52,10 @@ _FIELDS_OF_EVENTS: Final[Mapping[str, str]] = {
 }
 
 #: What fields are that are not told.
-_UNTOLD: Final = {"spec.hostNetwork": "false", "spec.unschedulable": "false", "status.succeeded": "0"}
+_UNTOLD: Final = {
+    **{"spec.hostNetwork": "false", "spec.unschedulable": "false"},
+    **{"spec.type": "ClusterIP", "status.succeeded": "0", "status.replicas": "0"},
+}
 
 
 class Selection(NamedTuple):

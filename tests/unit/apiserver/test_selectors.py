@@ -87,3 +87,24 @@ def test_fields_select(api: Api, selector: str, names: str) -> None:
 @pytest.mark.parametrize("selector", ["metadata.name", "=n1", "metadata.name=a=b", "metadata.name=a\\", "a=b"])
 def test_what_is_no_field_selector_is_refused(api: Api, selector: str) -> None:
     assert api.ask("GET", f"{MAPS}?fieldSelector={selector}").code == 400
+
+
+@pytest.mark.parametrize(
+    ("plural", "selector", "names"),
+    [
+        ("services", "spec.clusterIP!=None,spec.type=ClusterIP", "plain"),
+        ("services", "spec.clusterIP=None", "headless"),
+        ("replicationcontrollers", "status.replicas=0", "kept"),
+        ("replicationcontrollers", "status.replicas!=0", ""),
+    ],
+)
+def test_kinds_are_selected_by_fields_of_their_own(plural: str, selector: str, names: str) -> None:
+    made, ports = Api(), [{"port": 80}]
+    place = "/api/v1/namespaces/team"
+    made.post(f"{place}/services", {"metadata": {"name": "headless"}, "spec": {"clusterIP": "None", "ports": ports}})
+    made.post(f"{place}/services", {"metadata": {"name": "plain"}, "spec": {"ports": ports}})
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"selector": {"a": "b"}, "template": template}
+    made.post(f"{place}/replicationcontrollers", {"metadata": {"name": "kept"}, "spec": spec})
+    items = made.get(f"{place}/{plural}?fieldSelector={selector}")["items"]
+    assert " ".join(each["metadata"]["name"] for each in items) == names
