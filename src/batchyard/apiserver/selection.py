@@ -53,8 +53,11 @@ _FIELDS_OF_EVENTS: Final[Mapping[str, str]] = {
 
 #: What fields are that are not told.
 _UNTOLD: Final = {
-    **{"spec.hostNetwork": "false", "spec.unschedulable": "false"},
-    **{"spec.type": "ClusterIP", "status.succeeded": "0", "status.replicas": "0"},
+    "spec.hostNetwork": "false",
+    "spec.type": "ClusterIP",
+    "spec.unschedulable": "false",
+    "status.replicas": "0",
+    "status.succeeded": "0",
 }
 
 

@@ -6,7 +6,8 @@ can tell that such an owner could be (`Scopes`): an API server, not a simulation
 Foreground: an object that is deleted so is only marked, with a finalizer; what it owns goes first, and the finalizer
 when nothing is left that holds it up (`blockOwnerDeletion`).
 Orphaning: what an object owns stays, and loses it as an owner, if it is deleted with the finalizer `orphan`.
-What may not be changed or deleted stays as it is.
+What may not be changed or deleted stays as it is, and so does what is in no Namespace but names an owner in one:
+nothing there can own it.
 Source: Kubernetes's pkg/controller/garbagecollector.
 """
 
@@ -133,7 +134,10 @@ class Collector:
             for key in tuple(self._owners.dependents(uid)):
                 obj = self._get(key)
                 assert obj is not None, "the index follows every change"
-                self._let_go(key, obj)
+                if key.namespace or self.scopes is None:
+                    self._let_go(key, obj)
+                else:
+                    self._owned.append(key)
 
     def _collect_strays(self) -> None:
         """Delete what names owners that are not there, though they could be."""

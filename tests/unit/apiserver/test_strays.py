@@ -66,6 +66,19 @@ def test_what_has_no_namespace_has_no_owner_in_one() -> None:
     assert api.ask("GET", f"{ROLES}/b").code == 404
 
 
+def test_what_has_no_namespace_stays_when_one_goes_that_it_names_in_one() -> None:
+    api = Api()
+    uid = api.post(MAPS, {"metadata": {"name": "there"}})["metadata"]["uid"]
+    api.post(ROLES, {"metadata": {"name": "a", "ownerReferences": [owner("there", uid)]}, "rules": []})
+    role = api.get(f"{ROLES}/a")["metadata"]["uid"]
+    named = owner("a", role, "ClusterRole", "rbac.authorization.k8s.io/v1")
+    api.post(ROLES, {"metadata": {"name": "b", "ownerReferences": [named]}, "rules": []})
+    api.ask("DELETE", f"{MAPS}/there")
+    assert api.ask("GET", f"{ROLES}/a").code == 200
+    api.ask("DELETE", f"{ROLES}/a")
+    assert api.ask("GET", f"{ROLES}/b").code == 404
+
+
 def test_what_may_not_be_deleted_stays_and_others_go() -> None:
     api = Api()
     uid = api.post(ROLES, {"metadata": {"name": "role"}, "rules": []})["metadata"]["uid"]
