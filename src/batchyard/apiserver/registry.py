@@ -275,6 +275,9 @@ def _check_same(sent: Obj, stored: Obj, path: ResourcePath) -> None:
     if new.get("uid", old["uid"]) != old["uid"]:
         told = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
         raise conflict(path, path.name, told)
+    # Before any rule is kept: whoever read another state is to read again, and not to be told what may not change.
+    if (new.get("resourceVersion") or old["resourceVersion"]) != old["resourceVersion"]:
+        raise conflict(path, path.name)
     faults = []
     if not new.get("resourceVersion") and not path.resource.is_native:
         faults.append(FieldError("metadata.resourceVersion", "Invalid value: 0x0: must be specified for an update"))

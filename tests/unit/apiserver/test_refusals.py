@@ -53,3 +53,19 @@ def test_a_name_within_a_value_selects_nobody() -> None:
     assert api.ask("GET", f"{path}?fieldSelector=metadata.name=a/b,metadata.name=open", user=dora).code == 403
     # A name that is selected by is one of lists and watches alone.
     assert api.ask("DELETE", f"{path}?fieldSelector=metadata.name=open", user=dora).code == 403
+
+
+def test_who_read_another_state_is_told_so_before_any_rule_is_kept() -> None:
+    api, path = Api(), "/apis/batch/v1/namespaces/team/jobs"
+    pods = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+    read = api.post(path, {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": pods}})
+    placed = {"suspend": False, "template": {"spec": {"nodeSelector": {"pool": "a"}}}}
+    merge = {"content-type": "application/merge-patch+json"}
+    assert api.ask("PATCH", f"{path}/j", {"spec": placed}, headers=merge).code == 200
+    wanted = {**read, "spec": {**read["spec"], "suspend": False}}
+    stale = api.ask("PUT", f"{path}/j", wanted)
+    assert (stale.code, stale.body["reason"]) == (409, "Conflict")
+    assert "the object has been modified" in stale.body["message"]
+    named = {"resourceVersion": read["metadata"]["resourceVersion"]}
+    assert api.ask("PATCH", f"{path}/j", {"metadata": named, "spec": {"selector": {}}}, headers=merge).code == 409
+    assert api.ask("PUT", f"{path}/j", {**wanted, "metadata": {"name": "j", "namespace": "team"}}).code == 422
