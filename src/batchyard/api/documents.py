@@ -131,7 +131,7 @@ def _read_yaml(chunk: str, first_line: int) -> tuple[Any, Sequence[FieldError]]:
 
 def _read_json(chunk: str) -> Any:
     """The value of a JSON document; None if it is not one, is nested too deeply, or may hold a field twice."""
-    if chunk.count("[") + chunk.count("{") > NESTING_MAX and nesting(chunk) > NESTING_MAX:
+    if is_too_deep(chunk):
         return None
     try:
         encoded = chunk.encode()
@@ -150,6 +150,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(pairs):
         raise ValueError("a field is there twice")
     return fields
+
+
+def is_too_deep(chunk: str) -> bool:
+    """Whether a JSON text is nested deeper than any object need be."""
+    return chunk.count("[") + chunk.count("{") > NESTING_MAX and nesting(chunk) > NESTING_MAX
 
 
 def nesting(chunk: str) -> int:

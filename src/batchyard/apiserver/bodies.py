@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from batchyard.api.documents import NESTING_MAX, nesting, read_documents
+from batchyard.api.documents import NESTING_MAX, is_too_deep, read_documents
 from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decoded
 from batchyard.apiserver.request import JSON, Refused, Request, bad_request
 
@@ -89,7 +89,7 @@ _READERS: Final[Mapping[str, Callable[[bytes], Body]]] = {
 
 
 def _check_nesting(text: str) -> None:
-    if text.count("[") + text.count("{") > NESTING_MAX and nesting(text) > NESTING_MAX:
+    if is_too_deep(text):
         raise bad_request(f"the body of the request is nested more than {NESTING_MAX} deep")
 
 

@@ -20,7 +20,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 def check_list_options(request: Request) -> None:
     """Refused where a list is asked for with options that it cannot have."""
     query = request.query
-    _check_timeout(query)
+    timeout_of(request)
     _check(_faults_of_list(query))
     if query.get("continue") and query.get("resourceVersion", "0") not in ("", "0"):
         raise bad_request("specifying resource version is not allowed when using continue")
@@ -28,8 +28,16 @@ def check_list_options(request: Request) -> None:
 
 def check_watch_options(request: Request) -> None:
     """Refused where a watch is asked for with options that it cannot have."""
-    _check_timeout(request.query)
+    timeout_of(request)
     _check(_faults_of_watch(request.query))
+
+
+def timeout_of(request: Request) -> int:
+    """After how many seconds it is to end, be it less than none; 0: nothing is said. Refused if it is no number."""
+    text = request.query.get("timeoutSeconds", "0")
+    if not _INTEGER.fullmatch(text):
+        raise bad_request(f'timeoutSeconds: "{text}" is no number')
+    return int(text)
 
 
 def limit_of(request: Request) -> int:
@@ -68,12 +76,6 @@ def _faults_of_watch(query: Mapping[str, str]) -> Iterator[FieldError]:
             yield _unsupported(match, f'"{_NOT_OLDER}"')
         if query.get("continue"):
             yield _forbidden(_MATCH, f"{_MATCH} is forbidden when continue is provided")
-
-
-def _check_timeout(query: Mapping[str, str]) -> None:
-    text = query.get("timeoutSeconds", "0")
-    if not _INTEGER.fullmatch(text):
-        raise bad_request(f'timeoutSeconds: "{text}" is no number')
 
 
 def _forbidden(field: str, problem: str) -> FieldError:

@@ -153,6 +153,9 @@ class Registry:
         self._check_namespace(path)
         if entries is None:
             new = path.resource.strategy.in_version(sent.obj, path.api_version)
+            if _STATUS in new and _STATUS in path.resource.subresources:
+                # Who makes an object has not said its status, which is given, and cares for none of it.
+                new = {field: value for field, value in new.items() if field != _STATUS}
             entries = created(new, self._author(path, options), path.resource.shape(path.version))
         _guard(sent.obj, None, path, options)
         obj = with_metadata(sent.obj, managedFields=entries or None)

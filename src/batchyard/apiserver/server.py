@@ -79,6 +79,11 @@ class ApiServer:
         """The request with the user who makes it; Refused where nobody is known. So it is known before its body."""
         return self._access.authenticated(request)
 
+    def begins_watch(self, request: Request) -> bool:
+        """Whether a request that asks for a watch gets one: of what has a name it is a get, and no write is one."""
+        path = resource_at(self._resources, request.path)
+        return request.method == "GET" and path is not None and not path.name
+
     def handle(self, request: Request) -> Reply:
         """Answer a request; a defect of ours is noted, and goes on to whoever asked."""
         known = acting = request

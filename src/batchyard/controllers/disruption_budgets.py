@@ -20,6 +20,7 @@ from batchyard.core.lifecycle.budgets import (
     disrupted,
     failed_status,
     guards,
+    spec_of,
     status_of,
 )
 from batchyard.core.lifecycle.pod import (
@@ -92,7 +93,7 @@ class DisruptionBudgets:
             outcome.events.append(EventRecord(key, "Warning", "CalculateExpectedPodCountFailed", why))
             return _told(outcome, obj, failed_status(obj, str(error), now))
         if scale.unmanaged:
-            told = f"Pods selected by this PodDisruptionBudget (selector: {_shown(obj['spec'])}) {_UNMANAGED}"
+            told = f"Pods selected by this PodDisruptionBudget (selector: {_shown(spec_of(obj))}) {_UNMANAGED}"
             outcome.events.append(EventRecord(key, "Warning", "UnmanagedPods", told))
         gone = disrupted(obj, pods, now)
         for pod in gone.not_deleted:
@@ -114,8 +115,9 @@ def _told(outcome: Outcome, budget: Obj, status: Mapping[str, Any]) -> Outcome:
 
 def _scale(budget: Obj, pods: Iterable[Obj], reader: Reader) -> Scale:
     """How many pods a budget expects."""
-    if not counts_controllers(budget["spec"]):
-        return Scale(0 if budget["spec"].get("minAvailable") is None else sum(1 for _ in pods))
+    spec = spec_of(budget)
+    if not counts_controllers(spec):
+        return Scale(0 if spec.get("minAvailable") is None else sum(1 for _ in pods))
     scales: dict[str, int] = {}
     unmanaged: list[str] = []
     for pod in pods:

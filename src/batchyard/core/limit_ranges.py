@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchyard.api import quantity
+from batchyard.api.admission.limit_ranges import limits_of
 from batchyard.api.meta import Obj
 from batchyard.api.views.pod import container_limits, container_requests, pod_total
 
@@ -31,7 +32,7 @@ def summed_up(ranges: Sequence[Obj]) -> Limits:
     limits: dict[str, Any] = {}
     most: dict[str, dict[str, int]] = {}
     least: dict[str, dict[str, int]] = {}
-    for limit in (each for limit_range in ranges for each in limit_range["spec"].get("limits") or ()):
+    for limit in (each for limit_range in ranges for each in limits_of(limit_range)):
         kind = limit["type"]
         if kind == "Container":
             requests = {**(limit.get("defaultRequest") or {}), **requests}

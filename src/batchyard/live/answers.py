@@ -58,7 +58,7 @@ class Answers:
         """Answer a request, later; or at once, that there are too many."""
         user = request.user.name
         try:
-            self._load.enter(user, is_watch=request.flag("watch"))
+            self._load.enter(user, is_watch=request.flag("watch") and self._server.begins_watch(request))
         except Refused as refused:
             answered(encoded(refused.response()))
         else:

@@ -1,5 +1,6 @@
 """The bytes of a connection as requests: heads and bodies, each with its bound. The grammar is httptools's."""
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl, unquote
 
@@ -53,6 +54,8 @@ class Requests:
         #: The address they come from.
         self.source = ""
         self._parser: Any = httptools.HttpRequestParser(self)
+        #: Whether the head that came is read again, as that of a request which asks for no other protocol.
+        self._is_read_again = False
         self._url, self._headers = b"", dict[str, str]()
         self._head_bytes = 0
         #: The request whose body is coming; None before its head is there, and where nobody wants the body.
@@ -82,6 +85,9 @@ class Requests:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
+            if self._is_read_again:
+                self._read_again(data[upgrade.args[0] :])
+                return
             self.is_over = self._is_upgrade = True
             self._keep_rest(data[upgrade.args[0] :])
         except httptools.HttpParserError:
@@ -101,6 +107,14 @@ class Requests:
             if len(self.rest) > HEAD_MAX:
                 self._is_upgrade = False
                 self._taker.refuse(*_BAD)
+
+    def _read_again(self, rest: bytes) -> None:
+        """Read a head anew without its wish for another protocol: for the parser one with that has no body."""
+        lines = [f"{self._parser.get_method().decode()} {self._url.decode('latin-1')} HTTP/1.1"]
+        for name, values in self._headers.items():
+            lines += [f"{name}: {value}" for value in values.split(SEPARATOR) if name != "upgrade"]
+        self._parser, self._is_read_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
+        self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + rest)
 
     def end_late(self, refused: Refused) -> bool:
         """Wait for a body no longer; whether anybody is told so."""
@@ -133,6 +147,9 @@ class Requests:
         if self.is_over:
             return
         self.is_in_body, self._head_bytes = True, 0
+        if self._parser.should_upgrade() and _has_body(self._headers):
+            self._is_read_again = True
+            return
         if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_MAX:
             self._refuse(*_LARGE)
             return
@@ -162,6 +179,8 @@ class Requests:
     def on_message_complete(self) -> None:
         """The request is there as a whole."""
         self.is_in_body = False
+        if self._is_read_again:
+            return
         if self._coming is not None and not self.is_over:
             request, self._coming = self._coming, None
             if self._body:
@@ -201,6 +220,10 @@ class Requests:
             query.setdefault(name, value)
         method = self._parser.get_method().decode("ascii")
         return Request(method, path, query, self._headers, source=self.source, said=said)
+
+
+def _has_body(headers: Mapping[str, str]) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
 def _authority(host: str, port: int | None) -> str:

@@ -1,10 +1,12 @@
 """An answer that goes on, on a connection: it is written as it comes, until its client goes or its time is over."""
 
 import asyncio
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from batchyard.apiserver.list_options import timeout_of
 from batchyard.apiserver.request import Request
 from batchyard.apiserver.streams import Ongoing
 from batchyard.live.encoding import shared
@@ -40,9 +42,7 @@ class Stream:
         self.ongoing = ongoing
         self._sink = sink
         self._loop = loop
-        lasts = _timeout(request)
-        timed = ((lasts, ongoing.end), (lasts - BOOKMARK_BEFORE_END, ongoing.mark)) if ongoing.times_out else ()
-        self._timed = [loop.call_later(after, then) for after, then in timed if after > 0]
+        self._timed = [loop.call_later(after, then) for after, then in _timed(ongoing, request)]
         self._mark = loop.call_later(BOOKMARKS_EVERY, self._bookmark)
         ongoing.on_news = self.tell
 
@@ -76,9 +76,14 @@ def _line(part: Any) -> bytes:
     return _encode(part) + b"\n"
 
 
-def _timeout(request: Request) -> float:
-    text = request.query.get("timeoutSeconds", "")
-    return float(text) if text.isdecimal() and len(text) < 10 and int(text) else _LASTS
+def _timed(ongoing: Ongoing, request: Request) -> Iterator[tuple[float, Callable[[], None]]]:
+    """What is done with it, and after how many seconds; a time that is over already is over now."""
+    if not ongoing.times_out:
+        return
+    lasts = float(timeout_of(request)) or _LASTS
+    yield max(0.0, lasts), ongoing.end
+    if lasts > BOOKMARK_BEFORE_END:
+        yield lasts - BOOKMARK_BEFORE_END, ongoing.mark
 
 
 def _nobody() -> None:

@@ -51,6 +51,8 @@ _FAULTS: Final = {
         "see that it may be read and written, that its folder is there, and that its path is shorter than 500 bytes",
     ),
 }
+#: What tells that a file is damaged: SQLite says so in words that it read there, which need be no text at all.
+DAMAGE: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
 _decode = msgspec.json.Decoder(dict).decode
 
 
@@ -238,6 +240,8 @@ def told(path: Path) -> Iterator[None]:
         raise told_of(path, error) from error
     except sqlite3.DatabaseError as error:
         raise damaged(path, str(error)) from error
+    except UnicodeDecodeError as error:
+        raise damaged(path, error.object.decode("utf-8", "replace")) from error
 
 
 def told_of(path: Path, error: sqlite3.Error) -> JournalError:

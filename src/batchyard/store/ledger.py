@@ -15,7 +15,7 @@ import msgspec
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.ports.decisions import DecisionRecord, LedgerQuery, TooBroad, Unreadable
-from batchyard.store.journal_file import is_of_the_disk, told, told_of
+from batchyard.store.journal_file import DAMAGE, is_of_the_disk, told, told_of
 
 #: So many entries are kept.
 KEPT: Final = 1_000_000
@@ -52,8 +52,8 @@ class LedgerFile:
         self.was_damaged = False
         try:
             self._file = _opened(path)
-        except sqlite3.DatabaseError as error:
-            if is_of_the_disk(error):
+        except DAMAGE as error:
+            if isinstance(error, sqlite3.Error) and is_of_the_disk(error):
                 raise told_of(path, error) from error
             path.replace(path.with_name(f"{path.name}.damaged"))
             for end in ("-wal", "-shm"):
@@ -122,7 +122,7 @@ class LedgerFile:
         """What goes wrong while it is read, in words of ours."""
         try:
             yield
-        except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
+        except (*DAMAGE, msgspec.DecodeError) as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
                 raise TooBroad from error
             told = f"the decision ledger {self._path} cannot be read: {error}"
@@ -163,7 +163,7 @@ def _opened(path: Path) -> sqlite3.Connection:
         file.execute("PRAGMA synchronous = NORMAL")
         file.executescript(_TABLES)
         _bounds_in(file)
-    except sqlite3.Error:
+    except DAMAGE:
         file.close()
         raise
     return file

@@ -95,3 +95,19 @@ def test_most_of_a_stateful_set_stays_as_it_was() -> None:
     assert other is not None
     assert validate_update(new, old) == []
     assert "are forbidden" in validate_update(other, old)[0].problem
+
+
+@pytest.mark.parametrize(
+    ("obj", "status"),
+    [
+        (made("Deployment"), {}),
+        (made("ReplicaSet"), {"replicas": 0}),
+        (made("StatefulSet", serviceName="s"), {"availableReplicas": 0, "replicas": 0}),
+        (cron_job("@daily"), {}),
+        ({**made("Deployment"), "status": {"replicas": 2}}, {"replicas": 2}),
+    ],
+)
+def test_there_is_a_status_to_look_at_though_nobody_writes_one(obj: dict[str, Any], status: dict[str, Any]) -> None:
+    found = decode(obj).obj
+    assert found is not None
+    assert found["status"] == status

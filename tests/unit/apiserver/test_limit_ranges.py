@@ -102,3 +102,8 @@ def test_what_makes_no_sense_is_no_limit_range(api: Api, limits: Any, fault: str
     response = api.ask("POST", "/api/v1/namespaces/team/limitranges", found)
     assert response.code == 422
     assert fault in response.body["message"]
+
+
+def test_one_without_a_spec_limits_nobody(api: Api) -> None:
+    api.post("/api/v1/namespaces/team/limitranges", {"metadata": {"name": "none"}})
+    assert api.post(PODS, pod())["spec"]["containers"][0].get("resources") == {}

@@ -9,6 +9,7 @@ from batchyard.api.scheme import POD, SERVICE, kind_info
 from batchyard.apiserver.managed.claims import UPDATERS_MAX, Author, Versions, applied, check_config, updated
 from batchyard.apiserver.request import Refused
 from batchyard.apiserver.shapes import Shape, shape_of_kind
+from unit.apiserver.api import Api
 
 META = {"name": "a", "namespace": "default"}
 
@@ -186,3 +187,13 @@ def test_what_a_client_made_up_is_no_set_of_fields() -> None:
     odd = [{"manager": "x"}, {"manager": "y", "operation": "Update", "fieldsV1": {"f:spec": 5, "k:{": {}}}]
     live = {**service(type="ClusterIP"), "metadata": {**META, "managedFields": odd}}
     assert apply(live, service(type="NodePort"), "me")["spec"] == {"type": "NodePort"}
+
+
+def test_who_makes_an_object_cares_for_nothing_of_its_status() -> None:
+    api, path = Api(), "/api/v1/namespaces/team/pods"
+    made = api.post(path, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+    assert made["status"]["phase"] == "Pending"
+    assert [sorted(entry["fieldsV1"]) for entry in made["metadata"]["managedFields"]] == [["f:spec"]]
+    config = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "status": {"phase": "Running"}}
+    headers = {"content-type": "application/apply-patch+yaml"}
+    assert api.ask("PATCH", f"{path}/p/status?fieldManager=me", config, headers=headers).code == 200

@@ -106,3 +106,16 @@ def test_endpoint_slices_and_runtime_classes_are_read() -> None:
 def test_what_is_no_message_is_refused(sent: bytes) -> None:
     with pytest.raises(BadMessage):
         decoded(sent)
+
+
+@pytest.mark.parametrize(
+    ("embedded", "why"),
+    [
+        (b'{"f:\xf6": {}}', "what is embedded is no JSON"),
+        (b"[" * 101 + b"]" * 101, "what is embedded is nested more than 100 deep"),
+    ],
+)
+def test_what_is_embedded_is_held_to_the_bounds_of_any_json(embedded: bytes, why: str) -> None:
+    about = field(1, "m") + field(17, field(1, "me") + field(7, field(1, embedded)))
+    with pytest.raises(BadMessage, match=why):
+        decoded(enveloped("v1", "ConfigMap", field(1, about)))

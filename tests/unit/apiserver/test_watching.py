@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.apiserver.authentication import User
+from batchyard.apiserver.request import Request
 from batchyard.apiserver.watching import WatchStream
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import binding, role, rule, user
@@ -104,6 +105,14 @@ def test_whatever_is_not_false_asks_for_a_watch() -> None:
         api.watch(f"{MAPS}?watch={said}")
     for said in ("0", "False"):
         assert api.get(f"{MAPS}?watch={said}")["kind"] == "ConfigMapList"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "begins"),
+    [("GET", MAPS, True), ("GET", f"{MAPS}/a", False), ("POST", MAPS, False), ("GET", "/x", False)],
+)
+def test_nothing_but_a_list_begins_to_watch(method: str, path: str, begins: bool) -> None:
+    assert Api().server.begins_watch(Request(method, path, {"watch": "1"}, {})) == begins
 
 
 def test_a_single_object_is_got_whatever_is_said_of_watches() -> None:

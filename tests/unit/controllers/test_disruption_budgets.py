@@ -101,3 +101,11 @@ def test_a_pod_that_was_marked_to_go_and_stays_is_marked_no_more() -> None:
     stage.run(121)
     marked = stage.get(scheme.POD, "a")["status"]["conditions"][-1]
     assert (marked["status"], "reason" in marked) == ("False", False)
+
+
+def test_a_budget_without_a_spec_guards_nobody() -> None:
+    stage = Stage(DisruptionBudgets())
+    bare = budget()
+    del bare["spec"]
+    stage.put(bare, web("a"))
+    assert (status(stage)["expectedPods"], status(stage)["disruptionsAllowed"]) == (0, 0)

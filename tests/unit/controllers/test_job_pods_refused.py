@@ -57,3 +57,16 @@ def test_what_is_forbidden_is_not_tried_again_for_time_alone() -> None:
 
 def test_that_the_namespace_goes_is_no_news() -> None:
     assert job_stage(Door(NamespaceTerminating)).reasons() == []
+
+
+def test_of_very_many_pods_some_are_made_at_a_time_until_all_are_there() -> None:
+    stage = job_stage(Door(RefusedForNow, lets_in=1200), parallelism=1200)
+    assert (len(stage.pods()), stage.status["active"]) == (1200, 1200)
+
+
+def test_of_very_many_pods_only_some_are_tried_where_they_are_refused() -> None:
+    door = Door(RefusedForNow)
+    stage = job_stage(door, parallelism=2_000_000_000)
+    assert door.came <= 500
+    stage.run(100)
+    assert door.came <= 500 * 20

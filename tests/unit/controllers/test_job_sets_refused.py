@@ -2,9 +2,10 @@
 
 import pytest
 
+import make
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, RefusedForNow
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, with_path
 from batchyard.client.local import Admission, LocalClient
 from batchyard.controllers.job_sets.controller import JobSetController
 from batchyard.controllers.runner import Runner
@@ -63,3 +64,15 @@ def test_a_service_that_is_refused_is_told_of() -> None:
 
 def test_that_another_was_faster_is_no_news() -> None:
     assert not Door(scheme.JOB, Conflict("it is there")).stage.events
+
+
+def test_of_very_many_jobs_some_are_made_at_a_time_until_all_are_there() -> None:
+    stage = Stage(JobSetController())
+    stage.put(built([make.replicated_job("worker", replicas=1200)]))
+    assert len(stage.client.list(scheme.JOB)) == 1200
+
+
+def test_of_very_many_jobs_only_some_are_thought_of_where_they_are_refused() -> None:
+    door = Door(scheme.JOB, RefusedForNow(QUOTA))
+    door.stage.put(with_path(built([make.replicated_job("w", replicas=2_000_000_000)]), ("metadata", "name"), "many"))
+    assert [event for event in door.stage.events if event.regarding.name == "many"]

@@ -26,6 +26,9 @@ def created(of: Obj, *pods: Obj, **more: Any) -> list[int]:
         (job(parallelism=3, completions=9, status={"succeeded": 8}), 1),
         (job(parallelism=3, completions=None, status={"succeeded": 1}), 0),
         (job(parallelism=0), 0),
+        (job(parallelism=2_000_000_000, completions=2_000_000_000), 500),
+        (indexed(parallelism=100_000, completions=100_000), 500),
+        (per_index(parallelism=100_000, completions=100_000), 500),
         (job(parallelism=3, completions=9, suspend=True), 0),
     ],
 )

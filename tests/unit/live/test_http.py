@@ -208,10 +208,14 @@ def test_a_head_is_asked_for_without_its_body(tmp_path: Path) -> None:
 
 
 def test_a_wish_for_another_protocol_is_passed_over(tmp_path: Path) -> None:
-    asked = b"GET /healthz HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nPRI * HTTP/2.0\r\n\r\n"
-    answer = said(tmp_path, asked)
+    wish = b"connection: upgrade\r\nupgrade: h2c\r\n"
+    answer = said(tmp_path, b"GET /healthz HTTP/1.1\r\n" + wish + b"\r\nPRI * HTTP/2.0\r\n\r\n")
     assert codes(answer) == [200]
     assert b"connection: close" in answer
+    asked = POST + wish + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
+    then = b"GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n"
+    for parts in ([asked + then], [asked[:-9], asked[-9:] + then]):
+        assert codes(said(tmp_path, *parts)) == [201, 200]
 
 
 def test_a_watch_is_a_chunk_for_what_came_together(tmp_path: Path) -> None:
@@ -231,8 +235,11 @@ def test_before_it_ends_a_watch_tells_how_far_it_came(tmp_path: Path, monkeypatc
     assert b'"type":"BOOKMARK"' in answer
 
 
-def test_where_nothing_can_be_framed_a_watch_ends_with_its_connection(tmp_path: Path) -> None:
-    asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.0\r\nhost: localhost\r\nconnection: keep-alive\r\n\r\n"
+@pytest.mark.parametrize("seconds", [1, -1])  # a time that is over
+def test_where_nothing_can_be_framed_a_watch_ends_with_its_connection(tmp_path: Path, seconds: int) -> None:
+    asked = (
+        f"GET {MAPS}?watch=true&timeoutSeconds={seconds} HTTP/1.0\r\nhost: localhost\r\nconnection: keep-alive\r\n\r\n"
+    )
     answer = said(tmp_path, asked.encode())
     assert (b"chunked" in answer, b"connection: close" in answer) == (False, True)
 

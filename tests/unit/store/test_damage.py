@@ -143,3 +143,10 @@ def test_a_loss_is_accepted_when_somebody_says_so(path: Path) -> None:
             store.watch(seen)
     journal.close()
     assert Kept(path).store.revision == 45 + LEAP
+
+
+def test_a_damage_that_is_told_in_words_that_are_no_text_is_told(path: Path) -> None:
+    Journal(path).close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE floor (", b"CREATE TA\xa8LE floor ("))
+    with pytest.raises(JournalError, match=r"is damaged: malformed database schema .*; restore a backup"):
+        Journal(path)

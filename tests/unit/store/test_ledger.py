@@ -135,3 +135,12 @@ def test_a_query_that_would_take_too_long_gives_up(tmp_path: Path, monkeypatch: 
     monkeypatch.undo()
     assert numbers(ledger, reason="Nothing") == []
     ledger.close()
+
+
+def test_a_damage_that_is_told_in_words_that_are_no_text_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.db"
+    LedgerFile(path).close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE decisions (", b"CREATE TA\xa8LE decisions ("))
+    ledger = LedgerFile(path)
+    assert (ledger.was_damaged, ledger.last) == (True, 0)
+    ledger.close()

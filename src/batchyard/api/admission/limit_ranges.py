@@ -50,6 +50,11 @@ class _Asked(NamedTuple):
 _Rule: TypeAlias = Callable[[_Bound, _Asked], str | None]
 
 
+def limits_of(limit_range: Obj) -> Sequence[Mapping[str, Any]]:
+    """What a LimitRange says; one without a spec, which Kubernetes takes, says nothing."""
+    return (limit_range.get("spec") or {}).get("limits") or ()
+
+
 def with_limit_defaults(pod: Obj, ranges: Sequence[Obj]) -> Obj:
     """The Pod, whose containers request, and are limited to, what LimitRanges say of those that say nothing."""
     for limit_range in ranges:
@@ -60,7 +65,7 @@ def with_limit_defaults(pod: Obj, ranges: Sequence[Obj]) -> Obj:
 def check_limits(pod: Obj, ranges: Sequence[Obj]) -> None:
     """Raise RefusedForNow if a Pod is not within the bounds of a LimitRange."""
     for limit_range in ranges:
-        messages = list(dict.fromkeys(_faults(pod["spec"], limit_range["spec"].get("limits") or ())))
+        messages = list(dict.fromkeys(_faults(pod["spec"], limits_of(limit_range))))
         if messages:
             told = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
             raise RefusedForNow(f"{forbidden(pod)}: {told}")
@@ -70,7 +75,7 @@ def _completed(pod: Obj, limit_range: Obj) -> Obj:
     """The Pod with the defaults of one LimitRange, told by an annotation."""
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
-    for limit in limit_range["spec"].get("limits") or ():
+    for limit in limits_of(limit_range):
         if limit["type"] == _CONTAINER:
             limits |= limit.get("default") or {}
             requests |= limit.get("defaultRequest") or {}

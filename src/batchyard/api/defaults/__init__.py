@@ -44,9 +44,25 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
     scheme.PERSISTENT_VOLUME_CLAIM: volumes.claim_defaults,
 }
 
+_NO_PODS: Final = ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady")
+#: What is told of those that nobody acts on, and whose status nobody will write: clients that wait for one read it.
+_STATUSES: Final[Mapping[str, Obj]] = {
+    scheme.DEPLOYMENT: {},
+    scheme.REPLICA_SET: {"replicas": 0},
+    scheme.REPLICATION_CONTROLLER: {"replicas": 0},
+    scheme.STATEFUL_SET: {"availableReplicas": 0, "replicas": 0},
+    scheme.DAEMON_SET: dict.fromkeys(_NO_PODS, 0),
+    scheme.CRON_JOB: {},
+    scheme.INGRESS: {"loadBalancer": {}},
+    scheme.SERVICE: {"loadBalancer": {}},
+}
+
 
 def with_defaults(obj: Obj) -> dict[str, Any]:
     """The object with its defaults; the same object where it has them all."""
-    default = _DEFAULTS.get(group_kind(obj))
+    kind = group_kind(obj)
+    default, status = _DEFAULTS.get(kind), _STATUSES.get(kind)
     done = default(obj) if default else obj
+    if status is not None and done.get("status") is None:
+        return {**done, "status": status}
     return done if isinstance(done, dict) else dict(done)

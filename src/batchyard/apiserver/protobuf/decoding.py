@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from batchyard.api.documents import NESTING_MAX, is_too_deep
 from batchyard.api.times import format_micro_time, format_time
 from batchyard.apiserver.protobuf.wire import BadMessage, Value, fields_of, signed
 from batchyard.base.instant import SECOND, Instant
@@ -164,8 +165,10 @@ def _raw(value: Value) -> Any:
     """JSON within the message."""
     raw = _bytes(dict(fields_of(_bytes(value))).get(1, b""))
     try:
+        if is_too_deep(raw.decode()):
+            raise BadMessage(f"what is embedded is nested more than {NESTING_MAX} deep")
         return _decode_json(raw) if raw else None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadMessage(f"what is embedded is no JSON: {error}") from error
 
 

@@ -33,11 +33,11 @@ def marked_staying(node: Obj) -> Obj:
 
 
 def _tainted(node: Obj, key: str, effect: str, now: Instant) -> Obj:
-    taints: Sequence[Any] = node["spec"].get("taints") or ()
+    taints: Sequence[Any] = (node.get("spec") or {}).get("taints") or ()
     taint = {"key": key, "value": str(now // SECOND), "effect": effect}
     return with_path(node, ("spec", "taints"), [*taints, taint])
 
 
 def _without(node: Obj, keys: Sequence[str]) -> Obj:
-    taints: Sequence[Any] = node["spec"].get("taints") or ()
+    taints: Sequence[Any] = (node.get("spec") or {}).get("taints") or ()
     return with_path(node, ("spec", "taints"), [taint for taint in taints if taint["key"] not in keys] or None)

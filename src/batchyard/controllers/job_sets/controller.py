@@ -6,12 +6,14 @@ the status last and once. What is decided on the way is in batchyard.core.lifecy
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, Forbidden, InvalidObject
 from batchyard.api.meta import Key, Obj, controller_of, group_kind, key_of, with_path
 from batchyard.base.instant import Instant
+from batchyard.core.lifecycle.job.scaling import CREATED_MAX
 from batchyard.core.lifecycle.jobset import reasons as r
 from batchyard.core.lifecycle.jobset import spec
 from batchyard.core.lifecycle.jobset.child_job import child_jobs, headless_service
@@ -150,16 +152,21 @@ def _missing_service(jobset: Obj, reader: Reader) -> list[Write]:
 
 
 def _missing_jobs(look: _Look, turn: Turn) -> list[list[dict[str, Any]]]:
-    """The Jobs to make for each of those whose turn it is; a name is free only when its last Job is gone."""
+    """The Jobs to make for each of those whose turn it is; a name is free only when its last Job is gone.
+
+    As many are made at a time as pods of a Job: they bring the JobSet back for the next.
+    """
     jobset, children = look.jobset, look.children
     if children.previous and spec.recreates_at_once(jobset):
         return []
-    names = children.names()
+    names, room = children.names(), CREATED_MAX
     missing: list[list[dict[str, Any]]] = []
     for replicated in turn.replicated_jobs:
-        free = [i for i in range(spec.replicas_of(replicated)) if spec.job_name(jobset, replicated, i) not in names]
+        places = range(spec.replicas_of(replicated))
+        free = list(islice((i for i in places if spec.job_name(jobset, replicated, i) not in names), room))
         if free:
             missing.append(child_jobs(jobset, replicated, free))
+            room -= len(free)
     return missing
 
 

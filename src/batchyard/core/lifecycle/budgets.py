@@ -60,9 +60,14 @@ class Verdict(NamedTuple):
 # --- whom it guards ---
 
 
+def spec_of(budget: Obj) -> Mapping[str, Any]:
+    """What a budget asks for; one without a spec, which Kubernetes takes, guards nobody."""
+    return budget.get("spec") or {}
+
+
 def guards(budget: Obj, pod: Obj) -> bool:
     """Whether a budget is about a pod of its Namespace."""
-    chosen = selector((budget.get("spec") or {}).get("selector"))
+    chosen = selector(spec_of(budget).get("selector"))
     return chosen is not None and chosen.matches(pod["metadata"].get("labels") or {})
 
 
@@ -112,7 +117,7 @@ def disrupted(budget: Obj, pods: Iterable[Obj], now: Instant) -> Disrupted:
 
 def status_of(budget: Obj, pods: Sequence[Obj], scale: Scale, gone: Mapping[str, str], now: Instant) -> dict[str, Any]:
     """The status of a budget."""
-    desired = desired_healthy(budget["spec"], scale.expected)
+    desired = desired_healthy(spec_of(budget), scale.expected)
     healthy = sum(is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in gone for p in pods)
     allowed = max(0, healthy - desired) if scale.expected > 0 else 0
     status = {
@@ -173,7 +178,7 @@ def verdict(pod: Obj, budgets: Sequence[Obj], now: Instant) -> Verdict:
 
 def _spares_nobody_unready(budget: Obj) -> bool:
     """Whether pods that are not ready may go whatever is left of a budget."""
-    if budget["spec"].get("unhealthyPodEvictionPolicy") == _ALWAYS:
+    if spec_of(budget).get("unhealthyPodEvictionPolicy") == _ALWAYS:
         return True
     status = budget.get("status") or {}
     return bool(0 < status.get("desiredHealthy", 0) <= status.get("currentHealthy", 0))

@@ -1,8 +1,9 @@
 """How many pods a Job should have, which of them are too many, and which new ones may be made now.
 
-All pods that are missing are made at once. Kubernetes begins with one and doubles, so as not to flood its API server
-with what it may refuse; here a pod that is refused costs nothing. Sources: Kubernetes's pkg/controller/job (manageJob,
-activePodsForRemoval, firstPendingIndexes) and pkg/controller (ActivePods, the order in which pods are given up).
+Pods that are missing are made together, as many as Kubernetes makes at a time: a Job may want more than there is room
+for, and others wait meanwhile. Kubernetes begins with one and doubles, so as not to flood its API server with what it
+may refuse. Sources: Kubernetes's pkg/controller/job (manageJob, activePodsForRemoval, firstPendingIndexes) and
+pkg/controller (ActivePods, the order in which pods are given up).
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,8 @@ from batchyard.core.lifecycle.job.pods import NO_INDEX, JobPod, count_noted, has
 from batchyard.core.lifecycle.job.standing import Standing
 from batchyard.core.lifecycle.pod import PENDING, READY, RUNNING, SUCCEEDED
 
+#: Pods that are made at a time. They bring the Job back for the next.
+CREATED_MAX: Final = 500
 _PHASES: Final = {PENDING: 0, RUNNING: 2}  # one whose node is lost is between them
 
 
@@ -52,7 +55,7 @@ def scaling(standing: Standing, failures: Iterable[Instant], now: Instant) -> Sc
     surplus = _surplus(standing, max(0, len(standing.active) - wanted))
     if surplus:
         return Scaling(dismiss=surplus)
-    missing = wanted - len(standing.active) - len(_awaited(standing))
+    missing = min(wanted - len(standing.active) - len(_awaited(standing)), CREATED_MAX)
     if missing <= 0:
         return Scaling()
     if standing.spec.backoff_limit_per_index is not None:
