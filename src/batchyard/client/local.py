@@ -181,7 +181,8 @@ class LocalClient:
         try:
             return WriteResult(self._apply(write, DryRun(self._store) if dry_run else self._store))
         except ApiError as error:
-            return WriteResult(None, error, write)
+            # With the frames that it came through it would hold whoever keeps the result, and he it: a cycle.
+            return WriteResult(None, error.with_traceback(None), write)
 
     def answer(self, done: Callable[[WriteResult], None], result: WriteResult) -> None:
         """Tell a writer what became of its writes, with the next delivery."""

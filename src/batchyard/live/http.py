@@ -51,7 +51,6 @@ class HttpConnection(asyncio.Protocol):
         self._connections = connections
         self._is_secure = is_secure
         self._loop = asyncio.get_running_loop()
-        self._requests = Requests(self)
         self._deadline = Deadline(self._loop)
         self._transport: Any = None
         #: Whom a certificate names.
@@ -72,6 +71,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """A connection is there, its handshake done."""
         self._transport = transport
+        self._requests = Requests(self)  # not before: where the handshake fails nobody tells of an end
         certificate, address = transport.get_extra_info("peercert"), transport.get_extra_info("peername")
         self.peer = peer_of(certificate) if certificate else None
         self._requests.source = str(address[0]) if address else ""

@@ -132,7 +132,8 @@ class SimulatedLog:
         self._is_over = True
         if self._ticket is not None:
             self._kernel.cancel(self._ticket)
-        self.on_close()
+        on_close, self.on_close = self.on_close, _nobody  # which knows this log
+        on_close()
         self.on_news()
 
     def observe(self, change: WatchEvent) -> None:
