@@ -52,8 +52,13 @@ def limited(workload: Obj, limits: Limits) -> Obj:
     """The Workload as its pods will be: with what containers request and are limited to where they say nothing."""
     if not limits.requests and not limits.limits:
         return workload
-    spec = workload["spec"]
-    return {**workload, "spec": {**spec, "podSets": [_filled_pods(each, limits) for each in spec["podSets"]]}}
+    filled = [_filled_pods(each, limits) for each in _pod_sets(workload)]
+    return {**workload, "spec": {**workload["spec"], "podSets": filled}}
+
+
+def _pod_sets(workload: Obj) -> Sequence[Obj]:
+    """The pod sets; Kueue takes a Workload without any."""
+    return workload["spec"].get("podSets") or ()
 
 
 def _filled_pods(pod_set: Obj, limits: Limits) -> Obj:
@@ -76,7 +81,7 @@ def out_of_bounds(workload: Obj, limits: Limits) -> str:
     """Why its pods would be refused, in Kueue's words; empty if they would not."""
     faults = [
         f"{path}: Invalid value: [{','.join(names)}]: requests must not be {what}"
-        for i, pod_set in enumerate(workload["spec"]["podSets"])
+        for i, pod_set in enumerate(_pod_sets(workload))
         for path, names, what in _faults(pod_set["template"]["spec"], limits, f"spec.podSets[{i}].template.spec")
     ]
     if not faults:

@@ -110,7 +110,8 @@ class Requests:
 
     def _read_again(self, rest: bytes) -> None:
         """Read a head anew without its wish for another protocol: for the parser one with that has no body."""
-        lines = [f"{self._parser.get_method().decode()} {self._url.decode('latin-1')} HTTP/1.1"]
+        method, version = self._parser.get_method().decode(), self._parser.get_http_version()
+        lines = [f"{method} {self._url.decode('latin-1')} HTTP/{version}"]
         for name, values in self._headers.items():
             lines += [f"{name}: {value}" for value in values.split(SEPARATOR) if name != "upgrade"]
         self._parser, self._is_read_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
@@ -147,7 +148,7 @@ class Requests:
         if self.is_over:
             return
         self.is_in_body, self._head_bytes = True, 0
-        if self._parser.should_upgrade() and _has_body(self._headers):
+        if "upgrade" in self._headers and self._parser.should_upgrade() and _has_body(self._headers):
             self._is_read_again = True
             return
         if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_MAX:

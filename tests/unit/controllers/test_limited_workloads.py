@@ -72,3 +72,10 @@ def test_the_bounds_of_a_pod_are_about_all_its_containers() -> None:
     stage = open_stage(bounds, silent("a", requests={"cpu": "2"}))
     stage.run(2)
     assert "spec.podSets[0].template.spec: Invalid value" in said(stage.workload("a"), "QuotaReserved")[2]
+
+
+def test_a_workload_without_pods_is_decided_on_too() -> None:
+    empty = silent("empty")
+    del empty["spec"]["podSets"]
+    stage = open_stage(limits(defaultRequest={"cpu": "2"}, max={"cpu": "3"}), empty, silent("a"))
+    assert usage(stage, "a") == {"cpu": "2"}

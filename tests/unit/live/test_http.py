@@ -227,6 +227,12 @@ def test_a_wish_for_another_protocol_is_passed_over(tmp_path: Path) -> None:
         assert codes(said(tmp_path, *parts)) == [201, 200]
 
 
+@pytest.mark.parametrize("wish", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
+def test_nobody_is_connected_to_elsewhere_whatever_he_sends(tmp_path: Path, wish: bytes) -> None:
+    asked = b"CONNECT x:1 HTTP/1.1\r\nhost: localhost\r\n" + wish + b"content-length: 2\r\n\r\n{}"
+    assert [code // 100 for code in codes(said(tmp_path, asked))] == [4]
+
+
 def test_a_watch_is_a_chunk_for_what_came_together(tmp_path: Path) -> None:
     asked = f"GET {MAPS}?watch=true&timeoutSeconds=1 HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
     answer = said(tmp_path, asked + POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(MAP), MAP))
