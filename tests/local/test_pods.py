@@ -116,6 +116,18 @@ def test_pods_end_with_their_platform_only_where_that_is_wanted(
         down(tmp_path, end_pods=False)
         assert "1 pod of this machine still run: `batchyard up` takes them up again" in capsys.readouterr().err
         assert LeftRunning(tmp_path).pods()
+        down(tmp_path, end_pods=True)
+        assert "ending 1 pod" in capsys.readouterr().err
+        until(lambda: not programs_of(tmp_path), "the end of all programs")
+        with pytest.raises(SystemExit):
+            down(tmp_path, end_pods=True)
+
+
+def test_pods_end_with_a_platform_that_is_told_to_end_them(tmp_path: Path) -> None:
+    with local_platform(tmp_path) as platform:
+        platform.kubectl("create", "-f", "-", sent=script("long", "sleep 600"))
+        wait_for(platform, "long", "Running")
+        down(tmp_path, end_pods=False)
         with local_platform(tmp_path) as again:
             wait_for(again, "long", "Running")
             down(tmp_path, end_pods=True)

@@ -54,14 +54,24 @@ def up(wanted: Wanted, *, detach: bool) -> None:
 
 
 def down(folder: Path, *, end_pods: bool) -> None:
-    """Tell a platform to end, and wait until it has; with `end_pods` its pods on this machine too."""
-    running = process_of(folder)
+    """Tell a platform to end, and wait until it has; with `end_pods` its pods too, also those of one that ended before."""
+    if not (end_pods and _only_pods_run(folder)):
+        _end(process_of(folder), folder)
+    _see_to_pods(folder, end_pods=end_pods)
+
+
+def _only_pods_run(folder: Path) -> bool:
+    from batchyard.live.left_running import LeftRunning  # noqa: PLC0415 - only where a platform ends
+
+    return process_in(folder) is None and bool(LeftRunning(folder).pods())
+
+
+def _end(running: Process, folder: Path) -> None:
     os.kill(running.pid, signal.SIGTERM)
     if not _has_ended(folder / JOURNAL):
         told = f"batchyard: {running.url}, pid {running.pid}, has not ended within {ENDED_WITHIN} s"
         output.fail(f"{told}; kill -9 {running.pid} ends it, and nothing that was answered is lost")
     output.tell(f"batchyard: {running.url} has ended, all is kept")
-    _see_to_pods(folder, end_pods=end_pods)
 
 
 def _see_to_pods(folder: Path, *, end_pods: bool) -> None:
