@@ -54,7 +54,7 @@ def up(wanted: Wanted, *, detach: bool) -> None:
 
 
 def down(folder: Path, *, end_pods: bool) -> None:
-    """Tell a platform to end, and wait until it has; with `end_pods` its pods too, and those of one that ended before."""
+    """Tell a platform to end, and wait until it has; with `end_pods` its pods too, also where it has ended already."""
     if not (end_pods and _only_pods_run(folder)):
         _end(process_of(folder), folder)
     _see_to_pods(folder, end_pods=end_pods)
