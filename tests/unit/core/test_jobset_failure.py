@@ -102,6 +102,8 @@ FITTING: list[tuple[Obj, bool]] = [
     ({"onJobFailureMessagePatterns": ["^exit"]}, False),
     ({"onJobFailureMessagePatterns": ["(", "^Container"]}, True),
     ({"onJobFailureMessagePatterns": ["("]}, False),
+    ({"onJobFailureMessagePatterns": ["(?s:^.*exit)\\s[[:alpha:]]+"]}, True),
+    ({"onJobFailureMessagePatterns": ["(.+)+!", "((.*)*)*!"]}, False),  # Python's own would not end
     ({"targetReplicatedJobs": ["driver"]}, False),
     ({"targetReplicatedJobs": ["driver", "worker"]}, True),
     ({"onJobFailureReasons": ["PodFailurePolicy"], "targetReplicatedJobs": ["driver"]}, False),

@@ -5,14 +5,15 @@ Source: k8s.io/apiserver, pkg/cel/library.
 """
 
 import ipaddress
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from cel_expr_python import cel
 
+from batchyard.api.patterns import found
 from batchyard.api.quantity import NANO, parse
 
 _T: Final = cel.Type
@@ -39,11 +40,12 @@ def _all() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
     yield "max", True, [_LIST], _ANY, max
     yield "indexOf", True, [_LIST, _ANY], whole, _index
     yield "lastIndexOf", True, [_LIST, _ANY], whole, _last_index
-    yield "sets.contains", False, [_LIST, _LIST], truth, lambda a, b: all(each in a for each in b)
-    yield "sets.intersects", False, [_LIST, _LIST], truth, lambda a, b: any(each in a for each in b)
-    yield "sets.equivalent", False, [_LIST, _LIST], truth, _equivalent
-    yield "find", True, [text, text], text, _found
-    yield "findAll", True, [text, text], _T.List(text), lambda where, what: [m[0] for m in re.finditer(what, where)]
+    yield "sets.contains", False, [_LIST, _LIST], truth, lambda a, b: _members(a) >= _members(b)
+    yield "sets.intersects", False, [_LIST, _LIST], truth, lambda a, b: not _members(a).isdisjoint(_members(b))
+    yield "sets.equivalent", False, [_LIST, _LIST], truth, lambda a, b: _members(a) == _members(b)
+    yield "find", True, [text, text], text, lambda where, what: next(found(what, where), "")
+    yield "findAll", True, [text, text], _T.List(text), lambda where, what: list(found(what, where))
+    yield "findAll", True, [text, text, whole], _T.List(text), _first_found
     yield "quantity", False, [text], text, _quantity
     yield "isQuantity", False, [text], truth, _reads(_quantity)
     yield "isInteger", True, [text], truth, lambda a: Fraction(a).denominator == 1
@@ -105,20 +107,30 @@ def _compared(one: str, other: str) -> int:
 
 
 def _index(items: Sequence[Any], wanted: Any) -> int:
-    return next((i for i, each in enumerate(items) if each == wanted), -1)
+    sought = _member(wanted)
+    return next((i for i, each in enumerate(items) if _member(each) == sought), -1)
 
 
 def _last_index(items: Sequence[Any], wanted: Any) -> int:
-    return next((i for i in range(len(items) - 1, -1, -1) if items[i] == wanted), -1)
+    sought = _member(wanted)
+    return next((i for i in range(len(items) - 1, -1, -1) if _member(items[i]) == sought), -1)
 
 
-def _equivalent(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return all(each in one for each in other) and all(each in other for each in one)
+def _members(items: Iterable[Any]) -> set[Any]:
+    """The items of a list as a set: equal where the language has them equal, which true and 1 are not."""
+    return {_member(each) for each in items}
 
 
-def _found(where: str, what: str) -> str:
-    found = re.search(what, where)
-    return found[0] if found else ""
+def _member(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ("map", frozenset((_member(key), _member(each)) for key, each in value.items()))
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        return (isinstance(value, bool), value)
+    return ("list", tuple(map(_member, value)))
+
+
+def _first_found(where: str, what: str, count: int) -> list[str]:
+    return list(islice(found(what, where), count if count >= 0 else None))
 
 
 def _url(text: str) -> str:

@@ -105,11 +105,11 @@ class CustomStrategy:
         if self._is_leaving:
             told = "create not allowed while custom resource definition is terminating"
             raise Refused(405, "MethodNotAllowed", told)
-        return list(self._rules.faults(new, NOTHING, ""))
+        return list(self._rules.faults(new, NOTHING))
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """What may not become of a stored object."""
-        return list(self._rules.faults(new, self.show(old, self._info.api_version), ""))
+        return list(self._rules.faults(new, self.show(old, self._info.api_version)))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
         """What may not become of the status of a stored object."""

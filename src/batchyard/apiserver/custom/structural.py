@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
+from batchyard.api.patterns import pattern_fault
 from batchyard.api.validation.faults import forbidden, invalid, required, unsupported
-from batchyard.apiserver.custom.patterns import pattern_fault
 from batchyard.apiserver.custom.pruning import pruned, with_defaults
 from batchyard.apiserver.custom.rules import check_rule
 from batchyard.apiserver.custom.schemas import (

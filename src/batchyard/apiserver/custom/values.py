@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
+from batchyard.api.patterns import is_found
 from batchyard.api.quantity import INT64_MAX
 from batchyard.api.validation.faults import printed
 from batchyard.apiserver.custom.formats import is_of_format
-from batchyard.apiserver.custom.patterns import matches
 from batchyard.apiserver.custom.schemas import (
     INT_OR_STRING,
     LIST_TYPE,
@@ -84,7 +84,7 @@ def _string_faults(value: str, schema: Schema, path: str) -> Iterator[FieldError
         yield FieldError(path, f"Too long: may not be more than {longest} {'byte' if longest == 1 else 'bytes'}")
     if len(value) < shortest:
         yield _invalid(path, value, f"should be at least {shortest} chars long")
-    if pattern and not matches(value, pattern):
+    if pattern and not is_found(pattern, value):
         yield _invalid(path, value, f"should match '{pattern}'")
     named = schema.get("format", "")
     if named and not is_of_format(value, named):

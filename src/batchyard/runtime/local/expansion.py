@@ -24,7 +24,8 @@ def expand(text: str, lookup: Callable[[str], str | None]) -> str:
         value = lookup(name)
         return match.group(0) if value is None else value
 
-    return _REFERENCE.sub(replaced, text)
+    closed = text.rfind(")") + 1  # behind it nothing is: each `$(` there would be sought an end for
+    return _REFERENCE.sub(replaced, text[:closed]) + text[closed:].replace("$$", "$")
 
 
 def expand_path(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:

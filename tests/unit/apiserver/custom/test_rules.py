@@ -46,6 +46,31 @@ def test_a_rule_that_takes_too_long_is_broken() -> None:
     assert told[0].startswith('spec: Invalid value: "object": call cost exceeds limit: ')
 
 
+def test_rules_cost_no_more_than_a_second_together() -> None:
+    item = {"type": "object", "properties": {"b": {"type": "array", "items": WHOLE}}}
+    item["x-kubernetes-validations"] = [{"rule": "self.b.all(x, self.b.exists_one(y, x == y))"}]
+    api, crew = space(schema_of(a={"type": "array", "items": item})), {"b": list(range(99))}
+    api.post(ROCKETS, rocket(a=[crew] * 100))
+    told = "validation failed due to running out of cost budget, no further validation rules will be run"
+    assert api.refused(rocket(a=[crew] * 2000)) == [f'spec.a[990]: Invalid value: "object": {told}']
+
+
+def test_texts_that_are_joined_again_and_again_are_counted() -> None:
+    names = {"type": "array", "items": TEXT}
+    api = space(ruled({"rule": "self.a.map(x, self.b + x).size() > 0"}, a=names, b=TEXT))
+    api.post(ROCKETS, rocket(a=["x"] * 1000, b="y" * 1000))
+    (told,) = api.refused(rocket(a=["x"] * 5000, b="y" * 500_000))
+    assert "running out of cost budget" in told
+
+
+def test_what_rules_do_with_much_takes_a_time_that_grows_with_it_alone() -> None:
+    """Pairs of items, and Python's own regular expressions, would not come to an end."""
+    rules = [{"rule": "sets.equivalent(self.a, self.b) && !self.c.find('^(x+)+$').startsWith('x')"}]
+    many = {"type": "array", "items": WHOLE}
+    api, whole = space(ruled(*rules, a=many, b=many, c=TEXT)), list(range(80_000))
+    api.post(ROCKETS, rocket(a=whole, b=whole[::-1], c="x" * 1000 + "y"))
+
+
 def test_a_rule_of_change_is_asked_where_something_was() -> None:
     api = space(ruled({"rule": "self.a >= oldSelf.a", "message": "never less"}, a=WHOLE))
     api.post(ROCKETS, rocket(a=2))
@@ -75,6 +100,9 @@ def test_items_with_keys_are_compared_with_what_they_were() -> None:
 
 HOLDING = [
     "self.list.isSorted() && self.list.sum() == 6 && self.list.max() == 3 && self.list.indexOf(2) == 1",
+    "!sets.contains([1], [true]) && sets.equivalent([1, [2], {'a': 1}], [[2.0], {'a': 1}, 1, 1])",
+    "[true, 1].indexOf(1) == 1 && [1, true].lastIndexOf(1) == 0",
+    "'b aab'.findAll('a*') == ['', '', 'aa', ''] && 'a1b2'.findAll('[0-9]', 1) == ['1']",
     "sets.contains(self.list, [1]) && !sets.intersects(self.list, [9]) && sets.equivalent(self.list, [3, 2, 1])",
     "quantity(self.size).isGreaterThan(quantity('1Mi')) && quantity(self.size) == quantity('1024Mi')",
     "quantity('1').add(quantity('500m')).compareTo(quantity('1500m')) == 0 && !isQuantity('many')",

@@ -24,6 +24,8 @@ VARIABLES: Mapping[str, str] = {"A": "one", "B": "$(A)", "EMPTY": ""}
         pytest.param("$A $", "$A $", id="a dollar alone is a dollar"),
         pytest.param("$(EMPTY)", "", id="an empty value is a value"),
         pytest.param("$()", "$()", id="no name is unknown"),
+        pytest.param("$(A)$$(A", "one$(A", id="two dollars are one behind the last bracket too"),
+        pytest.param("$(" * 500_000, "$(" * 500_000, id="much that nothing closes is gone through once"),
     ],
 )
 def test_references_are_replaced_as_the_api_says(text: str, expanded: str) -> None:

@@ -5,11 +5,11 @@ policy without such a rule restarts the JobSet, and no policy at all fails it. T
 are behind a feature gate that is off: they do nothing, and a JobSet that asks for them is refused before.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchyard.api.meta import Obj
+from batchyard.api.patterns import is_found
 from batchyard.api.times import parse_time
 from batchyard.base.instant import Instant
 from batchyard.core.lifecycle.jobset import reasons as r
@@ -54,22 +54,10 @@ def _fits(rule: Rule, job: Obj) -> bool:
     reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if reasons and condition.get("reason", "") not in reasons:
         return False
-    if patterns and not any(_is_found(pattern, condition.get("message", "")) for pattern in patterns):
+    if patterns and not any(is_found(pattern, condition.get("message", "")) for pattern in patterns):
         return False
     name, targets = replicated_job_name(job), rule.get("targetReplicatedJobs")
     return bool(name) and (not targets or name in targets)
-
-
-def _is_found(pattern: str, message: str) -> bool:
-    """Whether a pattern is found in a message; one that is no pattern is found nowhere.
-
-    Patterns are RE2's. They are read as Python's, which differ in rare forms only (`\\z`, `[[:alpha:]]`, `(?i)` in
-    the middle).
-    """
-    try:
-        return re.search(pattern, message, re.ASCII) is not None
-    except re.error:
-        return False
 
 
 def _first(failed: Sequence[Obj]) -> Obj:
