@@ -79,11 +79,15 @@ class VirtualKernel:
         """When the next work is due, or None if there is none."""
         if self._line:
             return self._now
+        return self.next_later()
+
+    def next_later(self) -> Instant | None:
+        """When the next work is due that is not due now, or None if there is none."""
         return self._heap[0][0] if self._heap else None
 
-    def step(self) -> bool:
-        """Do the next piece of work, moving the clock to it; False if there is none."""
-        return self._work_alone(None, 1) == 1
+    def step(self, until: Instant | None = None) -> bool:
+        """Do the next piece of work, moving the clock to it; False if there is none up to and including `until`."""
+        return self._work_alone(until, 1) == 1
 
     def run(self, until: Instant | None = None, *, steps_max: int | None = None) -> int:
         """Do all work due up to and including `until`, at most `steps_max` of it; how much was done.
@@ -92,10 +96,6 @@ class VirtualKernel:
         """
         with rare_collections():
             return self._work_alone(until, steps_max)
-
-    def run_some(self, until: Instant, steps_max: int) -> int:
-        """The same, for whoever asks again and again, and says himself how often garbage is looked for."""
-        return self._work_alone(until, steps_max)
 
     def validate(self) -> None:
         """Check what must hold between two pieces of work."""

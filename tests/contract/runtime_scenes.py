@@ -110,7 +110,7 @@ def _quota() -> list[Obj]:
 
 SCENES: Mapping[str, Sequence[RuntimeStep]] = {
     "good": [RuntimeStep(in_phase("good", "Succeeded"), [pod("good")])],
-    "bad": [RuntimeStep(in_phase("bad", "Failed"), [pod("bad", code=3)])],
+    "fails": [RuntimeStep(in_phase("fails", "Failed"), [pod("fails", code=3)])],
     "first": [RuntimeStep(in_phase("first", "Succeeded"), [pod("first", initContainers=[_FIRST])])],
     "runs": [RuntimeStep(in_phase("runs", "Running"), [pod("runs", seconds=LONG)])],
     "loops": [RuntimeStep(waits_for("loops", "CrashLoopBackOff"), [pod("loops", code=1, policy="OnFailure")])],

@@ -28,6 +28,8 @@ HISTORY: Final = 10_000
 HISTORY_BYTES: Final = 64 * 1024 * 1024
 #: So many changes are written though the last ones are not yet.
 ENOUGH: Final = 256
+#: With so many changes that are not durable yet no more are to be made: whoever waits would wait ever longer.
+BEHIND_MAX: Final = 2048
 #: For so many turns of the loop those go on who were told, before what has gathered is written.
 TURNS: Final = 3
 _T = TypeVar("_T")
@@ -105,6 +107,10 @@ class GroupCommit:
             done(None if revision <= self.durable else self.failure)
         else:
             self._waiting.append((revision, done))
+
+    def is_behind(self) -> bool:
+        """Whether more is made than is written."""
+        return self._store.revision - self.durable > BEHIND_MAX and self.failure is None
 
     def end_watches(self) -> None:
         """End all watches, those that are yet to come too."""

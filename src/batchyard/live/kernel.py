@@ -1,10 +1,12 @@
 """Real time, or time that runs faster: the virtual kernel, kept up with the clock by an event loop.
 
 Work that comes from outside (a request, the end of a process) is done at the instant it arrived; all that is due by
-then is done before. So the order is that of virtual time, and a run follows from what arrived when.
+then is done before. So the order is that of virtual time, and a run follows from what arrived when. Where more is due
+than can be done in time, what comes from outside does not wait for all of it, but for what is due next.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from batchyard.base.garbage import rare_collections
@@ -12,10 +14,10 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.kernel import Ticket, Work
 
-#: For how long work is done before the event loop may look at its sockets again, and how much of it between two looks
-#: at the clock.
+#: For how long work is done before the event loop may look at its sockets again.
 BUSY_WITHIN: Final = 0.02  # seconds
-STEPS_AT_ONCE: Final = 20
+#: After how long it is looked again whether work may go on that was held.
+HELD_FOR: Final = 0.002  # seconds
 
 
 class LiveKernel:
@@ -29,7 +31,10 @@ class LiveKernel:
         self._inner = VirtualKernel(start)
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping_soon = False
+        self._posted_at: Instant = 0
         self.is_stopped = False
+        #: Whether nothing more is to be done for the moment, since others do not keep up.
+        self.is_held: Callable[[], bool] = _never
 
     def now(self) -> Instant:
         """The instant of the work that is done now, or was done last."""
@@ -55,8 +60,10 @@ class LiveKernel:
         self._pump_soon()
 
     def post(self, work: Work) -> None:
-        """Do work that came from outside, now."""
-        self._inner.call_at(self.clock(), work)
+        """Do work that came from outside, now, and after all that came before it."""
+        now, due = self.clock(), self._inner.next_later()
+        self._posted_at = max(self._posted_at, now if due is None else min(due, now))
+        self._inner.call_at(self._posted_at, work)
         self._pump_soon()
 
     @property
@@ -69,6 +76,7 @@ class LiveKernel:
         if self.is_unused:
             self._inner = VirtualKernel(instant)
         self._start, self._began, self._speed = instant, self._loop.time(), speed
+        self._posted_at = 0
         self._pump_soon()
 
     def stop(self) -> None:
@@ -99,7 +107,7 @@ class LiveKernel:
         inner, end = self._inner, self._loop.time() + BUSY_WITHIN
         until = max(self.clock(), inner.now())
         with rare_collections():
-            while inner.run_some(until, STEPS_AT_ONCE) == STEPS_AT_ONCE and self._loop.time() < end:
+            while not self.is_held() and inner.step(until) and self._loop.time() < end:
                 pass
 
     def _come_back(self) -> None:
@@ -109,7 +117,13 @@ class LiveKernel:
         if following is None:
             return
         wait = (following - self.clock()) / SECOND / self._speed
+        if self.is_held():
+            wait = max(wait, HELD_FOR)
         if wait <= 0:
             self._pump_soon()
         else:
             self._timer = self._loop.call_later(wait, self._pump_soon)
+
+
+def _never() -> bool:
+    return False

@@ -97,6 +97,7 @@ class Embedded:
         #: Called when nothing can be kept any more.
         self.on_failure: Callable[[], None] = _nobody
         self._commit = GroupCommit(self._store, self._journal, loop, self._failed)
+        self._kernel.is_held = self._commit.is_behind
         report = Report(self._store, place, wall_clock(), speed)
         self._figures = EmbeddedFigures(report, self._kernel, speed)
         self._commit.on_commit = self._figures.committed

@@ -122,3 +122,22 @@ def test_nothing_is_written_after_what_could_not_be(tmp_path: Path, monkeypatch:
     done = asyncio.run(written(tmp_path, 7, monkeypatch, fails_at=2))
     full = "the disk is full"
     assert done == Written([2, 2], ["None", "None", *[full] * 5], 2, full)
+
+
+async def behind(folder: Path) -> tuple[bool, bool]:
+    """Whether it is behind with as many changes as may be, and one more, and whether once they are written."""
+    loop = asyncio.get_running_loop()
+    store, journal = Store(), Journal(folder / "journal.db", Sync.PROCESS)
+    commit = GroupCommit(store, journal, loop, loop.stop)
+    for number in range(durability.BEHIND_MAX):
+        store.put(Key("Namespace", "", "a"), make.namespace("a") | {"data": str(number)})
+    assert not commit.is_behind()
+    store.put(Key("Namespace", "", "a"), make.namespace("a") | {"data": ""})
+    before = commit.is_behind()
+    await commit.close()
+    journal.close()
+    return before, commit.is_behind()
+
+
+def test_it_tells_when_more_is_made_than_is_written(tmp_path: Path) -> None:
+    assert asyncio.run(behind(tmp_path)) == (True, False)

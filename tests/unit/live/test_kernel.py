@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
-from batchyard.base.instant import MILLISECOND
+from batchyard.base.instant import MILLISECOND, SECOND
 from batchyard.live.kernel import LiveKernel
 
 
@@ -52,3 +53,50 @@ def test_work_that_begets_work_leaves_the_loop_time() -> None:
 
     assert run(begin) == []
     assert len(heard) > 1
+
+
+def test_what_comes_from_outside_does_not_wait_for_all_that_is_late() -> None:
+    order: list[int] = []
+
+    def begin(kernel: LiveKernel, done: asyncio.Future[None]) -> None:
+        for i in range(1, 101):
+            kernel.call_at(i * SECOND, partial(order.append, i))
+        kernel.set_clock(200 * SECOND, 1.0)
+        for i in (-1, -2):
+            kernel.post(partial(order.append, i))
+        kernel.call_at(101 * SECOND, partial(done.set_result, None))
+
+    assert run(begin) == []
+    assert order == [1, -1, -2, *range(2, 101)]
+
+
+def test_what_comes_from_outside_keeps_its_order_whatever_becomes_due_meanwhile() -> None:
+    order: list[str] = []
+
+    def begin(kernel: LiveKernel, done: asyncio.Future[None]) -> None:
+        kernel.call_at(10 * SECOND, partial(order.append, "due"))
+        kernel.set_clock(20 * SECOND, 1.0)
+        kernel.post(partial(order.append, "first"))
+        kernel.call_at(2 * SECOND, partial(order.append, "sooner"))
+        kernel.post(partial(order.append, "second"))
+        kernel.post(partial(done.set_result, None))
+
+    assert run(begin) == []
+    assert order == ["sooner", "due", "first", "second"]
+
+
+def test_nothing_is_done_while_others_do_not_keep_up() -> None:
+    begun: list[bool] = []
+    held = [True]
+
+    def begin(kernel: LiveKernel, done: asyncio.Future[None]) -> None:
+        def let_go() -> None:
+            held[0] = False
+
+        kernel.is_held = lambda: held[0]
+        kernel.post(lambda: begun.append(held[0]))
+        kernel.post(lambda: done.set_result(None))
+        asyncio.get_running_loop().call_later(0.05, let_go)
+
+    assert run(begin) == []
+    assert begun == [False]

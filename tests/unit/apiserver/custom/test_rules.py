@@ -47,7 +47,7 @@ def test_a_rule_that_takes_too_long_is_broken() -> None:
 
 
 def test_rules_cost_no_more_than_a_second_together() -> None:
-    item = {"type": "object", "properties": {"b": {"type": "array", "items": WHOLE}}}
+    item: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "array", "items": WHOLE}}}
     item["x-kubernetes-validations"] = [{"rule": "self.b.all(x, self.b.exists_one(y, x == y))"}]
     api, crew = space(schema_of(a={"type": "array", "items": item})), {"b": list(range(99))}
     api.post(ROCKETS, rocket(a=[crew] * 100))

@@ -1,5 +1,7 @@
 """When a Job's successPolicy is met. Source: pkg/controller/job/success_policy.go of Kubernetes."""
 
+from functools import lru_cache
+
 from batchyard.core.lifecycle.job.indexes import Spans, in_common, parsed, total
 from batchyard.core.lifecycle.job.spec import JobSpec, Rule
 
@@ -18,6 +20,12 @@ def _is_met(rule: Rule, succeeded: Spans, completions: int) -> bool:
     count, text = rule.get("succeededCount"), rule.get("succeededIndexes")
     if text is None:
         return count is not None and total(succeeded) >= count
-    wanted = parsed(text, completions)
+    wanted = _parsed_once(text, completions)
     found = in_common(wanted, succeeded)
     return bool(wanted) and (found == total(wanted) or (count is not None and found >= count))
+
+
+@lru_cache(maxsize=64)
+def _parsed_once(text: str, completions: int) -> Spans:
+    """The indexes of a rule, which may be 64 KB of them: a Job is looked at as often as its pods change."""
+    return parsed(text, completions)
