@@ -10,7 +10,7 @@ from batchyard.core.lifecycle.jobset.spec import replicas_of, replicated_jobs
 def has_succeeded(jobset: Obj, successful: Sequence[Obj]) -> bool:
     """Whether enough Jobs, one or all, of the replicated jobs that the policy names have succeeded; none named: all."""
     policy = jobset["spec"].get("successPolicy") or {}
-    targets = policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)]
+    targets = frozenset(policy.get("targetReplicatedJobs") or [each["name"] for each in replicated_jobs(jobset)])
     if policy.get("operator") == "Any":
         expected = 1
     else:
