@@ -17,7 +17,7 @@ _UNTOLD: Final = {"Pulled", "Created", "Started", "Killing", "Scheduled"}
 
 
 def seen(objects: Objects, scene: str) -> dict[str, Any]:
-    """All that is seen of the objects with the name of a scene in theirs; no hash at a name's end may be such a name."""
+    """All that is seen of the objects with the name of a scene in theirs; no hash at a name's end may be one."""
 
     def of_scene(kind: str) -> Sequence[Obj]:
         return [obj for obj in objects(kind) if scene in obj["metadata"]["name"]]
