@@ -14,8 +14,8 @@ from batchyard.metrics.families import text_of
 from batchyard.metrics.names import metric
 from batchyard.ports.kernel import Work
 
-#: How much longer than a decision the rest after it is; never longer than so long, by the clock.
-_FACTOR: Final = 2
+#: So many times as long as a decision is the rest after it; never longer than so long, by the clock.
+_FACTOR: Final = 1
 REST_MAX: Final = 200 * MILLISECOND
 #: The same while the thread is busy for more than this share of such a time.
 _BUSY: Final = 0.5
