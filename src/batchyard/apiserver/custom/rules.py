@@ -5,13 +5,13 @@ where something was, and where it can be told what: in fields, in mappings, in l
 Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/validation.go.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import FieldError
 from batchyard.api.validation.faults import printed
 from batchyard.apiserver.custom.cel_values import cel_value
+from batchyard.apiserver.custom.rule_costs import Budget, depth_of, size_of
 from batchyard.apiserver.custom.schemas import (
     LIST_TYPE,
     MAP_KEYS,
@@ -29,11 +29,6 @@ NOTHING: Final = object()
 """There was no such value before."""
 
 _SPENT: Final = "validation failed due to running out of cost budget, no further validation rules will be run"
-_BEGINNING: Final = 100  # steps that an evaluation takes before its first iteration
-_ITERATIONS: Final = 10_000  # what the library lets one evaluation have
-_LETTERS: Final = 100  # of the texts, that an iteration may join to others in one step
-_BRACKET: Final = re.compile(r"(\w*)\s*\(|\)")
-_ITERATING: Final = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
 
 
 class Rule(NamedTuple):
@@ -51,30 +46,6 @@ class Rule(NamedTuple):
     def takes_none(self) -> bool:
         """Whether it is asked where nothing was before, too."""
         return bool(self.written.get("optionalOldSelf"))
-
-
-class _Size(NamedTuple):
-    """How many values there are, and letters in their texts."""
-
-    values: int
-    letters: int
-
-
-class _Budget:
-    """What the rules of one object may cost together, in steps: about a second of a processor's time.
-
-    Steps are what an evaluation may take at most, by its iterations and by how much it is asked about. Upstream
-    counts what it does take, with the same second in mind. Source: k8s.io/apiserver, pkg/apis/cel/config.go.
-    """
-
-    def __init__(self) -> None:
-        self._left = 10_000_000
-
-    def spend(self, rule: Rule, size: _Size) -> bool:
-        """Whether there is enough for one evaluation of a rule about what is so large."""
-        steps = min(size.values**rule.depth, _ITERATIONS)
-        self._left -= _BEGINNING + (steps * (1 + size.letters // _LETTERS) if rule.depth else 0)
-        return self._left >= 0
 
 
 class _Spent(Exception):  # noqa: N818 - what it is
@@ -96,11 +67,11 @@ class Rules:
     def faults(self, value: Any, old: Any) -> Iterator[FieldError]:
         """What an object breaks; `old` is what was there before, or NOTHING."""
         try:
-            yield from self._faults(value, old, "", _Budget())
+            yield from self._faults(value, old, "", Budget())
         except _Spent as spent:
             yield spent.args[0]
 
-    def _faults(self, value: Any, old: Any, path: str, budget: _Budget) -> Iterator[FieldError]:
+    def _faults(self, value: Any, old: Any, path: str, budget: Budget) -> Iterator[FieldError]:
         if value is None:
             return
         if self._own:
@@ -114,7 +85,7 @@ class Rules:
                 was = before.get(identity(each, keys, items(self._schema)), NOTHING) if before else NOTHING
                 yield from self._item._faults(each, was, f"{path}[{i}]", budget)
 
-    def _faults_of_fields(self, value: Mapping[str, Any], old: Any, path: str, budget: _Budget) -> Iterator[FieldError]:
+    def _faults_of_fields(self, value: Mapping[str, Any], old: Any, path: str, budget: Budget) -> Iterator[FieldError]:
         is_known = isinstance(old, Mapping) and self._schema.get(MAP_TYPE) != "atomic"
         for name, each in value.items():
             rules = self._fields.get(name, self._rest)
@@ -128,7 +99,7 @@ class Rules:
             return {}
         return {identity(each, self._schema.get(MAP_KEYS) or (), items(self._schema)): each for each in old}
 
-    def _own_faults(self, value: Any, old: Any, path: str, budget: _Budget) -> Iterator[FieldError]:
+    def _own_faults(self, value: Any, old: Any, path: str, budget: Budget) -> Iterator[FieldError]:
         before = None if old is NOTHING else cel_value(old, self._schema)
         variables = {
             "self": cel_value(value, self._schema),
@@ -136,10 +107,10 @@ class Rules:
             "before": before,
             "wasThere": old is not NOTHING,
         }
-        size = _size_of([value, before]) if self._iterates else _Size(0, 0)
+        size = size_of([value, before] if self._iterates else None)
         for rule in self._own:
             if not rule.uses_old or rule.takes_none or old is not NOTHING:
-                if not budget.spend(rule, size):
+                if not budget.spend(rule.depth, size):
                     raise _Spent(FieldError(path or "<nil>", f"Invalid value: {self._shown()}: {_SPENT}"))
                 yield from self._broken(rule, variables, path)
 
@@ -188,35 +159,7 @@ def _compiled(written: Mapping[str, Any]) -> Rule | None:
         message = expression(told).program if told else None
     except NotCompiled:
         return None
-    return Rule(written, found.program, found.uses_old, message, _depth(written["rule"]))
-
-
-def _depth(text: str) -> int:
-    """How many iterations of an expression are within each other at most; brackets in its texts count as well."""
-    open_: list[bool] = []
-    deepest = 0
-    for found in _BRACKET.finditer(text):
-        if found[0] == ")":
-            del open_[-1:]
-        else:
-            open_.append(found[1] in _ITERATING)
-            deepest = max(deepest, sum(open_))
-    return deepest
-
-
-def _size_of(value: Any) -> _Size:
-    """How much is within a value, and itself."""
-    values, letters, left = 0, 0, [value]
-    while left:
-        each = left.pop()
-        values += 1
-        if isinstance(each, Mapping):
-            left += each.values()
-        elif isinstance(each, list):
-            left += each
-        elif isinstance(each, str):
-            letters += len(each)
-    return _Size(values, letters)
+    return Rule(written, found.program, found.uses_old, message, depth_of(written["rule"]))
 
 
 def _message(rule: Rule, variables: Mapping[str, Any]) -> str:
