@@ -34,6 +34,12 @@ def in_whole_seconds(obj: dict[str, Any], places: Places) -> dict[str, Any]:
     return shown
 
 
+def metadata_in_whole_seconds(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata with its times in whole seconds; itself where they are."""
+    shown: dict[str, Any] = _cut(metadata, times_of_metadata()["metadata"])
+    return shown
+
+
 class Remembered:
     """The same for objects that are shown again and again: what was shown is remembered while there is room."""
 
@@ -90,7 +96,7 @@ def _cut(value: Any, places: Places) -> Any:
             old = value.get(field)
             if not old:
                 continue
-            new = _cut(old, within)
+            new = _cut(old, within) if within or not isinstance(old, str) else _whole(old)
             if new is not old:
                 changed = value.copy() if changed is None else changed
                 changed[field] = new

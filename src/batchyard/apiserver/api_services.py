@@ -11,7 +11,7 @@ from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj
 from batchyard.api.tables import cells
 from batchyard.api.tables.cells import Column
-from batchyard.api.whole_seconds import in_whole_seconds, times_of_metadata
+from batchyard.api.whole_seconds import metadata_in_whole_seconds
 from batchyard.apiserver.derived import Derived, derived
 from batchyard.apiserver.discovery import versions_by_group
 from batchyard.apiserver.objects import Found
@@ -64,8 +64,8 @@ class ApiServices:
 
     def _told(self, group: str, version: str, rank: int, versions: Sequence[str]) -> Obj:
         system = self._objects.get(Key(scheme.NAMESPACE, "", "kube-system"))
-        begun = None if system is None else in_whole_seconds(dict(system), times_of_metadata())
-        born = {} if begun is None else {"creationTimestamp": begun["metadata"]["creationTimestamp"]}
+        begun = None if system is None else metadata_in_whole_seconds(system["metadata"])
+        born = {} if begun is None else {"creationTimestamp": begun["creationTimestamp"]}
         since = {"lastTransitionTime": born["creationTimestamp"]} if born else {}
         spec = {"groupPriorityMinimum": _PRIORITY - rank, "version": version}
         spec["versionPriority"] = _VERSION_PRIORITY - versions.index(version)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from batchyard.api.meta import Obj
 from batchyard.api.tables import Column
-from batchyard.api.whole_seconds import in_whole_seconds, times_of_metadata
+from batchyard.api.whole_seconds import metadata_in_whole_seconds
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_request
 from batchyard.base.instant import Instant
@@ -97,8 +97,9 @@ class Representation:
             case "Object":
                 return {"object": self._path.resource.strategy.show(obj, self._path.api_version)}
         # Who cares for which field is more than half of it, and of rows nobody asks that: kubectl is twice as fast so.
-        metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
-        return {"object": _metadata_of({"metadata": metadata})}
+        metadata = dict(obj["metadata"])
+        metadata.pop("managedFields", None)
+        return {"object": {**_PARTIAL, "metadata": metadata_in_whole_seconds(metadata)}}
 
 
 def in_form(answer: Response, form: Form) -> Response:
@@ -185,4 +186,4 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {"integer": _whole, "number":
 
 
 def _metadata_of(obj: Obj) -> dict[str, Any]:
-    return {**_PARTIAL, **in_whole_seconds({"metadata": obj["metadata"]}, times_of_metadata())}
+    return {**_PARTIAL, "metadata": metadata_in_whole_seconds(obj["metadata"])}

@@ -13,7 +13,7 @@ from batchyard.api.errors import ApiError, FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.tables.cells import format_selector
 from batchyard.api.times import format_time
-from batchyard.api.whole_seconds import in_whole_seconds, times_of_metadata
+from batchyard.api.whole_seconds import metadata_in_whole_seconds
 from batchyard.apiserver.bodies import content_type_of, read_body, read_json, read_yaml
 from batchyard.apiserver.custom.json_path import found_at, path_of
 from batchyard.apiserver.managed.claims import Author, applied, updated
@@ -124,7 +124,7 @@ class Scale:
         """The Scale of an object."""
         kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         metadata = {field: stored["metadata"][field] for field in kept if field in stored["metadata"]}
-        metadata = in_whole_seconds({"metadata": metadata}, times_of_metadata())["metadata"]
+        metadata = metadata_in_whole_seconds(metadata)
         wanted, present = found_at(stored, self._wanted), found_at(stored, self._present)
         status: dict[str, Any] = {"replicas": present[0] if present else 0}
         selector = found_at(stored, self._selector) if self._selector is not None else []

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.api.views.workload import WorkloadView
-from batchyard.api.whole_seconds import in_whole_seconds, times_of_metadata
+from batchyard.api.whole_seconds import metadata_in_whole_seconds
 from batchyard.apiserver.objects import Found
 from batchyard.apiserver.request import Refused, Request, Response, bad_request
 from batchyard.apiserver.resources import Answer, Resource
@@ -86,7 +86,7 @@ class Visibility:
     def _told(self, view: WorkloadView, in_cluster: int, in_local: int) -> dict[str, Any]:
         """A Workload that waits, and at which place."""
         workload = self._objects.get(Key(scheme.WORKLOAD, view.namespace, view.name)) or {"metadata": {}}
-        found = in_whole_seconds({"metadata": workload["metadata"]}, times_of_metadata())["metadata"]
+        found = metadata_in_whole_seconds(workload["metadata"])
         metadata = {"name": view.name, "namespace": view.namespace, "creationTimestamp": found.get("creationTimestamp")}
         owners = [{field: each[field] for field in _OWNER} for each in found.get("ownerReferences") or ()]
         return {

@@ -6,6 +6,7 @@ our own, all others those of Kubernetes's pkg/printers. A column of priority 1 i
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from batchyard.api.meta import Obj, group_kind
@@ -30,7 +31,7 @@ def columns(kind: str, *, wide: bool) -> list[Column]:
 
 def row(obj: Obj, *, now: Instant, wide: bool) -> list[str]:
     """The cells of an object, one for each of its kind's columns."""
-    return [cell(obj, now) for _, cell in _printed(group_kind(obj), wide)]
+    return [cell(obj, now) for cell in _cells(group_kind(obj), wide)]
 
 
 def table(kind: str, objs: Iterable[Obj], *, now: Instant, wide: bool, namespaces: bool) -> Table:
@@ -63,5 +64,10 @@ def _one_line(cell: str) -> str:
     return f"{printable}..." if rest else printable
 
 
-def _printed(kind: str, wide: bool) -> list[tuple[Column, Cell]]:
+@lru_cache(maxsize=256)
+def _cells(kind: str, wide: bool) -> Sequence[Cell]:
+    return [cell for _, cell in _printed(kind, wide)]
+
+
+def _printed(kind: str, wide: bool) -> Sequence[tuple[Column, Cell]]:
     return [(column, cell) for column, cell in TABLES.get(kind, NAME_AND_AGE) if wide or column.priority == 0]
