@@ -2,8 +2,8 @@
 
 Work for later lies in a heap, work for the present instant in a line. When the line is empty the clock moves to the
 heap's first instant, and all work of that instant moves from the heap to the line; whatever is asked for now goes
-behind it. Nothing else moves the clock. What was cancelled stays in the heap until its turn comes, or until most of the
-heap is such. Work is done one piece at a time, to its end, and may ask for more; it is
+behind it. Nothing else moves the clock, but who skips some time. What was cancelled stays in the heap until its turn
+comes, or until most of the heap is such. Work is done one piece at a time, to its end, and may ask for more; it is
 never done from within a call.
 
 An instant in which work begets work for ever would never end. The kernel counts the work of each instant and raises
@@ -71,6 +71,19 @@ class VirtualKernel:
         """Do the work at the present instant, after all that is due now."""
         self._line.append(work)
 
+    def skip_to(self, instant: Instant) -> None:
+        """Let it be that instant, if it is yet to come; all that was due before is due then, in its order."""
+        if instant <= self._now:
+            return
+        self._now = instant
+        self._steps_bound = self.steps + self._work_max
+        heap = self._heap
+        while heap and heap[0][0] <= instant:
+            work = self._later.pop(heappop(heap)[1], None)
+            if work is not None:
+                self._line.append(work)
+        self._drop_unwanted()
+
     def pending(self) -> int:
         """How much work waits."""
         return len(self._later) + len(self._line)
@@ -130,16 +143,9 @@ class VirtualKernel:
 
     def _advance(self, horizon: Instant) -> bool:
         """Move the clock to the next instant up to the horizon, and its work to the line; False if there is none."""
-        heap = self._heap
-        if not heap or heap[0][0] > horizon:
+        if not self._heap or self._heap[0][0] > horizon:
             return False
-        self._now = when = heap[0][0]
-        self._steps_bound = self.steps + self._work_max
-        while heap and heap[0][0] == when:
-            work = self._later.pop(heappop(heap)[1], None)
-            if work is not None:
-                self._line.append(work)
-        self._drop_unwanted()
+        self.skip_to(self._heap[0][0])
         return True
 
     def _drop_unwanted(self) -> None:

@@ -1,18 +1,23 @@
-"""Operators on machines whose clocks are wrong decide as if they were right, and go by the server's time."""
+"""Platforms and operators on machines whose clocks are wrong, or become right.
+
+Operators decide as if they were right, and go by the server's time. A platform goes by its machine's, but not back.
+"""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from batchyard.api.times import parse_time
-from batchyard.base.instant import HOUR, SECOND
+from batchyard.base.instant import HOUR, SECOND, Instant
 from live.killing import ask
 from live.operating import Operating, plain_kubeconfig
 from live.running import Running
 from live.skewed import PROGRAM
 from live.test_crashes import WORKLOADS
 from live.test_operator import ELECTION, OPTIONS, admissions, finish, submit
+from node.machine import until
 
 HOURS = 5 * HOUR // SECOND
 
@@ -65,3 +70,39 @@ def test_replicas_whose_clocks_differ_by_hours_lead_one_after_the_other(platform
             submit(platform, range(2, 6))
             finish(platform, 6)
     assert admissions(platform) == [1] * 6
+
+
+class Set(Running):
+    """A platform on a machine whose clock can be set: by the seconds that a file has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "ahead"
+        self.set(0)
+        self.program = (PROGRAM, str(self.file))
+        super().__init__(folder / "data", "--insecure-loopback", "--port", "0")
+
+    def set(self, seconds: int) -> None:
+        """Set it so far ahead of what it was in the beginning."""
+        new = self.file.with_suffix(".new")
+        new.write_text(str(seconds), "ascii")
+        new.rename(self.file)
+
+    def made_at(self) -> Instant:
+        """What time it is there: of something that is made now."""
+        body = {"metadata": {"generateName": "a-"}}
+        return parse_time(ask(self.url, "POST", "/api/v1/namespaces", body)[1]["metadata"]["creationTimestamp"])
+
+    def is_at(self, wanted: Instant, seen: list[Instant]) -> bool:
+        """Whether that time has come there; what time it is goes to those seen before."""
+        seen.append(self.made_at())
+        return seen[-1] >= wanted
+
+
+def test_a_platform_goes_by_its_machines_clock_but_not_back(tmp_path: Path) -> None:
+    with Set(tmp_path) as platform:
+        seen = [platform.made_at()]
+        for seconds in (HOURS, 0, HOURS + 600):
+            platform.set(seconds)
+            until(partial(platform.is_at, seen[0] + seconds * SECOND, seen))
+        assert seen == sorted(seen)
+        assert seen[-1] < seen[0] + 6 * HOUR

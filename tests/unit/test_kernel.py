@@ -164,3 +164,24 @@ def test_a_run_gives_the_collector_back_as_it_was() -> None:
     kernel.run()
     assert gc.get_threshold() == before
     assert during[0][0] > before[0]
+
+
+def test_skipped_time_leaves_its_work_in_order_to_be_done_once() -> None:
+    kernel = VirtualKernel()
+    done: list[tuple[str, Instant]] = []
+
+    def again() -> None:
+        done.append(("again", kernel.now()))
+        kernel.call_at(kernel.now() + 5, again)
+
+    kernel.call_at(20, lambda: done.append(("later", kernel.now())))
+    kernel.call_at(5, again)
+    unwanted = kernel.call_at(7, lambda: done.append(("unwanted", kernel.now())))
+    kernel.call_soon(lambda: done.append(("now", kernel.now())))
+    kernel.cancel(unwanted)
+    kernel.skip_to(100)
+    kernel.skip_to(50)
+    kernel.validate()
+    kernel.run(until=104)
+    assert done == [("now", 100), ("again", 100), ("later", 100)]
+    assert kernel.next_instant() == 105

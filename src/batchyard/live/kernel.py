@@ -72,9 +72,15 @@ class LiveKernel:
         return not self._inner.steps and not self._inner.pending()
 
     def set_clock(self, instant: Instant, speed: float) -> None:
-        """Let it be that time by the clock from now on. What was done is not undone: then `now` does not go back."""
+        """Let it be that time by the clock from now on.
+
+        What was done is not undone: `now` does not go back. Nor is time that was skipped lived through: what was due
+        in it is done once, now.
+        """
         if self.is_unused:
             self._inner = VirtualKernel(instant)
+        else:
+            self._inner.skip_to(instant)
         self._start, self._began, self._speed = instant, self._loop.time(), speed
         self._posted_at = 0
         self._pump_soon()

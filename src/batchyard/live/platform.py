@@ -52,6 +52,7 @@ from batchyard.live.kernel import LiveKernel
 from batchyard.live.ledger import LiveLedger
 from batchyard.live.local_containers import BothContainers
 from batchyard.live.local_node import LocalNodeParts, local_of
+from batchyard.live.machine_clock import MachineClock
 from batchyard.live.pace import Pace
 from batchyard.live.place import Place
 from batchyard.live.pod_tokens import pod_token
@@ -133,7 +134,10 @@ class Embedded:
         self._figures.figures.also += [self._ledger.texts, *([] if self._futures is None else [self._futures.texts])]
         self._server, security = self._served(built_in, tokens, _both(self._figures.requests.note, audit))
         self._server.tell_at(REPORT, lambda: self._told(report))
-        self._serve_page(security, RealTime(loop), speed)
+        timers = RealTime(loop)
+        self._serve_page(security, timers, speed)
+        if speed == 1:
+            MachineClock(self._kernel, timers, wall_clock).follow()
         self._begin(cluster)
 
     def _served(self, built_in: Sequence[Resource], tokens: Tokens, audit: Auditor) -> tuple[ApiServer, Security]:
