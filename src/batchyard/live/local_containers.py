@@ -15,6 +15,7 @@ from batchyard.api.times import parse_time
 from batchyard.live.local_ports import LocalPort
 from batchyard.live.local_sessions import LocalAttachment, LocalCommand, NoSession
 from batchyard.live.local_usage import LocalUsage
+from batchyard.live.node_times import NodeTimes
 from batchyard.live.run_folders import RunFolders
 from batchyard.ports.client import WatchEvent
 from batchyard.ports.containers import (
@@ -37,11 +38,14 @@ _LOOKS_EVERY: Final = 0.1  # seconds
 class LocalContainers:
     """See the module."""
 
-    def __init__(self, machine: Machine, folders: RunFolders, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, machine: Machine, folders: RunFolders, loop: asyncio.AbstractEventLoop, times: NodeTimes
+    ) -> None:
         self._machine = machine
         self._folders = folders
         self._loop = loop
-        self._usage = LocalUsage(machine, loop)
+        self._times = times
+        self._usage = LocalUsage(machine, loop, times.clock)
         self._open: dict[LocalLog, None] = {}
         self._is_ending = False
 
@@ -52,7 +56,7 @@ class LocalContainers:
         run = (runs[-1:] if not previous else runs[-2:-1]) or runs[-1:]
         name = f"{container}/{run[0].attempt if run else 0}"
         key = Key(RUN, uid, name)
-        log = LocalLog(self._folders.log(key), self._loop, lambda: self._is_over(key), self._open)
+        log = LocalLog(self._folders.log(key), self._loop, lambda: self._is_over(key), self._open, self._times)
         if self._is_ending:
             log.close()
         return log
@@ -121,11 +125,17 @@ class LocalLog:
     """The log of one run, read as it grows."""
 
     def __init__(
-        self, path: Path, loop: asyncio.AbstractEventLoop, has_ended: Callable[[], bool], among: dict["LocalLog", None]
+        self,
+        path: Path,
+        loop: asyncio.AbstractEventLoop,
+        has_ended: Callable[[], bool],
+        among: dict["LocalLog", None],
+        times: NodeTimes,
     ) -> None:
         self._has_ended = has_ended
         self._loop = loop
         self._among = among
+        self._times = times
         self._parts = _Parts(path)
         self._timer: asyncio.TimerHandle | None = None
         self.is_over = False
@@ -141,7 +151,7 @@ class LocalLog:
             self._end()
         elif not self.is_over and self._timer is None:
             self._timer = self._loop.call_later(_LOOKS_EVERY, self._look)
-        return lines
+        return [line._replace(at=self._times.here(line.at)) for line in lines]
 
     def close(self) -> None:
         """Read no more."""

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.api.meta import Key, Obj, key_of
+from batchyard.base.instant import Instant
 from batchyard.live.addresses import Addresses
 from batchyard.live.clock import wall_clock
 from batchyard.live.kernel import LiveKernel
+from batchyard.live.node_times import NodeTimes
 from batchyard.live.run_folders import VOLUMES, RunFolders, empty
 from batchyard.live.spawning import Spawner, is_kept
 from batchyard.live.volume_files import make_volume, mount_source
@@ -39,8 +41,9 @@ _CANNOT_START: Final = 128
 class LocalMachine:
     """See the module. `node` is the node's folder."""
 
-    def __init__(self, node: Path, kernel: LiveKernel, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, node: Path, kernel: LiveKernel, loop: asyncio.AbstractEventLoop, times: NodeTimes) -> None:
         self._kernel = kernel
+        self._times = times
         self._loop = loop
         self.folders = RunFolders(node)
         self._node = node
@@ -108,9 +111,9 @@ class LocalMachine:
             self._spawner.ask(self.folders.path(key))
             run["status"] = {}
         except (VolumeError, ContainerError) as error:
-            run["status"] = _not_started(str(error))
+            run["status"] = _not_started(str(error), self._times.clock())
         except OSError as error:
-            run["status"] = _not_started(f"{error.filename or self._node}: {error.strerror}")
+            run["status"] = _not_started(f"{error.filename or self._node}: {error.strerror}", self._times.clock())
         return self._changed(EventType.ADDED if before is None else EventType.MODIFIED, run, before)
 
     def _sandbox_spec(self, wish: Obj) -> Mapping[str, Any]:
@@ -149,7 +152,7 @@ class LocalMachine:
         if run is None:
             return wish
         after = {**run, "stop": wish["stop"]}
-        self.folders.stop(after)
+        self.folders.stop(self._times.stopped_there(after))
         self._changed(EventType.MODIFIED, after, run)
         self._hurry(key)
         return after
@@ -183,7 +186,7 @@ class LocalMachine:
         """Take up what ran before this process."""
         for gone in self.folders.trash():
             self._empty_later(gone)
-        for run in self.folders.found():
+        for run in map(self._times.run, self.folders.found()):
             key = key_of(run)
             if key.name == SANDBOX:
                 self._addresses.keep(key.namespace, run["spec"].get("address"))
@@ -230,7 +233,7 @@ class LocalMachine:
     def _take_in(self, key: Key) -> Obj | None:
         """A run, with the state that its folder tells now."""
         run = self.run(key)
-        state = {} if run is None else self.folders.state(key)
+        state = {} if run is None else self._times.state(self.folders.state(key))
         if run is None or not state or state == run["status"]:
             return run
         return self._changed(EventType.MODIFIED, {**run, "status": state}, run)
@@ -255,7 +258,7 @@ class LocalMachine:
         run = self._take_in(key)
         if run is None or not _is_alive(run):
             return
-        status = {**run["status"], **_LOST, "phase": EXITED, "finishedAt": wall_clock(), "message": _LOST_WORDS}
+        status = {**run["status"], **_LOST, "phase": EXITED, "finishedAt": self._times.clock(), "message": _LOST_WORDS}
         self._changed(EventType.MODIFIED, {**run, "status": status}, run)
 
     def _let_go(self, key: Key) -> None:
@@ -315,9 +318,9 @@ def _other_spec(folders: RunFolders, wish: Obj) -> Mapping[str, Any]:
     return {**spec, "mounts": [*others, *of_volumes]}
 
 
-def _not_started(why: str) -> Mapping[str, Any]:
+def _not_started(why: str, now: Instant) -> Mapping[str, Any]:
     """The state of a run that could not even be asked for."""
-    ended = {"exitCode": _CANNOT_START, "reason": "StartError", "message": why, "finishedAt": wall_clock()}
+    ended = {"exitCode": _CANNOT_START, "reason": "StartError", "message": why, "finishedAt": now}
     return {"phase": EXITED, **ended}
 
 

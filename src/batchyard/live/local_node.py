@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchyard.api.meta import Obj
+from batchyard.live.clock import wall_clock
 from batchyard.live.facts import facts_of
 from batchyard.live.gpus import Gpus
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.local_containers import LocalContainers
 from batchyard.live.local_machine import LocalMachine
 from batchyard.live.name_server import NameServer
+from batchyard.live.node_times import NodeTimes
 from batchyard.live.pods_network import PodsNetwork
 from batchyard.metrics.gpus import MEASURED, GpuState, Holder
 from batchyard.ports.client import Reader
@@ -46,9 +48,10 @@ class LocalNodeParts:
         facts = facts_of(local, folder, self._gpus.found)
         self.name = facts.name
         self._folder = folder / FOLDER
-        self.machine = LocalMachine(self._folder, kernel, loop)
+        times = NodeTimes(kernel.clock, wall_clock)
+        self.machine = LocalMachine(self._folder, kernel, loop, times)
         settings = settings_of(local, [each["name"] for each in self.machine.features.get("engines") or ()])
-        self.containers = LocalContainers(self.machine, self.machine.folders, loop)
+        self.containers = LocalContainers(self.machine, self.machine.folders, loop, times)
         wishes = Wishes(facts.name, settings, token, self._gpus.found)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, wishes), LocalNode(facts))
         for row in self.machine.features.get("missing") or ():

@@ -5,11 +5,11 @@ metrics-server's pkg/storage.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.base.instant import SECOND
+from batchyard.base.instant import SECOND, Instant
 from batchyard.live.usage_readings import Reading, of_container, of_machine
 from batchyard.ports.containers import Measured
 from batchyard.ports.machine import RUN, SANDBOX, Machine
@@ -26,11 +26,12 @@ _Readings: TypeAlias = tuple[Reading, Reading]
 class LocalUsage:
     """See the module."""
 
-    def __init__(self, machine: Machine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, machine: Machine, loop: asyncio.AbstractEventLoop, clock: Callable[[], Instant]) -> None:
         self._machine = machine
+        self._clock = clock
         self._loop = loop
         self._containers: dict[Key, _Readings] = {}
-        first = of_machine()
+        first = of_machine(clock())
         self._node: _Readings = (first, first)
         self._task: asyncio.Task[None] | None = None
         self._timer = loop.call_later(_EVERY, self._look)
@@ -48,7 +49,7 @@ class LocalUsage:
         """What the whole machine uses, by the name ''; None before that is known."""
         old, new = self._node
         if new.at - old.at < _LEAST:
-            self._node = (old, of_machine())
+            self._node = (old, of_machine(self._clock()))
         rate = _rate(self._node)
         return None if rate is None else Measured({"": rate.usage}, rate.window)
 
@@ -63,7 +64,7 @@ class LocalUsage:
         key = key_of(run.obj)
         found = self._containers.get(key)
         if found is None or found[1].at - found[0].at < _LEAST:
-            found = (Reading(run.started_at, 0, 0), of_container(*self._asked(run)))
+            found = (Reading(run.started_at, 0, 0), of_container(self._clock(), *self._asked(run)))
             self._containers[key] = found
         return found
 
@@ -85,10 +86,12 @@ class LocalUsage:
         runs = [run for run in map(run_of, self._machine.runs()) if run.phase == RUNNING and run.container]
         asked = {key_of(run.obj): self._asked(run) for run in runs}
         begun = {key_of(run.obj): Reading(run.started_at, 0, 0) for run in runs}
-        read = await self._loop.run_in_executor(None, lambda: {key: of_container(*of) for key, of in asked.items()})
+        read = await self._loop.run_in_executor(
+            None, lambda: {key: of_container(self._clock(), *of) for key, of in asked.items()}
+        )
         known = {key: readings[1] for key, readings in self._containers.items()}
         self._containers = {key: (known.get(key, begun[key]), reading) for key, reading in read.items()}
-        self._node = (self._node[1], of_machine())
+        self._node = (self._node[1], of_machine(self._clock()))
 
 
 class _Rate:

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from batchyard.base.instant import SECOND
-from batchyard.live.clock import wall_clock
+from batchyard.base.instant import SECOND, Instant
 from batchyard.node import descendants
 
 _TICK: Final = os.sysconf("SC_CLK_TCK")
@@ -23,30 +22,30 @@ _KIBI: Final = 1024
 class Reading(NamedTuple):
     """What was used until an instant: processor time in microseconds since the beginning; memory in bytes then."""
 
-    at: int
+    at: Instant
     cpu: int
     memory: int
 
 
-def of_container(keeper: int, group: Mapping[str, str]) -> Reading:
-    """What a container has used; its control group by controller, empty where there is none."""
+def of_container(now: Instant, keeper: int, group: Mapping[str, str]) -> Reading:
+    """What a container has used until now; its control group by controller, empty where there is none."""
     inside = _members(group.values()) if group else descendants.below(keeper)
     cpu = _cpu_of_group(group)
     memory = _memory_of_group(group["memory"]) if "memory" in group else None
     return Reading(
-        wall_clock(),
+        now,
         sum(map(_cpu_of_process, inside)) if cpu is None else cpu,
         sum(map(_memory_of_process, inside)) if memory is None else memory,
     )
 
 
-def of_machine() -> Reading:
-    """What the whole machine has used."""
+def of_machine(now: Instant) -> Reading:
+    """What the whole machine has used until now."""
     ticks = [int(word) for word in _text(Path("/proc/stat")).split("\n", 1)[0].split()[1:9]]
     busy = sum(ticks) - sum(ticks[3:5])  # but for those in which it was idle, or waited for disks
     known = _rows(Path("/proc/meminfo"))
     memory = known["MemTotal:"] - known["MemFree:"] - known.get("Inactive(file):", 0)
-    return Reading(wall_clock(), busy * SECOND // _TICK, memory * _KIBI)
+    return Reading(now, busy * SECOND // _TICK, memory * _KIBI)
 
 
 def _cpu_of_group(group: Mapping[str, str]) -> int | None:
