@@ -11,6 +11,7 @@ import pytest
 
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR, SECOND, Instant
+from batchyard.live.clock import wall_clock
 from live.killing import ask
 from live.operating import Operating, plain_kubeconfig
 from live.running import Running
@@ -106,3 +107,14 @@ def test_a_platform_goes_by_its_machines_clock_but_not_back(tmp_path: Path) -> N
             until(partial(platform.is_at, seen[0] + seconds * SECOND, seen))
         assert seen == sorted(seen)
         assert seen[-1] < seen[0] + 6 * HOUR
+
+
+def test_the_lease_of_anybody_moves_no_clock(tmp_path: Path) -> None:
+    lease = {"metadata": {"name": "far"}, "spec": {"renewTime": "9999-12-31T23:59:59.000000Z"}}
+    with Running(tmp_path, "--insecure-loopback") as platform:
+        code, answer = ask(platform.url, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
+        assert code == 201, answer
+        platform.end()
+    with Running(tmp_path, "--insecure-loopback") as platform:
+        made = ask(platform.url, "POST", "/api/v1/namespaces", {"metadata": {"name": "a"}})[1]
+    assert parse_time(made["metadata"]["creationTimestamp"]) < wall_clock() + HOUR

@@ -39,7 +39,7 @@ class EventExpiry:
         """To be looked at when a new Event goes first; what was added to it since is seen when its time is over."""
         if event.type is not EventType.ADDED:
             return ()
-        heappush(self._ends, (_end_of(event.obj), event.key))
+        heappush(self._ends, (_end_of(event.obj, now), event.key))
         return (FIRST,) if self._ends[0][1] is event.key else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
@@ -50,7 +50,7 @@ class EventExpiry:
             event = reader.get(first)
             if event is None:
                 continue
-            end = _end_of(event)
+            end = _end_of(event, now)
             if end <= now:
                 gone.append(Delete(first))
                 end = now + _LOOK_AGAIN
@@ -58,5 +58,8 @@ class EventExpiry:
         return Outcome(gone, requeue_at=ends[0][0] if ends else None, independent=True)
 
 
-def _end_of(event: Obj) -> Instant:
-    return parse_time(last_told(event) or event["metadata"]["creationTimestamp"]) + KEPT_FOR
+def _end_of(event: Obj, now: Instant) -> Instant:
+    """When it is to go. When it was told its author says: neither before it was made, nor long after the present."""
+    made = parse_time(event["metadata"]["creationTimestamp"])
+    told = parse_time(last_told(event) or event["metadata"]["creationTimestamp"])
+    return (told if made <= told <= now + KEPT_FOR else made) + KEPT_FOR

@@ -38,6 +38,7 @@ from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controllers.admission.life_spans import LifeSpans
 from batchyard.controllers.events import EventRecorder
 from batchyard.core.kueue_settings import SIMULATED, settings_of
+from batchyard.core.lifecycle.heartbeat import LEASE_NAMESPACE
 from batchyard.live.answers import Answers
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, SigningKey
@@ -295,9 +296,12 @@ def _root_certificate(place: Place, *, is_mounted: bool) -> str:
 
 
 def _last_instant(store: Store) -> Instant:
-    """The latest instant that any object tells of its birth or its Lease: time that ran faster does not run back."""
+    """The latest instant that any object tells of its birth, or a node's Lease: time that ran faster does not run back.
+
+    What other Leases say is their holders' own: anybody may write one.
+    """
     born = [obj["metadata"]["creationTimestamp"] for kind in store.kinds() for obj in store.list(kind)]
-    renewed = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE)]
+    renewed = [(obj.get("spec") or {}).get("renewTime") for obj in store.list(LEASE, LEASE_NAMESPACE)]
     return max((parse_time(text) for text in (*born, *renewed) if text), default=0)
 
 

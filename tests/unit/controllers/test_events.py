@@ -1,5 +1,7 @@
 """Events of what controllers record: told, counted, combined, and not too many."""
 
+import pytest
+
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
@@ -8,7 +10,7 @@ from batchyard.client.local import LocalClient
 from batchyard.controllers.event_expiry import AT_ONCE_MAX, FIRST, EventExpiry
 from batchyard.controllers.events import BURST, EventRecorder
 from batchyard.kernel import VirtualKernel
-from batchyard.ports.client import Create, Delete, EventType, WatchEvent, WriteResult
+from batchyard.ports.client import Create, Delete, EventType, Update, WatchEvent, WriteResult
 from batchyard.ports.controller import EventRecord, Outcome
 from batchyard.store.memory import Store
 
@@ -105,6 +107,18 @@ def test_an_event_goes_an_hour_after_it_was_last_told() -> None:
     assert expiry.reconcile(FIRST, recorder.client, make.at(3720)).writes == [Delete(key)]  # it could not go before
     recorder.client.submit([Delete(key)], ignore)
     assert expiry.reconcile(FIRST, recorder.client, make.at(3780)) == Outcome(independent=True)
+
+
+@pytest.mark.parametrize("told", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"])
+def test_an_event_that_tells_another_time_goes_an_hour_after_it_was_made(told: str) -> None:
+    recorder, expiry = Recorder(), EventExpiry()
+    recorder.record("told")
+    (event,) = recorder.told
+    recorder.client.submit([Update({**event, "lastTimestamp": told, "eventTime": told, "series": None})], ignore)
+    (event,) = recorder.told
+    assert expiry.keys_for(added(event), make.at(0)) == (FIRST,)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3599)).requeue_at == make.at(3600)
+    assert expiry.reconcile(FIRST, recorder.client, make.at(3600)).writes == [Delete(key_of(event))]
 
 
 def test_many_events_wait_for_the_first_to_go_and_no_more_than_a_bound_go_at_once() -> None:
