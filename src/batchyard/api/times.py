@@ -14,6 +14,9 @@ from batchyard.base.instant import Instant
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all of it is UTC, and plain values are faster
 _MICROSECOND: Final = timedelta(microseconds=1)
+#: What can be written.
+_FIRST: Final[Instant] = (datetime.min - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
+_LAST: Final[Instant] = (datetime.max - _EPOCH) // _MICROSECOND  # noqa: DTZ901 - as above
 _RFC3339: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
 )
@@ -22,8 +25,11 @@ _MICRO: Final = re.compile(r"[^.]*\.\d{6}(Z|[+-]..:..)", re.ASCII)
 
 @lru_cache(maxsize=65536)
 def format_time(instant: Instant) -> str:
-    """An instant in RFC 3339: whole seconds, or microseconds where they are not zero."""
-    return (_EPOCH + timedelta(microseconds=instant)).isoformat() + "Z"
+    """An instant in RFC 3339: whole seconds, or microseconds where they are not zero.
+
+    One before the first year or after the last that can be written is the first or the last instant of those.
+    """
+    return (_EPOCH + timedelta(microseconds=min(max(instant, _FIRST), _LAST))).isoformat() + "Z"
 
 
 def format_micro_time(instant: Instant) -> str:
@@ -69,4 +75,7 @@ def parse_time(text: str) -> Instant:
         raise ValueError(f"{text!r} is not a time ({wrong}); write it as 2026-01-01T00:00:00Z") from None
     instant = (plain - _EPOCH) // _MICROSECOND + int(((fraction or "") + "000000")[:6])
     offset = (int(hours) * 60 + int(minutes)) * 60_000_000 if sign else 0
-    return instant + offset if sign == "-" else instant - offset
+    instant += offset if sign == "-" else -offset
+    if not _FIRST <= instant <= _LAST:
+        raise ValueError(f"{text!r} is not a time of the years 1 to 9999 in UTC; write it as 2026-01-01T00:00:00Z")
+    return instant

@@ -13,6 +13,7 @@ from batchyard.api import scheme
 from batchyard.api.errors import Conflict, FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.times import format_time
+from batchyard.api.views.pod import grace_period
 from batchyard.base.instant import SECOND, Instant
 
 _SERVERS_OWN: Final = (
@@ -36,7 +37,6 @@ _UNCOUNTED: Final = frozenset(
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of apimachinery's rand: no vowels, so no words
 _SUFFIX_LENGTH: Final = 5
 _GENERATED_LENGTH_MAX: Final = 63
-_POD_GRACE: Final = 30  # seconds, where a pod says nothing
 
 
 def created(obj: Obj, uid: str, now: Instant) -> Obj:
@@ -129,8 +129,7 @@ def deletion_grace(stored: Obj, wanted: int | None) -> int:
     spec, status = stored["spec"], stored.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
         return 0
-    grace: int = spec.get("terminationGracePeriodSeconds", _POD_GRACE) if wanted is None else wanted
-    return grace
+    return grace_period(spec) if wanted is None else wanted
 
 
 def marked_deleted(stored: Obj, now: Instant, grace: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:

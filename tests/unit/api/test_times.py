@@ -39,6 +39,7 @@ def test_times_of_all_zones_are_read(text: str, instant: int) -> None:
     "text",
     [
         *("", "now", "2026-01-01", "2026-01-01 00:00:00Z", "2026-01-01T00:00:00", "2026-02-30T00:00:00Z"),
+        *("0001-01-01T00:00:00+00:01", "9999-12-31T23:59:59-00:01", "0000-01-01T00:00:00Z"),
         *("2026-01-01T25:00:00Z", "2026-01-01T00:00:00+25:00", "٢٠٢٦-01-01T00:00:00Z", "2026-01-01T00:00:00Z\n"),
     ],
 )
@@ -51,6 +52,18 @@ def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
 @given(st.integers(min_value=-(10**15), max_value=YEAR_9999_END))
 def test_what_is_written_is_read_back(instant: int) -> None:
     assert parse_time(format_time(instant)) == instant
+
+
+@pytest.mark.parametrize(
+    ("instant", "text"),
+    [
+        (YEAR_9999_END + 1, "9999-12-31T23:59:59.999999Z"),
+        (2**63 * SECOND, "9999-12-31T23:59:59.999999Z"),
+        (-(2**63) * SECOND, "0001-01-01T00:00:00Z"),
+    ],
+)
+def test_what_cannot_be_written_is_the_first_or_the_last_that_can(instant: int, text: str) -> None:
+    assert format_time(instant) == text
 
 
 @settings(deadline=None)

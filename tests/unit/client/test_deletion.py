@@ -62,6 +62,16 @@ def test_a_bound_pod_is_given_time_to_stop() -> None:
     assert desk.names() == []
 
 
+def test_a_pod_that_wants_more_time_than_can_be_written_gets_68_years() -> None:
+    desk = Desk()
+    desk.create("Pod", "p", spec={"nodeName": "n", "terminationGracePeriodSeconds": 2**63 - 1})
+    desk.write(Delete(POD))
+    pod = desk.client.get(POD)
+    assert pod is not None
+    assert pod["metadata"]["deletionTimestamp"] == "2094-01-19T03:14:07Z"
+    assert desk.grace() == 2**31 - 1
+
+
 def test_a_second_deletion_only_shortens_the_time() -> None:
     desk = Desk()
     desk.create("Pod", "p", spec={"nodeName": "n"}, metadata={"finalizers": ["f"]})

@@ -15,6 +15,9 @@ from batchyard.base.ids import fnv1a_64
 
 Requests: TypeAlias = tuple[tuple[str, int], ...]
 
+#: Seconds. 68 years are as good as any longer time, and still lie within what can be written.
+GRACE_MAX: Final = 2**31 - 1
+_GRACE: Final = 30
 _PODS_HAVE_THEIR_OWN: Final = frozenset({"cpu", "memory"})
 
 
@@ -67,6 +70,12 @@ class PodTemplate:
 def resource_order(resource: str) -> tuple[int, str]:
     """The sort key in which Kueue goes through the resources of a pod set: FNV-1a hash, then name."""
     return fnv1a_64(resource), resource
+
+
+def grace_period(spec: Mapping[str, Any]) -> int:
+    """Seconds a pod's containers get to stop."""
+    seconds: int = spec.get("terminationGracePeriodSeconds", _GRACE)
+    return min(seconds, GRACE_MAX)
 
 
 def ordered(requests: Mapping[str, int]) -> Requests:

@@ -9,6 +9,7 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.views.pod import grace_period
 from batchyard.base.instant import SECOND, Instant
 from batchyard.controllers.autoscaler.index import ScalingIndex
 from batchyard.controllers.autoscaler.marks import marked_staying
@@ -19,8 +20,6 @@ from batchyard.core.scaling.settings import DRAIN_TIME, GRACE_MAX
 from batchyard.ports.client import Delete, Reader, Update, UpdateStatus
 from batchyard.ports.controller import EventRecord, Outcome
 
-#: How many seconds a pod has to stop that does not say.
-_GRACE: Final = 30
 #: After how long a pod is asked again that its disruption budget did not let go.
 RETRY_TIME: Final = 10 * SECOND
 
@@ -80,6 +79,6 @@ def _evict_all(pods: Sequence[Obj], reader: Reader, now: Instant, outcome: Outco
 def _evict(pod: Obj, now: Instant, outcome: Outcome) -> None:
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace", ""), metadata["name"])
-    grace = min(pod["spec"].get("terminationGracePeriodSeconds", _GRACE), GRACE_MAX)
+    grace = min(grace_period(pod["spec"]), GRACE_MAX)
     outcome.writes += [UpdateStatus(disrupted(pod, BY_EVICTION, now)), Delete(key, grace, uid=metadata["uid"])]
     outcome.events.append(EventRecord(key, "Normal", "ScaleDown", "deleting pod for node scale down"))

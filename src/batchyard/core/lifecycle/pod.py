@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.conditions import find_condition, is_true
 from batchyard.api.meta import Obj, with_status
 from batchyard.api.times import format_time, parse_time
+from batchyard.api.views import pod as views
 from batchyard.api.views.pod import taint, toleration
 from batchyard.base.instant import SECOND, Instant
 
@@ -78,8 +79,7 @@ def priority(pod: Obj) -> int:
 
 def grace_period(pod: Obj) -> int:
     """Seconds its containers get to stop."""
-    seconds: int = pod["spec"].get("terminationGracePeriodSeconds", 30)
-    return seconds
+    return views.grace_period(pod["spec"])
 
 
 def deleted_at(pod: Obj) -> Instant | None:

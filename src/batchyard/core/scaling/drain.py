@@ -10,13 +10,13 @@ from typing import Final
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, annotation, controller_of
 from batchyard.api.times import parse_time
+from batchyard.api.views.pod import grace_period
 from batchyard.base.instant import SECOND, Instant
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _SYSTEM_NAMESPACE: Final = "kube-system"
 #: A pod that has not stopped so long after it should have, and its own time to stop once more, does not count any more.
 _LATE: Final = 30 * SECOND
-_GRACE: Final = 30
 
 
 class Drain(Enum):
@@ -38,7 +38,7 @@ _SAFE: Final = {"true": Drain.MOVES, "on-completion": Drain.WAITS}
 def drain_of(pod: Obj, now: Instant, *, is_guarded: bool = False) -> Drain:
     """What a pod means for its node; one is guarded of whose disruption budget nothing is left."""
     deleted = pod["metadata"].get("deletionTimestamp")
-    grace = pod["spec"].get("terminationGracePeriodSeconds", _GRACE) * SECOND
+    grace = grace_period(pod["spec"]) * SECOND
     if deleted is not None and parse_time(deleted) + grace + _LATE < now:
         return Drain.STAYS
     owner, safe = controller_of(pod), annotation(pod, well_known.SAFE_TO_EVICT)

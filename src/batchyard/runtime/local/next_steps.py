@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from batchyard.api.views.pod import GRACE_MAX
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
 from batchyard.core.lifecycle import pod as lifecycle
 from batchyard.runtime.local.runs import EXITED, READY, Run, Stop
@@ -175,7 +176,7 @@ def _halted_for_failure(container: Container, run: Run, situation: Situation, no
         return
     probe = (container.spec.get(f"{failed['probe']}Probe") or {}) if "probe" in failed else {}
     grace = probe.get("terminationGracePeriodSeconds")
-    seconds = lifecycle.grace_period(situation.pod) if grace is None else grace
+    seconds = lifecycle.grace_period(situation.pod) if grace is None else min(grace, GRACE_MAX)
     stop = Stop(now, max(GRACE_MIN, seconds), failed.get("message", ""))
     yield Halt(run, stop, _why(container, failed, situation.restart_policy))
 
