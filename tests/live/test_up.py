@@ -64,6 +64,13 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"port {port} of 127.0.0.1: Address already in use; name another" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no socket here listens for IPv6 and IPv4 at once")
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "::1"])
+def test_whoever_follows_its_kubeconfig_reaches_it_wherever_it_listens(tmp_path: Path, address: str) -> None:
+    with Running(tmp_path, "--listen", address) as running:
+        assert "default" in running.kubectl("get", "namespaces", "-o", "name")
+
+
 def test_status_says_how_it_is(platform: Running, capsys: pytest.CaptureFixture[str]) -> None:
     status(folder_of(platform), Output.JSON)
     told = json.loads(capsys.readouterr().out)

@@ -106,10 +106,11 @@ def _take_all_files() -> None:
 
 def _listener(place: Place) -> socket.socket:
     family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+    both = place.address in _EVERYWHERE and family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((place.address, place.port), family=family)
+        return socket.create_server((place.address, place.port), family=family, dualstack_ipv6=both)
     except OSError as error:
-        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        if error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0:  # below zero: of who looks names up
             raise PortError(f"{place.address} is no address of this machine; name one with --listen") from error
         why = os.strerror(error.errno) if error.errno else str(error)
         told = f"port {place.port} of {place.address}: {why}"

@@ -3,6 +3,7 @@
 import fcntl
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from batchyard.cli.app import app
@@ -84,9 +85,10 @@ def test_two_that_start_in_the_background_are_told_apart(tmp_path: Path) -> None
     assert f"{tmp_path / 'up.log'}: Is a directory; see that it may be written" in told
 
 
-def test_an_address_of_another_machine_is_told(tmp_path: Path) -> None:
-    told = told_of("up", "--data-dir", str(tmp_path), "--listen", "192.0.2.1")
-    assert "192.0.2.1 is no address of this machine; name one with --listen" in told
+@pytest.mark.parametrize("address", ["192.0.2.1", "300.1.1.1", "127.0.0.1:80"])
+def test_what_is_no_address_of_this_machine_is_told(tmp_path: Path, address: str) -> None:
+    told = told_of("up", "--data-dir", str(tmp_path), "--listen", address)
+    assert f"{address} is no address of this machine; name one with --listen" in told
 
 
 def test_what_is_no_backup_is_told(tmp_path: Path) -> None:
