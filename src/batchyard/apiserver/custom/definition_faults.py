@@ -96,7 +96,10 @@ def _name_faults(given: Mapping[str, Any]) -> Iterator[FieldError]:
         for i, each in enumerate(given.get(field) or ()):
             for message in names.dns1035_label(each):
                 yield invalid(f"spec.names.{field}[{i}]", each, message, "")
-    if given["kind"] == given.get("listKind"):
+    for field in ("plural", "singular", "kind", "listKind"):
+        if not given.get(field):
+            yield required(f"spec.names.{field}", "", "")
+    if given["kind"] and given["kind"] == given["listKind"]:
         yield invalid("spec.names.listKind", given["kind"], "kind and listKind may not be the same", "")
 
 

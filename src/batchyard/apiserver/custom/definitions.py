@@ -83,5 +83,9 @@ def _with_all_names(definition: dict[str, Any]) -> dict[str, Any]:
     """A definition with the names that follow from its kind."""
     spec = definition["spec"]
     kind = spec["names"]["kind"]
-    implied = {"singular": kind.lower(), "listKind": f"{kind}List"}
-    return {**definition, "spec": {**spec, "names": {**implied, **{k: v for k, v in spec["names"].items() if v}}}}
+    implied = {"singular": kind.lower(), "listKind": f"{kind}List" if kind else ""}
+    return {**definition, "spec": {**spec, "names": {**spec["names"], **_missing(implied, spec["names"])}}}
+
+
+def _missing(implied: Mapping[str, str], names: Mapping[str, Any]) -> Mapping[str, str]:
+    return {field: name for field, name in implied.items() if not names.get(field)}

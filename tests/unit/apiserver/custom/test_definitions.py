@@ -75,6 +75,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (changed(versions=[{"name": "v1", "served": True, "storage": True}]), "openAPIV3Schema: Required value"),
     (changed(conversion={"strategy": "Webhook"}), "spec.conversion.strategy: Forbidden: batchyard calls no webhooks"),
     (changed(names={"plural": "rockets"}), "spec.names.kind: Required value"),
+    (changed(names={"plural": "rockets", "kind": ""}), "spec.names.kind: Required value"),
+    (changed(names={"plural": "", "kind": "Rocket"}), "spec.names.plural: Required value"),
+    (changed(names={"plural": "rockets", "kind": "Rocket", "listKind": "Rocket"}), "may not be the same"),
     (changed(names={"plural": "rockets", "kind": "Big_Rocket"}), "spec.names.kind: Invalid value"),
     (changed(group="batch.k8s.io"), "api-approved.kubernetes.io"),
 ]
