@@ -27,6 +27,8 @@ _WITHIN: Final = 60
 _BROKEN: Final = (OSError, http.client.HTTPException)
 #: What the server may say of itself: overload, and revisions that are yet to come.
 _OWN: Final = (503, 504)
+#: Nor is what is said under overload, for schemathesis.
+_STATUSES: Final = '[checks]\nnot_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 503]\n'
 
 
 class Fuzzed:
@@ -84,6 +86,7 @@ class Fuzzed:
         """Send what schemathesis makes of an OpenAPI document, unless its kinds were deleted meanwhile."""
         if document not in self.documents():
             return
+        (self._folder / "schemathesis.toml").write_text(_STATUSES, "ascii")
         path = self._folder / "document.json"
         path.write_text(json.dumps(_generable(ask(self.url, "GET", f"/openapi/v3/{document}")[1])))
         done = subprocess.run(

@@ -24,7 +24,7 @@ from batchyard.sim.state import State
 from batchyard.sim.subjects import KINDS, told_of, workload_of
 
 #: It is there, and cannot answer now.
-_BUSY: Final = (429, 504)
+_BUSY: Final = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _READ: Final = 1 << 16
 _CODE: Final = 3
 _MAXRSS: Final = 1024
 _NO_ANSWER: Final = Refused(
-    504, "Timeout", f"no answer was found within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
+    503, "ServiceUnavailable", f"no answer was found within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
 )
 Told: TypeAlias = Callable[[Response], None]
 Work: TypeAlias = Callable[[], Any]

@@ -82,7 +82,7 @@ def test_who_has_no_time_to_answer_is_asked_again_later(path: Path) -> None:
     scene.answer = refuse
     scene.calibrating.used()
     assert not scene.look(0).pending
-    scene.answer = lambda: Later(lambda told: told(Response(504, b"")))
+    scene.answer = lambda: Later(lambda told: told(Response(503, b"")))
     assert not scene.look(EVERY).pending
     assert scene.asked == 2
 

@@ -39,7 +39,7 @@ def fail() -> None:
 
 def test_what_became_of_questions_is_counted() -> None:
     answers, told = ask(os.getpid, refuse, fail, lambda: 2)
-    assert [answer.code for answer in answers] == [200, 404, 504, 200]
+    assert [answer.code for answer in answers] == [200, 404, 503, 200]
     assert int(answers[0].body) != os.getpid()
     for result, count in {"answered": 2, "refused": 1, "failed": 1, "turnedaway": 0}.items():
         assert f'{_TOTAL}{{result="{result}"}} {count}\n' in told
