@@ -60,7 +60,7 @@ def supplies(platform: Platform) -> Sequence[Supply]:
 
 def _of_pool(row: Part, cluster: Part, catalog: Catalog) -> Supply:
     pool = {"metadata": {"name": row["name"]}, "spec": row}
-    least, most = _bounds(pool, cluster)
+    least, most = pool_bounds(pool, cluster)
     return Supply(
         name=row["name"],
         machine=machine_of(pool, catalog),
@@ -72,7 +72,7 @@ def _of_pool(row: Part, cluster: Part, catalog: Catalog) -> Supply:
     )
 
 
-def _bounds(pool: Part, cluster: Part) -> tuple[int, int]:
+def pool_bounds(pool: Part, cluster: Part) -> tuple[int, int]:
     """How many machines there are at least and at most."""
     spec, zones = pool["spec"], len(zones_of(pool, cluster))
     bounds = spec.get("autoscaling")

@@ -30,6 +30,7 @@ from batchyard.plan.steps.create import create
 from batchyard.plan.steps.destroy import destroy
 from batchyard.plan.steps.leftovers import leftovers
 from batchyard.plan.steps.model import Command, Leftover, Step
+from batchyard.plan.system_pods import system_pod_faults
 
 INTERRUPTED: Final = 130
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -80,6 +81,8 @@ def work_of(request: Request) -> Work:
 
 def run_create(work: Work, request: Request) -> None:
     """Make the platform, or what of it is not there; exits with 1 where a step fails, 130 after Ctrl-C."""
+    for fault in system_pod_faults(work.platform):
+        output.tell(f"batchyard: warning: {fault}")
     prunes = request.is_pruning or (not request.is_yes and (request.is_dry or sys.stdin.isatty()))
     if request.is_dry:
         _print_dry(work, request, work.create(reached_by(work.platform, request.cluster), prunes))

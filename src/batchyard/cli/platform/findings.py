@@ -1,6 +1,6 @@
 """What lint finds in the objects that a platform comes to, at the places of its file that say so."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api.lines import Lines
@@ -10,12 +10,15 @@ from batchyard.core.lint.findings import Finding, Severity
 from batchyard.plan.manifests import Made, made
 from batchyard.plan.model import Platform
 from batchyard.plan.reading import Source
+from batchyard.plan.system_pods import system_pod_faults
 from batchyard.sim.lint import lint
 
 _ORDER: Final = tuple(Severity)
 #: Whose findings are all of one class of queues.
 _QUEUE: Final = "ClusterQueue"
 _CLUSTER: Final = "Cluster"
+#: The rule about the pods of the engine itself.
+_ROOM: Final = "engine-room"
 
 
 class Told(NamedTuple):
@@ -40,7 +43,26 @@ def findings(source: Source, platform: Platform) -> Sequence[Told]:
         line = _line(finding, whose, platform, lines)
         alike.setdefault((finding.rule, finding.problem, line), []).append(finding)
     told = [Told(found[0], [_name(each) for each in found], key[2]) for key, found in alike.items()]
+    told += _room_findings(source, platform, lines)
     return sorted(told, key=lambda each: (_ORDER.index(each.finding.severity), each.line))
+
+
+def _room_findings(source: Source, platform: Platform, lines: Lines) -> Iterator[Told]:
+    """An error if the pods of the engine do not fit on the nodes."""
+    for fault in system_pod_faults(platform):
+        finding = Finding(
+            rule=_ROOM,
+            severity=Severity.ERROR,
+            source=source.name,
+            document=1,
+            kind="Platform",
+            namespace="",
+            name=platform.name,
+            path=fault.path,
+            problem=fault.problem,
+            fix=fault.remedy,
+        )
+        yield Told(finding, [_name(finding)], lines.of(fault.path))
 
 
 def _is_idle(each: Made) -> bool:
