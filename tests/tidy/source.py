@@ -68,5 +68,7 @@ def files_below(root: Path) -> list[SourceFile]:
     paths: list[Path] = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in _NOT_OURS and not name.endswith(_NOT_OURS_SUFFIXES)]
-        paths += [Path(folder, name) for name in names if Path(name).suffix in _TEXT_SUFFIXES]
+        # In a work tree of git `.git` is a file.
+        texts = (name for name in names if Path(name).suffix in _TEXT_SUFFIXES and name not in _NOT_OURS)
+        paths += [Path(folder, name) for name in texts]
     return [SourceFile(path.relative_to(root).as_posix(), path.read_text("utf-8")) for path in sorted(paths)]
