@@ -36,7 +36,7 @@ class CustomResources:
             self._refresh()
 
     def _refresh(self) -> None:
-        definitions = [each for each in self._objects.list(DEFINITION) if is_served(each)]
+        definitions = [each for each in self._objects.list(DEFINITION) if is_served(each) and _serves_a_version(each)]
         served = {
             key: self._served.get(key) or _resource(each, self._objects, self._now)
             for each in definitions
@@ -45,6 +45,11 @@ class CustomResources:
         if served.keys() != self._served.keys():
             self._resources.serve_also(served.values())
         self._served = served
+
+
+def _serves_a_version(definition: Obj) -> bool:
+    """Whether any version is served: without one the kind has no path and no place in discovery."""
+    return any(version["served"] for version in definition["spec"]["versions"])
 
 
 def _key_of(definition: Obj) -> tuple[Any, ...]:

@@ -158,3 +158,24 @@ def test_a_watch_tells_of_such_objects() -> None:
     watch = api.watch(f"{ROCKETS}?watch=true")
     api.post(ROCKETS, rocket(orbit="low"))
     assert [(event["type"], event["object"]["spec"]) for event in watch.take()] == [("ADDED", {"orbit": "low"})]
+
+
+def test_a_kind_without_a_served_version_is_not_in_discovery() -> None:
+    api = Space()
+    api.define(definition(version_of(schema_of())))
+    serve_first_version(api, is_served=False)
+    for path in ("/apis", "/apis/batch/v1", "/openapi/v2", "/openapi/v3"):
+        assert api.ask("GET", path).code == 200, path
+    assert "space.example.com" not in [group["name"] for group in api.get("/apis")["groups"]]
+    assert api.ask("GET", "/apis/space.example.com").code == 404
+    assert api.ask("GET", ROCKETS).code == 404
+    serve_first_version(api, is_served=True)
+    assert api.get(ROCKETS)["items"] == []
+
+
+def serve_first_version(api: Space, *, is_served: bool) -> None:
+    """Change whether the first version of the rockets' definition is served."""
+    stored = api.get(f"{DEFINITIONS}/{NAME}")
+    first, *others = stored["spec"]["versions"]
+    changed = {**stored, "spec": {**stored["spec"], "versions": [{**first, "served": is_served}, *others]}}
+    assert api.ask("PUT", f"{DEFINITIONS}/{NAME}", changed).code == 200
