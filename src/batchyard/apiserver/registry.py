@@ -23,7 +23,8 @@ from batchyard.apiserver.managed.claims import Author, Entry, applied, check_con
 from batchyard.apiserver.managed.versions import versions_of
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.options import DeleteOptions, WriteOptions, delete_options, write_options
-from batchyard.apiserver.patch import APPLY, check_media_type, patched
+from batchyard.apiserver.patch import APPLY, JSON_PATCH, check_media_type, patched
+from batchyard.apiserver.patch.json import strict_faults
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.refusals import conflict, details, invalid, not_found, refusal
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
@@ -93,7 +94,8 @@ class Registry:
         body, stored = read_json(request.body), self._found(path)
         shown = _shown(stored, path)
         wanted = patched(shown, content_type, body.value, path.resource.shape(path.version))
-        sent = decoded(Body(wanted, body.faults), path, options, patched_from=shown)
+        faults = strict_faults(body.value, body.faults) if content_type == JSON_PATCH else body.faults
+        sent = decoded(Body(wanted, faults), path, options, patched_from=shown)
         return self._replaced(sent, stored, path, options)
 
     def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> Response:

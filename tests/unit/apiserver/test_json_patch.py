@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.patch.json import json_patched
+from batchyard.apiserver.patch.json import json_patched, strict_faults
 from batchyard.apiserver.request import Refused
 
 OBJ: dict[str, Any] = {"a": {"b": [1, 2, 3]}, "c": "d", "x/y": 1}
@@ -60,15 +60,129 @@ def test_a_copy_is_a_thing_of_its_own() -> None:
     assert patched(("copy", "/e", None, "/a"), ("add", "/e/b/-", 4))["a"] == OBJ["a"]
 
 
+def test_an_operation_that_does_not_apply_is_refused_in_kubernetes_words() -> None:
+    with pytest.raises(Refused) as caught:
+        patched(("remove", "/n"))
+    status = caught.value.response().body
+    assert (status["code"], status["reason"]) == (422, "Invalid")
+    assert status["message"] == "the server rejected our request due to an error in our request"
+
+
+MISSING = "Unable to remove nonexistent key: {}: missing value"
+NO_INTEGER = 'strconv.Atoi: parsing "{}": invalid syntax'
+TOO_LARGE = str(2**63)
+NO_INDEX = "Unable to access invalid index: {}: invalid index referenced"
+
+
 @pytest.mark.parametrize(
-    "operation",
+    ("operation", "message"),
     [
-        *(("add", "/a/b/9", 1), ("replace", "/n", 1), ("remove", "/n"), ("test", "/c", 1), ("remove", "/c/d")),
-        *(("add", "/a/b/x", 1), ("move", "/a/b", None, "/a"), ("spin", "/a"), ("add", "a", 1), ("add", 1, 1)),
-        *(("remove", "/a/b/-4"), ("add", "/a/b/-5", 1), ("test", "/a/b/--1", 3)),
+        (("add", "/a/b/9", 1), f"error in add for path: '/a/b/9': {NO_INDEX.format(9)}"),
+        (("add", "/a/b/-5", 1), f"error in add for path: '/a/b/-5': {NO_INDEX.format(-5)}"),
+        (
+            ("add", "/a/b/x", 1),
+            f"error in add for path: '/a/b/x': value was not a proper array index: 'x': {NO_INTEGER.format('x')}",
+        ),
+        (("add", "/q/r", 1), 'add operation does not apply: doc is missing path: "/q/r": missing value'),
+        (("add", "a", 1), 'add operation does not apply: doc is missing path: "a": missing value'),
+        (("add", "", {}), 'add operation does not apply: doc is missing path: "": missing value'),
+        (("remove", "/n"), f"error in remove for path: '/n': {MISSING.format('n')}"),
+        (("remove", "/c/d"), 'remove operation does not apply: doc is missing path: "/c/d": missing value'),
+        (("remove", "/a/b/-4"), f"error in remove for path: '/a/b/-4': {NO_INDEX.format(-4)}"),
+        (("replace", "/a/b/3", 1), "replace operation does not apply: doc is missing key: /a/b/3: missing value"),
+        (("replace", "/q/r", 1), "replace operation does not apply: doc is missing path: /q/r: missing value"),
+        (("replace", "", 1), "replace operation value must be object or array"),
+        (("test", "/c", 1), "testing value /c failed: test failed"),
+        (("test", "", {}), "testing value  failed: test failed"),
+        (
+            ("test", "/a/b/--1", 3),
+            "error in test for path: '/a/b/--1': strconv.Atoi: parsing \"--1\": invalid syntax",
+        ),
+        (
+            ("test", "/a/b/\u0663", 3),
+            "error in test for path: '/a/b/\u0663': strconv.Atoi: parsing \"\u0663\": invalid syntax",
+        ),
+        (
+            ("test", f"/a/b/{TOO_LARGE}", 3),
+            f"error in test for path: '/a/b/{TOO_LARGE}': strconv.Atoi: parsing \"{TOO_LARGE}\": value out of range",
+        ),
+        (("move", "/e", None, "/n"), f"error in move for path: 'n': {MISSING.format('n')}"),
+        (
+            ("move", "/a/b", None, "/a"),
+            "move operation does not apply: doc is missing destination path: /a/b: missing value",
+        ),
+        (("copy", "/e", None, "/q/r"), "copy operation does not apply: doc is missing from path: /q/r: missing value"),
+        (("copy", "/e", None, "/a/b/7"), f"error in copy for from: '/a/b/7': {NO_INDEX.format(7)}"),
+        (
+            ("copy", "/e", None, None),
+            "copy operation failed to decode from: operation, missing from field: missing value",
+        ),
+        (("add", None, 1), "add operation failed to decode path: missing value"),
+        (("spin", "/a"), "Unexpected kind: spin"),
+        ((None, "/a"), "Unexpected kind: unknown"),
     ],
 )
-def test_what_cannot_be_done_is_refused(operation: tuple[Any, ...]) -> None:
+def test_the_cause_of_a_refusal_is_the_message_of_the_library(operation: tuple[Any, ...], message: str) -> None:
     with pytest.raises(Refused) as caught:
         patched(operation)
-    assert caught.value.code == 422
+    assert caught.value.details["causes"] == [{"reason": "UnexpectedServerResponse", "message": message}]
+
+
+DIFFERENT = [(1, True), (0, False), (1, 1.0), (True, 1), ("1", 1), ([1], [True]), ({"a": 1}, {"a": 1.0}), (0, None)]
+
+
+@pytest.mark.parametrize(("stored", "value"), DIFFERENT)
+def test_values_of_different_types_are_not_equal(stored: Any, value: Any) -> None:
+    with pytest.raises(Refused):
+        json_patched({"a": stored}, [{"op": "test", "path": "/a", "value": value}])
+
+
+@pytest.mark.parametrize("value", [1, 1.5, True, None, "x", [1, [None]], {"a": {"b": None}}])
+def test_a_value_is_equal_to_itself(value: Any) -> None:
+    json_patched({"a": value}, [{"op": "test", "path": "/a", "value": value}])
+
+
+@pytest.mark.parametrize(
+    ("operation", "after"),
+    [
+        (("test", "/n", None), OBJ),
+        (("copy", "/e", None, "/n"), {**OBJ, "e": None}),
+        (("replace", "/n", 1), {**OBJ, "n": 1}),
+        (("add", "/a/b/+1", 9), {**OBJ, "a": {"b": [1, 9, 2, 3]}}),
+        (("add", "/a/b/01", 9), {**OBJ, "a": {"b": [1, 9, 2, 3]}}),
+        (("remove", "any/c"), {"a": {"b": [1, 2, 3]}, "x/y": 1}),
+    ],
+)
+def test_a_key_that_is_missing_is_null(operation: tuple[Any, ...], after: Any) -> None:
+    assert patched(operation) == after
+
+
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        ({}, "json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"),
+        ("x", "json: cannot unmarshal string into Go value of type []handlers.jsonPatchOp"),
+        ([1], "json: cannot unmarshal number into Go value of type handlers.jsonPatchOp"),
+        ([{"op": 1}], "json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string"),
+        ([{"path": []}], "json: cannot unmarshal array into Go struct field jsonPatchOp.path of type string"),
+    ],
+)
+def test_a_patch_that_is_no_list_of_operations_is_a_bad_request(patch: Any, message: str) -> None:
+    with pytest.raises(Refused) as caught:
+        json_patched(OBJ, patch)
+    assert (caught.value.code, str(caught.value)) == (400, f"error decoding patch: {message}")
+
+
+def test_copies_into_themselves_nest_no_deeper_than_a_body_may() -> None:
+    deeper = [{"op": "copy", "from": "/a", "path": "/a" + "/x" * depth} for depth in range(1, 120)]
+    with pytest.raises(Refused) as caught:
+        json_patched({"a": {}}, deeper)
+    assert caught.value.details["causes"][0]["message"] == "exceeded max depth"
+
+
+def test_strict_decoding_reports_the_fields_of_operations() -> None:
+    patch = [{"op": "add", "path": "/a", "value": 1, "form": "/b"}]
+    assert strict_faults(patch, ['duplicate field "[0].op"']) == [
+        'json patch duplicate field "[0].op"',
+        'json patch unknown field "[0].form"',
+    ]

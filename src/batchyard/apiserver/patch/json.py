@@ -1,15 +1,18 @@
-"""JSON patches. Source: RFC 6902, and what k8s.io/apiserver's pkg/endpoints/handlers/patch.go refuses.
+"""JSON patches as the API server's library for them applies them, with its messages.
 
 Only what the operations touch is copied, once, however many there are: all else stays the very same, and whoever looks
 at it afterwards sees so at once. What a few bytes of a patch can cost is bounded: what it copies, and how far it moves
-the items of lists.
+the items of lists. Sources: RFC 6902; github.com/evanphx/json-patch v4, patch.go; k8s.io/apiserver's
+pkg/endpoints/handlers/patch.go.
 """
 
+import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from batchyard.api.documents import is_too_deep
 from batchyard.api.meta import Obj
 from batchyard.apiserver.request import Refused, bad_request
 
@@ -18,24 +21,76 @@ _OPERATIONS_MAX: Final = 10_000
 _COPIED_MAX: Final = 3 * 1024 * 1024
 #: By how many places in all the items of lists may be moved.
 _SHIFTED_MAX: Final = 100_000_000
+#: Characters of a message of the library that a client sees.
+_MESSAGE_MAX: Final = 1_000
+_MESSAGE: Final = "the server rejected our request due to an error in our request"
+_INT64_MAX: Final = 2**63 - 1
+_FIELDS: Final = ("op", "path", "from")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_ESCAPE: Final = re.compile(r"~[01]")
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
 
+class OperationError(Exception):
+    """An operation that does not apply; the message is the library's."""
+
+
 def json_patched(obj: Obj, patch: Any) -> Any:
-    """An object after the operations of a JSON patch; Refused where one of them cannot be done."""
-    if not isinstance(patch, Sequence) or isinstance(patch, str) or not all(isinstance(op, Mapping) for op in patch):
-        raise bad_request("a JSON patch is a list of operations")
-    if len(patch) > _OPERATIONS_MAX:
-        told = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(patch)}"
-        raise Refused(413, "RequestEntityTooLarge", told)
+    """Return an object after the operations of a JSON patch; Refused if one of them does not apply."""
+    operations = _operations(patch)
+    if len(operations) > _OPERATIONS_MAX:
+        message = f"The allowed maximum operations in a JSON patch is {_OPERATIONS_MAX}, got {len(operations)}"
+        raise Refused(413, "RequestEntityTooLarge", message)
     patching = _Patching(obj)
-    for number, operation in enumerate(patch):
-        try:
+    try:
+        for operation in operations:
             patching.operate(operation)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise Refused(422, "Invalid", f"the server rejected our request: operation {number}: {error}") from error
+        patching.check_depth()
+    except OperationError as error:
+        cause = {"reason": "UnexpectedServerResponse", "message": str(error)[:_MESSAGE_MAX]}
+        raise Refused(422, "Invalid", _MESSAGE, {"causes": [cause]}) from error
     return patching.document
+
+
+def strict_faults(patch: Any, duplicates: Sequence[str]) -> list[str]:
+    """Return what strict decoding reports about a patch: fields that came twice, fields that no operation has."""
+    known = {*_FIELDS, "value"}
+    unknown = [
+        f'unknown field "[{number}].{name}"'
+        for number, operation in enumerate(_operations(patch))
+        for name in operation
+        if name not in known
+    ]
+    return [f"json patch {fault}" for fault in (*duplicates, *unknown)]
+
+
+def _operations(patch: Any) -> Sequence[Mapping[str, Any]]:
+    if patch is None:
+        return []
+    if not isinstance(patch, list):
+        raise _undecodable(_go_kind(patch), "Go value of type []handlers.jsonPatchOp")
+    for operation in patch:
+        if operation is not None and not isinstance(operation, Mapping):
+            raise _undecodable(_go_kind(operation), "Go value of type handlers.jsonPatchOp")
+        for name in _FIELDS:
+            value = (operation or {}).get(name)
+            if value is not None and not isinstance(value, str):
+                raise _undecodable(_go_kind(value), f"Go struct field jsonPatchOp.{name} of type string")
+    return [operation or {} for operation in patch]
+
+
+def _undecodable(kind: str, place: str) -> Refused:
+    return bad_request(f"error decoding patch: json: cannot unmarshal {kind} into {place}")
+
+
+def _go_kind(value: Any) -> str:
+    """Name the type of a JSON value as Go's decoder does."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
 class _Patching:
@@ -50,57 +105,157 @@ class _Patching:
 
     def operate(self, operation: Mapping[str, Any]) -> None:
         """Do one operation."""
-        steps = _steps(operation["path"])
-        match operation["op"]:
-            case "add" | "replace" as how:
-                self._change(steps, how, operation["value"])
+        match operation.get("op"):
+            case "add":
+                self._add(_pointer(operation, "add"), operation.get("value"))
             case "remove":
-                self._change(steps, "remove", None)
-            case "copy":
-                self._change(steps, "add", self._copy(_steps(operation["from"])))
+                self._remove(_pointer(operation, "remove"))
+            case "replace":
+                self._replace(_pointer(operation, "replace", "operation missing path field: "), operation)
             case "move":
-                source = _steps(operation["from"])
-                if steps[: len(source)] == source and len(steps) > len(source):
-                    raise ValueError(f"{operation['from']} cannot be moved into itself")
-                value = _at(self.document, source)
-                self._change(source, "remove", None)
-                self._change(steps, "add", value)
+                self._move(operation)
+            case "copy":
+                self._copy(operation)
             case "test":
-                if _at(self.document, steps) != operation["value"]:
-                    raise ValueError(f"testing value {operation['path']} failed")
-            case unknown:
-                raise ValueError(f"Unexpected kind: {unknown}")
+                self._test(_pointer(operation, "test", "operation missing path field: "), operation.get("value"))
+            case kind:
+                raise OperationError(f"Unexpected kind: {'unknown' if kind is None else kind}")
 
-    def _copy(self, source: Sequence[str]) -> Any:
-        encoded = _encode(_at(self.document, source))
-        self._copied += len(encoded)
-        if self._copied > _COPIED_MAX:
-            told = f"the accumulated size increase of copy is {self._copied}, exceeding the limit {_COPIED_MAX}"
-            raise ValueError(f"Unable to complete the copy, {told}")
-        return _decode(encoded)
+    def check_depth(self) -> None:
+        """Refuse a document that is nested deeper than any that a body can bring."""
+        if is_too_deep(_encoded(self.document).decode()):
+            raise OperationError("exceeded max depth")
 
-    def _change(self, steps: Sequence[str], how: str, value: Any) -> None:
-        """Change a place of the document."""
-        if not steps:
-            self.document = None if how == "remove" else value
+    def _add(self, path: str, value: Any) -> None:
+        steps = self._steps(path, f'add operation does not apply: doc is missing path: "{path}"')
+        self._insert(steps, value, f"error in add for path: '{path}'")
+
+    def _remove(self, path: str) -> None:
+        steps = self._steps(path, f'remove operation does not apply: doc is missing path: "{path}"')
+        self._delete(steps, f"error in remove for path: '{path}'")
+
+    def _replace(self, path: str, operation: Mapping[str, Any]) -> None:
+        value = operation.get("value")
+        if not path:
+            if not isinstance(value, list | Mapping):
+                raise OperationError("replace operation value must be object or array")
+            self.document = value
             return
-        inside, step = self._own_at(steps[:-1]), steps[-1]
+        steps = self._steps(path, f"replace operation does not apply: doc is missing path: {path}")
+        inside = self._at(steps[:-1])
         if isinstance(inside, list):
-            self._change_list(inside, step, how, value)
-        elif isinstance(inside, MutableMapping):
-            _change_mapping(inside, step, how, value)
+            try:
+                index = _index(inside, steps[-1])
+            except OperationError as error:
+                message = f"replace operation does not apply: doc is missing key: {path}: missing value"
+                raise OperationError(message) from error
+            self._own_at(steps[:-1])[index] = value
         else:
-            raise KeyError(f"there is no {step!r} in what is no object")
+            self._own_at(steps[:-1])[steps[-1]] = value
 
-    def _own_at(self, steps: Sequence[str]) -> Any:
-        """What is at a place, it and all on the way there copied."""
-        self.document = inside = self._owned(self.document)
+    def _move(self, operation: Mapping[str, Any]) -> None:
+        source = _pointer(operation, "move", "operation, missing from field: ", "from")
+        steps = self._steps(source, f"move operation does not apply: doc is missing from path: {source}")
+        about = f"error in move for path: '{steps[-1]}'"
+        value = self._get(steps, about)
+        self._delete(steps, about)
+        path = _pointer(operation, "move", "operation missing path field: ")
+        steps = self._steps(path, f"move operation does not apply: doc is missing destination path: {path}")
+        self._insert(steps, value, f"error in move for path: '{path}'")
+
+    def _copy(self, operation: Mapping[str, Any]) -> None:
+        source = _pointer(operation, "copy", "operation, missing from field: ", "from")
+        steps = self._steps(source, f"copy operation does not apply: doc is missing from path: {source}")
+        value = self._get(steps, f"error in copy for from: '{source}'")
+        path = _pointer(operation, "copy")
+        steps = self._steps(path, f"copy operation does not apply: doc is missing destination path: {path}")
+        self._insert(steps, self._duplicate(value), "error while adding value during copy")
+
+    def _test(self, path: str, wanted: Any) -> None:
+        if path:
+            steps = self._steps(path, f"test operation does not apply: is missing path: {path}")
+            value = self._get(steps, f"error in test for path: '{path}'")
+        else:
+            value = self.document
+        if not _equal(value, wanted):
+            raise OperationError(f"testing value {path} failed: test failed")
+
+    def _steps(self, path: str, missing: str) -> list[str]:
+        """Return the steps to a place; OperationError if no mapping and no list is there to hold it."""
+        steps = [_unescaped(step) for step in path.split("/")[1:]]
+        if steps:
+            try:
+                inside = self._at(steps[:-1])
+            except OperationError:
+                inside = None
+            if isinstance(inside, list | Mapping):
+                return steps
+        raise OperationError(f"{missing}: missing value")
+
+    def _at(self, steps: Sequence[str]) -> Any:
+        """Return the value at a place; None where there is none."""
+        inside = self.document
         for step in steps:
             if isinstance(inside, list):
-                index = _index(inside, step)
-                inside[index] = inside = self._owned(inside[index])
+                inside = inside[_index(inside, step)]
+            elif isinstance(inside, Mapping):
+                inside = inside.get(step)
             else:
-                inside[step] = inside = self._owned(inside[step])
+                return None
+        return inside
+
+    def _get(self, steps: Sequence[str], about: str) -> Any:
+        """Return the value at a place, which is null where a mapping lacks it."""
+        try:
+            return self._at(steps)
+        except OperationError as error:
+            raise OperationError(f"{about}: {error}") from error
+
+    def _insert(self, steps: Sequence[str], value: Any, about: str) -> None:
+        inside, step = self._own_at(steps[:-1]), steps[-1]
+        if isinstance(inside, MutableMapping):
+            inside[step] = value
+            return
+        try:
+            index = len(inside) if step == "-" else _insertion_index(inside, step)
+        except OperationError as error:
+            raise OperationError(f"{about}: {error}") from error
+        self._count_shift(len(inside) - index)
+        inside.insert(index, value)
+
+    def _delete(self, steps: Sequence[str], about: str) -> None:
+        inside, step = self._own_at(steps[:-1]), steps[-1]
+        if isinstance(inside, MutableMapping):
+            if step not in inside:
+                raise OperationError(f"{about}: Unable to remove nonexistent key: {step}: missing value")
+            del inside[step]
+            return
+        try:
+            index = _index(inside, step)
+        except OperationError as error:
+            raise OperationError(f"{about}: {error}") from error
+        self._count_shift(len(inside) - index)
+        del inside[index]
+
+    def _count_shift(self, places: int) -> None:
+        self._shifted += places
+        if self._shifted > _SHIFTED_MAX:
+            raise OperationError("the patch moves too many items of lists")
+
+    def _duplicate(self, value: Any) -> Any:
+        encoded = _encoded(value)
+        self._copied += len(encoded)
+        if self._copied > _COPIED_MAX:
+            size = f"the accumulated size increase of copy is {self._copied}, exceeding the limit {_COPIED_MAX}"
+            raise OperationError(f"Unable to complete the copy, {size}")
+        return _decode(encoded)
+
+    def _own_at(self, steps: Sequence[str]) -> Any:
+        """Return the mapping or list at a place, it and all on the way there copied."""
+        self.document = inside = self._owned(self.document)
+        for step in steps:
+            place = _index(inside, step) if isinstance(inside, list) else step
+            inside[place] = inside = self._owned(inside[place])
         return inside
 
     def _owned(self, value: Any) -> Any:
@@ -110,44 +265,63 @@ class _Patching:
         self._own[id(copied)] = copied
         return copied
 
-    def _change_list(self, items: list[Any], step: str, how: str, value: Any) -> None:
-        index = len(items) if step == "-" and how == "add" else _index(items, step, beyond=how == "add")
-        if how == "replace":
-            items[index] = value
-            return
-        self._shifted += len(items) - index
-        if self._shifted > _SHIFTED_MAX:
-            raise ValueError("the patch moves too many items of lists")
-        if how == "add":
-            items.insert(index, value)
-        else:
-            del items[index]
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return _encode(value)
+    except RecursionError as error:
+        raise OperationError("exceeded max depth") from error
 
 
-def _change_mapping(inside: MutableMapping[str, Any], step: str, how: str, value: Any) -> None:
-    if how == "remove":
-        del inside[step]
-    elif how == "replace" and step not in inside:
-        raise ValueError(f"replace operation does not apply: doc is missing key: {step}")
-    else:
-        inside[step] = value
+def _pointer(operation: Mapping[str, Any], kind: str, detail: str = "", field: str = "path") -> str:
+    pointer: str | None = operation.get(field)
+    if pointer is None:
+        raise OperationError(f"{kind} operation failed to decode {field}: {detail}missing value")
+    return pointer
 
 
-def _steps(pointer: Any) -> list[str]:
-    if not isinstance(pointer, str) or (pointer and not pointer.startswith("/")):
-        raise ValueError(f"{pointer!r} is no JSON pointer")
-    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+def _unescaped(step: str) -> str:
+    return _ESCAPE.sub(lambda found: "/" if found[0] == "~1" else "~", step) if "~" in step else step
 
 
-def _at(document: Any, steps: Sequence[str]) -> Any:
-    for step in steps:
-        document = document[_index(document, step)] if isinstance(document, list) else document[step]
-    return document
+def _equal(value: Any, wanted: Any) -> bool:
+    """Compare two JSON values as their texts: 1, 1.0 and true differ. The cost is bounded by the smaller one."""
+    if isinstance(value, Mapping):
+        if not isinstance(wanted, Mapping) or len(value) != len(wanted):
+            return False
+        return all(name in wanted and _equal(inside, wanted[name]) for name, inside in value.items())
+    if isinstance(value, list):
+        return isinstance(wanted, list) and len(value) == len(wanted) and all(map(_equal, value, wanted))
+    return type(value) is type(wanted) and bool(value == wanted)
 
 
-def _index(document: Sequence[Any], step: str, *, beyond: bool = False) -> int:
-    """A place in a list; less than none counts from its end, beyond what is taken with Kubernetes' library for it."""
-    length = len(document) + beyond
-    if not step.removeprefix("-").isdecimal() or len(step) > 9 or not -length <= int(step) < length:
-        raise ValueError(f"{step!r} is no index of a list of {len(document)}")
-    return int(step) % length
+def _insertion_index(items: Sequence[Any], step: str) -> int:
+    """Return the index of a new item; a negative one counts from beyond the last item, as the library has it."""
+    try:
+        index = _parsed_integer(step)
+    except OperationError as error:
+        raise OperationError(f"value was not a proper array index: '{step}': {error}") from error
+    return _bounded(index, len(items) + 1)
+
+
+def _index(items: Sequence[Any], step: str) -> int:
+    """Return the index of an item; a negative one counts from the last item."""
+    return _bounded(_parsed_integer(step), len(items))
+
+
+def _parsed_integer(text: str) -> int:
+    """Read a whole number as Go's `strconv.Atoi` does."""
+    if not _INTEGER.fullmatch(text):
+        raise OperationError(f"strconv.Atoi: parsing {_encode(text).decode()}: invalid syntax")
+    digits = text.lstrip("+-0")
+    value = int(digits or "0") if len(digits) <= len(str(_INT64_MAX)) else _INT64_MAX + 2
+    value = -value if text.startswith("-") else value
+    if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
+        raise OperationError(f"strconv.Atoi: parsing {_encode(text).decode()}: value out of range")
+    return value
+
+
+def _bounded(index: int, length: int) -> int:
+    if not -length <= index < length:
+        raise OperationError(f"Unable to access invalid index: {index}: invalid index referenced")
+    return index + length if index < 0 else index
