@@ -82,6 +82,19 @@ _ORPHANS: Final = (
     "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set "
     "propagationPolicy=Orphan to suppress this warning"
 )
+#: Source: `ReturnDeletedObject` in Kubernetes's pkg/registry/core.
+_RETURN_DELETED: Final = frozenset(
+    {
+        scheme.NAMESPACE,
+        scheme.PERSISTENT_VOLUME,
+        scheme.PERSISTENT_VOLUME_CLAIM,
+        scheme.POD,
+        scheme.POD_TEMPLATE,
+        scheme.RESOURCE_QUOTA,
+        scheme.SERVICE,
+        scheme.SERVICE_ACCOUNT,
+    }
+)
 
 
 def built_in_resources() -> list[Resource]:
@@ -101,6 +114,7 @@ def _resource(info: ServedKind) -> Resource:
         misfit=partial(misfit, of=fields, type_name=info.kind) if is_native else no_misfit,
         # A kubelet registers its Node with a status.
         is_born_with_status=info.constant == scheme.NODE,
+        returns_deleted=info.constant in _RETURN_DELETED,
         propagation=Propagation.ORPHAN if orphans else Propagation.BACKGROUND,
         propagation_warning=_ORPHANS if orphans else "",
     )

@@ -27,6 +27,7 @@ from batchyard.apiserver.patch import APPLY, JSON_PATCH, check_media_type, patch
 from batchyard.apiserver.patch.json import strict_faults
 from batchyard.apiserver.paths import ResourcePath
 from batchyard.apiserver.refusals import conflict, details, invalid, not_found, refusal
+from batchyard.apiserver.representation import whole_list
 from batchyard.apiserver.request import Refused, Request, Response, bad_request, method_not_allowed
 from batchyard.apiserver.selection import selection_of
 from batchyard.base.instant import SECOND, Instant
@@ -76,7 +77,7 @@ class Registry:
     def _create(self, request: Request, path: ResourcePath) -> Response:
         options, body = write_options(request), read_body(request)
         sent = decoded(_newborn(body, path), path, options)
-        if sent.obj["metadata"].get("resourceVersion"):
+        if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
         return self._made(sent, path, options)
 
@@ -126,6 +127,10 @@ class Registry:
         done = self._write(_deletion(_key(path), options, path), path, path.name, dry_run=options.dry_run)
         if "deletionTimestamp" in done["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
             return Response(200, _shown(done, path), _warnings_of(options, path))
+        if path.resource.returns_deleted:
+            revision = None if options.dry_run else str(self._objects.revision)
+            last = with_metadata(done, resourceVersion=revision) if revision else done
+            return Response(200, _shown(last, path), _warnings_of(options, path))
         gone = {**details(path, path.name), "uid": stored["metadata"]["uid"]}
         told = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": gone}
         return Response(200, told, _warnings_of(options, path))
@@ -142,9 +147,7 @@ class Registry:
             key = key_of(obj)
             _check_preconditions(options, obj, path, key.name)
             self._write(_deletion(key, options, path), path, key.name, dry_run=options.dry_run)
-        items = [_shown(obj, path) for obj in gone]
-        listed = {"kind": f"{path.info.kind}List", "apiVersion": path.api_version, "metadata": {}, "items": items}
-        return Response(200, listed)
+        return Response(200, whole_list(gone, path, {}))
 
     # --- the steps ---
 

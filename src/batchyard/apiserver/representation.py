@@ -16,6 +16,7 @@ from batchyard.apiserver.request import JSON, Refused, Request, Response, bad_re
 from batchyard.base.instant import Instant
 
 _META: Final = "meta.k8s.io/v1"
+_TYPE: Final = frozenset({"apiVersion", "kind"})
 _INCLUDED: Final = ("Metadata", "Object", "None")
 
 
@@ -70,10 +71,7 @@ class Representation:
             case Form.TABLE:
                 return self._table(stored, metadata)
             case Form.WHOLE:
-                version, show = self._path.api_version, self._path.resource.strategy.show
-                items = [show(obj, version) for obj in stored]
-                kind = f"{self._path.info.kind}List"
-                return {"kind": kind, "apiVersion": version, "metadata": metadata, "items": items}
+                return whole_list(stored, self._path, metadata)
         if self._form is Form.METADATA:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is a list")
         kind, items = Form.METADATA_LIST.value, [_metadata_of(obj) for obj in stored]
@@ -100,6 +98,15 @@ class Representation:
         metadata = dict(obj["metadata"])
         metadata.pop("managedFields", None)
         return {"object": {**_PARTIAL, "metadata": metadata_in_whole_seconds(metadata)}}
+
+
+def whole_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a list of whole objects; items of built-in kinds lack `apiVersion` and `kind`, as Go's typed lists do."""
+    version, show = path.api_version, path.resource.strategy.show
+    items = [show(obj, version) for obj in stored]
+    if not path.resource.has_typed_items:
+        items = [{field: value for field, value in item.items() if field not in _TYPE} for item in items]
+    return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
 
 
 def in_form(answer: Response, form: Form) -> Response:

@@ -112,11 +112,18 @@ class Resource(NamedTuple):
     drops_unknown: bool = False
     #: Whether a new object keeps the status that it is sent with.
     is_born_with_status: bool = False
+    #: Whether a delete returns the object; else it returns a Status.
+    returns_deleted: bool = False
     #: Whether many of its objects can be deleted at once.
     deletes_together: bool = True
     #: What becomes of dependents where a delete does not say, and what whoever deletes is then told.
     propagation: Propagation = Propagation.BACKGROUND
     propagation_warning: str = ""
+
+    @property
+    def has_typed_items(self) -> bool:
+        """Whether the items of its lists carry `apiVersion` and `kind`: those of custom resources do."""
+        return not self.is_native and "" not in self.answers
 
     @property
     def title(self) -> str:

@@ -25,7 +25,7 @@ _Measured: TypeAlias = tuple[Labels, float]
 _UNKEPT: Final = Refused(
     500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
 )
-_encode = msgspec.json.Encoder().encode
+_encoder: Final = msgspec.json.Encoder()
 _LOG: Final = logging.getLogger("batchyard")
 
 
@@ -122,13 +122,13 @@ def _sent(response: Response, request: Request) -> Response:
     """A response with its body as bytes: of what was written those that watches are sent, too."""
     if request.method == "GET" or not isinstance(response.body, dict):
         return encoded(response)
-    return response._replace(body=shared(response.body))
+    return response._replace(body=shared(response.body) + b"\n")
 
 
 def encoded(response: Response) -> Response:
-    """A response with its body as bytes."""
+    """A response with its body as bytes; an object ends with a newline, as Go's encoder writes it."""
     body = response.body
     if isinstance(body, bytes):
         return response
-    text = body.encode() if isinstance(body, str) else _encode(body)
+    text = body.encode() if isinstance(body, str) else _encoder.encode_lines([body])
     return response._replace(body=text)

@@ -42,7 +42,8 @@ def test_finalized_it_is_held_no_more() -> None:
     found = held(api)
     answer = api.ask("PUT", f"{PATH}/finalize", {**found, "spec": {"finalizers": []}})
     assert (answer.code, answer.body["spec"]) == (200, {})
-    assert api.ask("DELETE", PATH).body["status"] == "Success"
+    assert api.ask("DELETE", PATH).body["kind"] == "Namespace"
+    assert api.ask("GET", PATH).code == 404
 
 
 def test_only_the_namespace_itself_finalizes_it() -> None:

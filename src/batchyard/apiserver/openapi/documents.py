@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api import scheme
 from batchyard.apiserver.openapi.message import message_of
 from batchyard.apiserver.openapi.schemas import REFERENCE, schema_name
 from batchyard.apiserver.patch import media_types
@@ -12,6 +13,41 @@ _ABOUT: Final = {"title": "Kubernetes", "version": "v1.32.0"}
 _READS: Final = ("labelSelector", "fieldSelector", "limit", "continue", "resourceVersion", "resourceVersionMatch")
 _ACTIONS: Final = {"GET": "get", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
 _WRITES: Final = ("dryRun", "fieldManager", "fieldValidation")
+_PHRASES: Final = {"200": "OK", "201": "Created", "202": "Accepted"}
+_JSON: Final = "application/json"
+_META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
+_STATUS: Final = f"{_META}.Status"
+_LIST_META: Final = f"{_META}.ListMeta"
+_TEXT: Final = {"type": "string"}
+_OBJECT: Final = {"type": "object"}
+#: The schemas that every document has beside those of its kinds.
+_COMMON: Final[Mapping[str, Any]] = {
+    _LIST_META: {
+        "description": "The metadata of a list.",
+        "type": "object",
+        "properties": {
+            "continue": _TEXT,
+            "remainingItemCount": {"type": "integer", "format": "int64"},
+            "resourceVersion": _TEXT,
+            "selfLink": _TEXT,
+        },
+    },
+    _STATUS: {
+        "description": "The result of a call that returns no other object.",
+        "type": "object",
+        "properties": {
+            "apiVersion": _TEXT,
+            "kind": _TEXT,
+            "metadata": {"$ref": REFERENCE + _LIST_META},
+            "status": _TEXT,
+            "message": _TEXT,
+            "reason": _TEXT,
+            "details": _OBJECT,
+            "code": {"type": "integer", "format": "int32"},
+        },
+        "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "Status"}],
+    },
+}
 
 
 class OpenApi:
@@ -67,40 +103,72 @@ def _by_place(resources: Sequence[Resource]) -> dict[str, list[Resource]]:
 
 def _v3(place: str, resources: Sequence[Resource]) -> dict[str, Any]:
     paths: dict[str, Any] = {}
-    schemas: dict[str, Any] = {}
+    schemas: dict[str, Any] = dict(_COMMON)
     for resource in resources:
         paths |= _paths(place, resource)
-        schemas |= resource.strategy.schemas(place.rpartition("/")[2])
+        schemas |= _schemas(place, resource)
     return {"openapi": "3.0.0", "info": _ABOUT, "paths": paths, "components": {"schemas": schemas}}
+
+
+def _schemas(place: str, resource: Resource) -> dict[str, Any]:
+    """The schemas of a resource in a version, and of lists of it."""
+    info, version = resource.info, place.rpartition("/")[2]
+    schemas = dict(resource.strategy.schemas(version))
+    name = schema_name(info, version)
+    if name in schemas:
+        schemas[f"{name}List"] = {
+            "description": f"A list of objects of the kind {info.kind}.",
+            "type": "object",
+            "required": ["items"],
+            "properties": {
+                "apiVersion": _TEXT,
+                "kind": _TEXT,
+                "metadata": {"$ref": REFERENCE + _LIST_META},
+                "items": {"type": "array", "items": {"$ref": REFERENCE + name}},
+            },
+            "x-kubernetes-group-version-kind": [{"group": info.group, "version": version, "kind": f"{info.kind}List"}],
+        }
+    return schemas
 
 
 def _paths(place: str, resource: Resource) -> dict[str, Any]:
     """The paths of a resource, each with what may be done there."""
     info, version = resource.info, place.rpartition("/")[2]
     kind = {"group": info.group, "version": version, "kind": info.kind}
-    body = {"schema": {"$ref": REFERENCE + schema_name(info, version)}}
+    name = schema_name(info, version)
+    obj, objs, status = (_reference(each) for each in (name, f"{name}List", _STATUS))
+    body = {_JSON: {"schema": obj}}
     where = f"/{place}/namespaces/{{namespace}}/{info.plural}" if info.namespaced else f"/{place}/{info.plural}"
     parts = _answered(where, resource)
     if "" in resource.answers:
         return parts
-    created = _operation("post", kind, _WRITES, {"application/json": body})
-    in_all = {f"/{place}/{info.plural}": {"get": _operation("list", kind, _READS)}} if info.namespaced else {}
+    made, changed = {"200": obj, "201": obj, "202": obj}, {"200": obj, "201": obj}
+    gone = obj if resource.returns_deleted and info.constant != scheme.NAMESPACE else status
+    listed = _operation("list", kind, _READS, {"200": objs})
+    in_all = {f"/{place}/{info.plural}": {"get": listed}} if info.namespaced else {}
     within = [_in_path("namespace")] if info.namespaced else []
     many = {
         "parameters": within,
-        "get": _operation("list", kind, _READS),
-        "post": created,
-        **({"delete": _operation("deletecollection", kind, _READS)} if resource.deletes_together else {}),
+        "get": listed,
+        "post": _operation("post", kind, _WRITES, made, body),
     }
-    patches = {patch: {"schema": {"type": "object"}} for patch in media_types(strategic=resource.is_native)}
-    one = {
+    if resource.deletes_together:
+        many["delete"] = _operation("deletecollection", kind, _READS, {"200": status})
+    patches = {patch: {"schema": _OBJECT} for patch in media_types(strategic=resource.is_native)}
+    changes = {
         "parameters": [_in_path("name"), *within],
-        "get": _operation("get", kind, ()),
-        "put": _operation("put", kind, _WRITES, {"application/json": body}),
-        "patch": _operation("patch", kind, _WRITES, patches),
-        "delete": _operation("delete", kind, ("gracePeriodSeconds", "propagationPolicy")),
+        "get": _operation("get", kind, (), {"200": obj}),
+        "put": _operation("put", kind, _WRITES, changed, body),
+        "patch": _operation("patch", kind, _WRITES, changed, patches),
     }
-    return {**in_all, where: many, f"{where}/{{name}}": one, **parts}
+    options = ("gracePeriodSeconds", "propagationPolicy")
+    one = {**changes, "delete": _operation("delete", kind, options, {"200": gone, "202": gone})}
+    further = {f"{where}/{{name}}/{part}": changes for part in resource.subresources}
+    return {**in_all, where: many, f"{where}/{{name}}": one, **further, **parts}
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": REFERENCE + name}
 
 
 def _answered(where: str, resource: Resource) -> dict[str, Any]:
@@ -109,26 +177,35 @@ def _answered(where: str, resource: Resource) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for part, answer in resource.answers.items():
         kind = {"group": answer.group, "version": answer.version, "kind": answer.kind}
-        operations = {method.lower(): _operation(_ACTIONS[method], kind, ()) for method in answer.methods}
+        returned = {"200": _TEXT if part == "log" else _OBJECT}
+        operations = {method.lower(): _operation(_ACTIONS[method], kind, (), returned) for method in answer.methods}
         if part:
             paths[f"{where}/{{name}}/{part}"] = {"parameters": [_in_path("name"), *within], **operations}
             continue
         if "get" in operations:
             paths[f"{where}/{{name}}"] = {"parameters": [_in_path("name"), *within], "get": operations["get"]}
-            operations["get"] = _operation("list", kind, _READS)
+            operations["get"] = _operation("list", kind, _READS, returned)
         if operations:
             paths[where] = {"parameters": within, **operations}
     return paths
 
 
 def _operation(
-    action: str, kind: Mapping[str, str], query: Sequence[str], content: Mapping[str, Any] | None = None
+    action: str,
+    kind: Mapping[str, str],
+    query: Sequence[str],
+    returned: Mapping[str, Any],
+    content: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
+    responses: dict[str, Any] = {
+        code: {"description": _PHRASES[code], "content": {_JSON: {"schema": schema}}}
+        for code, schema in returned.items()
+    }
     operation: dict[str, Any] = {
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": kind,
-        "parameters": [{"name": name, "in": "query", "schema": {"type": "string"}} for name in query],
-        "responses": {"200": {"description": "OK"}, "401": {"description": "Unauthorized"}},
+        "parameters": [{"name": name, "in": "query", "schema": _TEXT} for name in query],
+        "responses": {**responses, "401": {"description": "Unauthorized"}},
     }
     return operation if content is None else {**operation, "requestBody": {"required": True, "content": content}}
 
@@ -139,22 +216,40 @@ def _in_path(name: str) -> dict[str, Any]:
 
 def _v2(by_place: Mapping[str, Sequence[Resource]]) -> dict[str, Any]:
     """All of it in one document of version 2, as far as its words reach: the definitions, and which paths there are."""
-    definitions: dict[str, Any] = {}
+    definitions: dict[str, Any] = dict(_COMMON)
     paths: dict[str, Any] = {}
     for place, resources in by_place.items():
         for resource in resources:
-            definitions |= resource.strategy.schemas(place.rpartition("/")[2])
+            definitions |= _schemas(place, resource)
             paths |= {path: _operations_of_v2(operations) for path, operations in _paths(place, resource).items()}
-    return {"swagger": "2.0", "info": _ABOUT, "paths": paths, "definitions": _referring_to_definitions(definitions)}
+    document = {"swagger": "2.0", "info": _ABOUT, "paths": paths, "definitions": definitions}
+    referring: dict[str, Any] = _referring_to_definitions(document)
+    return referring
 
 
 def _operations_of_v2(operations: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("x-kubernetes-action", "x-kubernetes-group-version-kind", "responses")
-    return {
-        method: {word: operation[word] for word in kept}
-        for method, operation in operations.items()
-        if method != "parameters"
+    shared = [_parameter_of_v2(parameter) for parameter in operations.get("parameters", ())]
+    found = {method: _operation_of_v2(each) for method, each in operations.items() if method != "parameters"}
+    return {"parameters": shared, **found} if shared else found
+
+
+def _operation_of_v2(operation: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = [_parameter_of_v2(parameter) for parameter in operation["parameters"]]
+    about = {word: value for word, value in operation.items() if word.startswith("x-")}
+    if "requestBody" in operation:
+        content = operation["requestBody"]["content"]
+        about["consumes"] = [*content]
+        schema = next(iter(content.values()))["schema"]
+        parameters.insert(0, {"name": "body", "in": "body", "required": True, "schema": schema})
+    responses = {
+        code: {"description": response["description"], **response.get("content", {}).get(_JSON, {})}
+        for code, response in operation["responses"].items()
     }
+    return {**about, "produces": [_JSON], "parameters": parameters, "responses": responses}
+
+
+def _parameter_of_v2(parameter: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{word: value for word, value in parameter.items() if word != "schema"}, **parameter["schema"]}
 
 
 def _referring_to_definitions(value: Any) -> Any:
