@@ -21,7 +21,7 @@ from batchyard.wiring import Ports, Settings, build_platform
 from contract import scenes
 from contract.places import InProcess
 
-_VERBS = {Create: "create", Update: "update", UpdateStatus: "status", Delete: "delete"}
+_VERBS = {Create: "create", Update: "patch", UpdateStatus: "status", Delete: "delete"}
 SCENES = (scenes.PREEMPTION, scenes.FAILING, scenes.PROVISIONING, scenes.HOTSWAP)
 
 

@@ -131,7 +131,7 @@ def test_health_and_figures_are_told(platform: Running) -> None:
     figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert code == 200
     assert figures['leader_election_master_status{name="batchyard"}'] == "1"
-    assert int(figures['rest_client_requests_total{code="200",method="PUT"}']) > 4
+    assert int(figures['rest_client_requests_total{code="200",method="PATCH"}']) > 4
     assert int(figures['controller_runtime_reconcile_total{controller="scheduler",result="success"}']) > 0
     assert int(figures["batchyard_turns_total"]) > 0
     assert [figures[name] for name in figures if name.startswith("kueue_finished_workloads_total{")] == ["2"]

@@ -103,7 +103,7 @@ class Story:
         asks = self.workload_of("asks")["metadata"]["name"]
         check = {"name": "capacity", "state": "Pending", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         for number in range(_LOOKS_MAX):
-            if ("", "events", "update") in self.used():
+            if ("", "events", "patch") in self.used():
                 return
             said = json.dumps({"status": {"admissionChecks": [{**check, "message": f"{number}"}]}})
             self.platform.kubectl("patch", "workload", asks, "--subresource=status", "--type=merge", "-p", said)
@@ -124,10 +124,10 @@ def test_every_right_is_used_and_every_use_is_allowed(tmp_path: Path) -> None:
         with Operating(kubeconfig, *named).wait_until("runs admission") as operator:
             story = Story(platform, audit_log)
             platform.kubectl("create", "-f", str(WORK))
-            story.until_used(("", "podtemplates", "update"), ("jobset.x-k8s.io", "jobsets", "delete"))
+            story.until_used(("", "podtemplates", "patch"), ("jobset.x-k8s.io", "jobsets", "delete"))
             story.tell_again()
             story.disturb()
-            story.until_used(("", "podtemplates", "delete"), ("batch", "jobs/status", "update"))
+            story.until_used(("", "podtemplates", "delete"), ("batch", "jobs/status", "patch"))
             story.stop_queue("None")
             platform.kubectl(
                 "delete", "jobs,localqueues,clusterqueues,resourceflavors,topologies,admissionchecks", "--all"

@@ -68,8 +68,8 @@ class Registry:
         raise method_not_allowed()
 
     def makes_by_apply(self, request: Request, path: ResourcePath) -> bool:
-        """Whether a request applies an object that is not there, and so makes it."""
-        is_apply = request.method == "PATCH" and content_type_of(request) == APPLY
+        """Whether a request applies an object that is not there, and so makes it; a part of an object makes none."""
+        is_apply = request.method == "PATCH" and content_type_of(request) == APPLY and not path.subresource
         return is_apply and self._objects.get(_key(path)) is None
 
     # --- the verbs ---

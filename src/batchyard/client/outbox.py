@@ -15,6 +15,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import kind_info
 from batchyard.base.instant import Instant
 from batchyard.client.backoff import backoff
+from batchyard.client.changes import Requests, requests_of
 from batchyard.client.places import received
 from batchyard.client.rate_limit import RateLimit
 from batchyard.client.wire import HttpAnswer, HttpRequest, Transport
@@ -29,13 +30,13 @@ from batchyard.client.writes import (
     may_try_again,
     name_of,
     namespace_of,
-    request_of,
     was_maybe_done,
 )
 from batchyard.ports.client import Create, Delete, Write
 from batchyard.ports.kernel import Kernel
 
 TRIES_MAX: Final = 8
+_REFUSED_MAX: Final = 4096
 
 
 class Written(NamedTuple):
@@ -50,10 +51,20 @@ class Written(NamedTuple):
 class Submission:
     """Writes that were submitted together."""
 
-    __slots__ = ("answered", "done", "followers", "is_repeat", "keys", "tries", "waits_for", "writes")
+    __slots__ = (
+        *("answered", "bases", "done", "followers", "is_repeat", "keys", "request", "requests", "tries", "waits_for"),
+        "writes",
+    )
 
-    def __init__(self, writes: Sequence[Write], done: Callable[["Submission"], None]) -> None:
+    def __init__(
+        self, writes: Sequence[Write], done: Callable[["Submission"], None], bases: Sequence[Obj | None] = ()
+    ) -> None:
         self.writes = writes
+        #: The object that each was made from, as far as it is known.
+        self.bases = bases or [None] * len(writes)
+        #: Of the present write: its requests, and the one that is under way.
+        self.requests: Requests | None = None
+        self.request: HttpRequest | None = None
         #: Called when no more of them will be sent.
         self.done = done
         #: Those that have an answer, in order.
@@ -85,9 +96,9 @@ class Outbox:
         self._last: dict[Key, Submission] = {}
         #: How many requests were answered so, by method and code.
         self.answers: Counter[tuple[str, int]] = Counter()
-        #: Told of what may not be done: the first of its sort, until one of these is done.
+        #: Called with the refusals to report; those of an object end with a write that succeeds.
         self.on_refused: Callable[[str], None] = _nobody_told
-        self._refused: dict[tuple[type[Write], str], None] = {}
+        self._refused: dict[tuple[type[Write], str | Key], int] = {}
 
     def submit(self, submission: Submission) -> None:
         """Take writes, to be sent when their turn comes."""
@@ -121,10 +132,13 @@ class Outbox:
             self._timers.call_at(when, work)
 
     def _send(self, submission: Submission) -> None:
-        write = submission.writes[len(submission.answered)]
-        kind = kind_of(write)
-        request = request_of(write, kind_info(kind), self._version_of(kind))
-        self._carry(request, lambda answer: self._answered(submission, write, answer))
+        place = len(submission.answered)
+        write = submission.writes[place]
+        if submission.requests is None or submission.request is None:
+            kind = kind_of(write)
+            submission.requests = requests_of(write, submission.bases[place], kind_info(kind), self._version_of(kind))
+            submission.request = next(submission.requests)
+        self._carry(submission.request, lambda answer: self._answered(submission, write, answer))
 
     def _carry(self, request: HttpRequest, answered: Callable[[HttpAnswer], None]) -> None:
         def counted(answer: HttpAnswer) -> None:
@@ -145,19 +159,36 @@ class Outbox:
             return
         body = decoded(answer.body)
         error = error_of(answer, write, body)
-        self._note_refusal(write, error)
+        self._note_refusal(write, answer.code, error)
         if error is not None and submission.is_repeat and self._was_done_before(submission, write, error):
             return
+        if error is None and submission.requests is not None:
+            submission.request = _next_request(submission.requests, body)
+            if submission.request is not None:
+                submission.tries, submission.is_repeat = 0, False
+                self._send_when_allowed(submission)
+                return
         self._conclude(submission, self._written(write, body, error))
 
-    def _note_refusal(self, write: Write, error: ApiError | None) -> None:
-        """Tell of what is not allowed, once."""
-        if not isinstance(error, RefusedForNow):
-            if self._refused and error is None:
-                self._refused.pop((type(write), kind_of(write)), None)
-        elif (sort := (type(write), kind_of(write))) not in self._refused:
-            self._refused[sort] = None
-            self.on_refused(f"{type(write).__name__}: {error}")
+    def _note_refusal(self, write: Write, code: int, error: ApiError | None) -> None:
+        """Report a refusal: a missing right once for a kind, any other at the 1st, 2nd, 4th, 8th ... of an object."""
+        sort, of_object = (type(write), kind_of(write)), (type(write), _key(write))
+        if error is None:
+            if self._refused:
+                self._refused.pop(sort, None)
+                self._refused.pop(of_object, None)
+            return
+        if not 400 <= code < 500 or isinstance(error, Conflict | NotFound):
+            return
+        is_right = isinstance(error, RefusedForNow)
+        refused = sort if is_right else of_object
+        times = self._refused[refused] = self._refused.get(refused, 0) + 1
+        if len(self._refused) > _REFUSED_MAX:
+            self._refused.pop(next(iter(self._refused)))
+        if times == 1 or (not is_right and not times & (times - 1)):
+            about = "" if is_right else f" of {kind_info(kind_of(write)).kind} {namespace_of(write)}/{name_of(write)}"
+            again = f" ({times} times)" if times > 1 else ""
+            self.on_refused(f"{type(write).__name__}{about}: {error}{again}")
 
     def _was_done_before(self, submission: Submission, write: Write, error: ApiError) -> bool:
         """Whether a refusal may only say that an earlier try was done; then that is looked into."""
@@ -187,11 +218,20 @@ class Outbox:
     def _conclude(self, submission: Submission, written: Written) -> None:
         """A write has its answer: go on with the next, or end."""
         submission.answered.append(written)
+        submission.requests = submission.request = None
         if written.error is None and len(submission.answered) < len(submission.writes):
             submission.tries, submission.is_repeat = 0, False
             self._send_when_allowed(submission)
         else:
             submission.done(submission)
+
+
+def _next_request(requests: Requests, stored: Obj) -> HttpRequest | None:
+    """The next request of a write after the answer to the last; None if there is no more."""
+    try:
+        return requests.send(stored)
+    except StopIteration:
+        return None
 
 
 def _nobody_told(_trouble: str) -> None:

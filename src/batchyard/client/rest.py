@@ -122,8 +122,18 @@ class RestClient:
         """Take writes, to be done in order until one is refused; `done` is told of the last that was tried, later."""
         last = writes[-1]
         known = self.get(last.key) if isinstance(last, Delete) else None
-        submission = Submission(writes, partial(self._answered, done, known))
+        bases = [self._base_of(write) for write in writes]
+        submission = Submission(writes, partial(self._answered, done, known), bases)
         self.outbox.submit(submission)
+
+    def _base_of(self, write: Write) -> Obj | None:
+        """The object that a write changes, unless the write names another revision than the cache holds."""
+        if isinstance(write, Create | Delete):
+            return None
+        known = self.get(key_of(write.obj))
+        named = write.obj["metadata"].get("resourceVersion")
+        is_base = known is not None and named in {None, known["metadata"].get("resourceVersion")}
+        return known if is_base else None
 
     def _version_of(self, kind: str) -> str:
         """The version in which a kind is written."""

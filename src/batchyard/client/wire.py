@@ -16,6 +16,8 @@ class HttpRequest(NamedTuple):
     within: Duration = 30 * SECOND
     #: The form its answer is to have.
     accept: str = "application/json"
+    #: The form of its body.
+    content_type: str = "application/json"
 
 
 class HttpAnswer(NamedTuple):

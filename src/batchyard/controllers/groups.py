@@ -70,27 +70,27 @@ _SEEN: Final[Mapping[str, Sequence[str]]] = {
 }
 
 #: What is done to objects, as RBAC has it; a status is a part with rights of its own.
-CREATE, UPDATE, DELETE, STATUS = "create", "update", "delete", "status"
+CREATE, PATCH, DELETE, STATUS = "create", "patch", "delete", "status"
 #: Others of its objects hold up that one is deleted. Source: the admission plugin OwnerReferencesPermissionEnforcement,
 #: which asks that whoever says so may update the `finalizers` of the owner.
 FINALIZERS: Final = "finalizers"
 _LIFE: Final = (CREATE, DELETE)
-_ALL: Final = (CREATE, UPDATE, STATUS, DELETE)
+_ALL: Final = (CREATE, PATCH, STATUS, DELETE)
 #: What a group writes of which kinds, besides Events: what it does not name here it never does.
 _WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     ADMISSION: {
         scheme.WORKLOAD: _ALL,
-        scheme.JOB: (UPDATE, STATUS, FINALIZERS),
-        scheme.JOB_SET: (UPDATE, FINALIZERS),
-        scheme.CLUSTER_QUEUE: (UPDATE, STATUS),
-        **dict.fromkeys((scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY), (UPDATE,)),
+        scheme.JOB: (PATCH, STATUS, FINALIZERS),
+        scheme.JOB_SET: (PATCH, FINALIZERS),
+        scheme.CLUSTER_QUEUE: (PATCH, STATUS),
+        **dict.fromkeys((scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY), (PATCH,)),
         **dict.fromkeys((scheme.LOCAL_QUEUE, scheme.COHORT), (STATUS,)),
     },
     PROVISIONING: {
         scheme.WORKLOAD: (STATUS, FINALIZERS),
         scheme.ADMISSION_CHECK: (STATUS,),
         scheme.PROVISIONING_REQUEST: (*_LIFE, FINALIZERS),
-        scheme.POD_TEMPLATE: (CREATE, UPDATE, DELETE),
+        scheme.POD_TEMPLATE: (CREATE, PATCH, DELETE),
     },
     JOBSET: {
         scheme.JOB_SET: (STATUS, DELETE, FINALIZERS),
@@ -99,25 +99,25 @@ _WRITTEN: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         scheme.POD: (STATUS, DELETE),
     },
     HOTSWAP: {scheme.POD: (STATUS, DELETE)},
-    JOBS: {scheme.JOB: (STATUS, DELETE, FINALIZERS), scheme.POD: (CREATE, UPDATE, DELETE)},
-    PLACEMENT: {scheme.POD: (UPDATE, STATUS, DELETE), scheme.WORKLOAD: (STATUS,)},
-    NODES: {scheme.NODE: (UPDATE, STATUS), scheme.POD: (STATUS, DELETE)},
+    JOBS: {scheme.JOB: (STATUS, DELETE, FINALIZERS), scheme.POD: (CREATE, PATCH, DELETE)},
+    PLACEMENT: {scheme.POD: (PATCH, STATUS, DELETE), scheme.WORKLOAD: (STATUS,)},
+    NODES: {scheme.NODE: (PATCH, STATUS), scheme.POD: (STATUS, DELETE)},
     AUTOSCALER: {
         **dict.fromkeys((scheme.NODE_POOL, scheme.INSTANCE, scheme.RESIZE_REQUEST), _LIFE),
-        scheme.CONFIG_MAP: (CREATE, UPDATE),
-        scheme.NODE: (UPDATE,),
+        scheme.CONFIG_MAP: (CREATE, PATCH),
+        scheme.NODE: (PATCH,),
         scheme.POD: (STATUS, DELETE),
         scheme.PROVISIONING_REQUEST: (STATUS, DELETE),
     },
     COSTS: {
-        scheme.COST_RECORD: (CREATE, UPDATE, DELETE),
+        scheme.COST_RECORD: (CREATE, PATCH, DELETE),
         scheme.BUDGET: (STATUS,),
-        scheme.LOCAL_QUEUE: (UPDATE,),
-        scheme.WORKLOAD: (UPDATE,),
+        scheme.LOCAL_QUEUE: (PATCH,),
+        scheme.WORKLOAD: (PATCH,),
     },
     NAMESPACES: {
         **{info.constant: (DELETE,) for info in scheme.KINDS if info.namespaced},
-        scheme.NAMESPACE: (CREATE, UPDATE, STATUS),
+        scheme.NAMESPACE: (CREATE, PATCH, STATUS),
     },
 }
 

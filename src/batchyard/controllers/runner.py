@@ -29,13 +29,22 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
-from batchyard.api.errors import ApiError, Conflict, Forbidden, NotFound, RefusedForNow
-from batchyard.api.meta import Key
+from batchyard.api.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    InvalidObject,
+    NamespaceTerminating,
+    NotFound,
+    RefusedForNow,
+)
+from batchyard.api.meta import Key, key_of
 from batchyard.base.check import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant
 from batchyard.controllers.turns import Turns
 from batchyard.controllers.workqueue import Lane, Load, LookMeter, WakeUp, WorkQueue
-from batchyard.ports.client import Client, EventType, WatchEvent, Write, Writer, WriteResult
+from batchyard.core.reasons import WRITE_REFUSED
+from batchyard.ports.client import Client, Delete, EventType, WatchEvent, Write, Writer, WriteResult
 from batchyard.ports.controller import Controller, EventRecord, Outcome
 from batchyard.ports.kernel import Kernel, Pace
 
@@ -258,10 +267,10 @@ class Runner:
             if events or lane.failures:
                 self._succeed(lane, key, events)
         else:
-            self._record(lane, events)
+            self._record(lane, [*events, *_told_of_refusal(lane, flight)])
         lane.errors += error is not None
         if error is not None and not _is_for_good(error):
-            self._retry(lane, key, error)
+            self._retry(lane, key, error, are_independent=flight.outcome.independent)
         elif wanted:
             lane.add(key)
         if not self._draining_soon:
@@ -276,7 +285,7 @@ class Runner:
         for record in events:
             self._sink(self._kernel.now(), lane.controller.name, record)
 
-    def _retry(self, lane: Lane, key: Key, error: Exception) -> None:
+    def _retry(self, lane: Lane, key: Key, error: Exception, *, are_independent: bool = False) -> None:
         """Look at a key again whose writes failed: at once if somebody else was faster, else later and later.
 
         What it was wanted for meanwhile waits as well, so that its own half-done writes do not hasten it.
@@ -285,8 +294,10 @@ class Runner:
         failures = lane.failures[key] = lane.failures.get(key, 0) + 1
         if isinstance(error, Conflict | NotFound) and failures <= RETRIES_AT_ONCE_MAX:
             lane.add(key)
-        elif isinstance(error, RefusedForNow):
-            self._wake_by(lane, key, self._kernel.now() + refused_backoff(failures))
+        elif isinstance(error, RefusedForNow | InvalidObject):
+            # Independent writes are of several objects: one that is refused must not hold up the others for long.
+            wait = REFUSED_BACKOFF_MIN if are_independent else refused_backoff(failures)
+            self._wake_by(lane, key, self._kernel.now() + wait)
         else:
             self._wake_by(lane, key, self._kernel.now() + backoff(failures))
 
@@ -362,6 +373,20 @@ class _Flight:
             self.error, self.refused = result.error, result.refused
         if self.left == 0:
             self.runner._landed(self)
+
+
+def _told_of_refusal(lane: Lane, flight: _Flight) -> Sequence[EventRecord]:
+    """An Event about a write that was refused twice or more, unless its controller reports refusals itself."""
+    error, refused = flight.error, flight.refused
+    if refused is None or flight.outcome.if_refused is not None or not lane.failures.get(flight.key):
+        return ()
+    if not isinstance(error, RefusedForNow | InvalidObject) or isinstance(error, NamespaceTerminating):
+        return ()
+    written = refused.key if isinstance(refused, Delete) else key_of(refused.obj)
+    about = written if flight.outcome.independent else flight.key
+    kind = written.kind.partition(".")[0]
+    message = f"{type(refused).__name__} of {kind} {written}: {error}"
+    return [EventRecord(about, "Warning", WRITE_REFUSED, message)]
 
 
 def _is_for_good(error: ApiError) -> bool:

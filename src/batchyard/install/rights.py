@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.apiserver.bootstrap_roles import bootstrap_roles
-from batchyard.controllers.groups import ALSO_UPSTREAM, FINALIZERS, STATUS, UPDATE, kinds_seen, kinds_written
+from batchyard.controllers.groups import ALSO_UPSTREAM, CREATE, FINALIZERS, PATCH, STATUS, kinds_seen, kinds_written
 from batchyard.install.definitions import definition_names
 from batchyard.install.deployment import has_webhooks
 from batchyard.install.labelled import labelled
@@ -45,7 +45,7 @@ def cluster_rules(settings: Settings) -> list[Obj]:
 
 def controller_rules(groups: Sequence[str]) -> list[Obj]:
     """What controllers of these groups need: resources of which the same is done together."""
-    verbs: dict[tuple[str, str], dict[str, None]] = {("", "events"): {"create": None, "update": None}}
+    verbs: dict[tuple[str, str], dict[str, None]] = {("", "events"): {CREATE: None, PATCH: None}}
     for kind in kinds_seen(groups):
         info = kind_info(kind)
         verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_SEEN))
@@ -54,9 +54,9 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
         of_object = [verb for verb in done if verb != FINALIZERS and (verb != STATUS or not info.has_status)]
         verbs.setdefault((info.group, info.plural), {}).update(dict.fromkeys(of_object))
         if STATUS in done and info.has_status:
-            verbs[info.group, f"{info.plural}/status"] = {UPDATE: None}
+            verbs[info.group, f"{info.plural}/status"] = {PATCH: None}
         if FINALIZERS in done:
-            verbs[info.group, f"{info.plural}/finalizers"] = {UPDATE: None}
+            verbs[info.group, f"{info.plural}/finalizers"] = {"update": None}
     together: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (group, resource), wanted in verbs.items():
         together.setdefault((group, tuple(sorted(wanted))), []).append(resource)

@@ -13,6 +13,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Instant, format_age
+from batchyard.client.changes import SHARED_MANAGERS
 from batchyard.client.places import path_of_kind
 from batchyard.client.wire import HttpRequest
 from batchyard.client.writes import decoded, list_in
@@ -174,12 +175,16 @@ async def _writings(wire: Asking, upstream: _Upstream) -> AsyncIterator[str]:
 
 
 def _last_written(objects: Sequence[Mapping[str, Any]], managers: Sequence[str]) -> Instant | None:
-    """When somebody wrote any of the objects last, by what they say themselves."""
+    """The time of the last write by these managers, as `managedFields` has it.
+
+    The managers that this operator applies statuses by too are no sign: whoever decides also writes ClusterQueues.
+    """
     whole, prefix = managers
     times = [
         parse_time(entry["time"])
         for obj in objects
         for entry in obj["metadata"].get("managedFields") or ()
-        if entry.get("time") and (entry.get("manager") == whole or str(entry.get("manager")).startswith(prefix))
+        if entry.get("time") and entry.get("manager") not in SHARED_MANAGERS
+        if entry.get("manager") == whole or str(entry.get("manager")).startswith(prefix)
     ]
     return max(times, default=None)

@@ -30,7 +30,6 @@ _AGAIN_AFTER: Final = SECOND // 5
 #: The longest that a server may have us wait, however long it says.
 _WAITS_MAX: Final = 3600  # seconds
 _DIGITS_MAX: Final = 18
-_HEADERS: Final = (("content-type", "application/json"),)
 
 
 class HttpTransport:
@@ -107,7 +106,7 @@ class HttpTransport:
 
     def _request(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
         access = self._access
-        headers = [*_HEADERS, ("accept", request.accept), *access.headers]
+        headers = [("content-type", request.content_type), ("accept", request.accept), *access.headers]
         if access.authorization:
             headers.append(("authorization", access.authorization))
         return self._session.request(

@@ -154,9 +154,9 @@ class Api:
         assert not isinstance(answer, Response | Conversation | Later), answer
         return answer
 
-    def answer(self, method: str, path: str, body: Any = None) -> Reply:
+    def answer(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Reply:
         """What the owner is answered, whatever it is."""
-        return self._answer(method, path, body, {}, OWNER)
+        return self._answer(method, path, body, {"content-type": content_type}, OWNER)
 
     def pass_time(self, seconds: int) -> None:
         """Let time pass."""

@@ -105,3 +105,13 @@ def test_whoever_makes_an_object_by_applying_it_may_make_it() -> None:
     ]
     assert [response.code for response in applied] == [200, 403]
     assert 'cannot create resource "configmaps"' in applied[1].body["message"]
+
+
+def test_the_status_of_an_object_that_is_gone_is_not_found_without_a_right_to_create() -> None:
+    given = Api()
+    given.post(f"{ROLES}/clusterroles", role("patches", rule("patch", "jobs/status", "batch")))
+    given.post(f"{ROLES}/clusterrolebindings", binding("b", "ClusterRole/patches", user("anna")))
+    status = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "gone"}, "status": {"active": 1}}
+    path = "/apis/batch/v1/namespaces/team/jobs/gone/status?fieldManager=me&force=true"
+    headers = {"content-type": "application/apply-patch+yaml"}
+    assert given.ask("PATCH", path, status, headers=headers, user=ANNA).code == 404

@@ -83,7 +83,7 @@ class Line:
         trouble = self.trouble(request)
         if trouble is not None and not self.is_done_anyway:
             return trouble
-        answer = self.api.answer(request.method, request.path, request.body)
+        answer = self.api.answer(request.method, request.path, request.body, request.content_type)
         assert isinstance(answer, Response)
         return trouble or _of_response(answer)
 

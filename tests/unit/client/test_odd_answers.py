@@ -18,7 +18,7 @@ LOGIN = HttpAnswer(200, b"<html>Log in</html>")
     ("odd", "method"),
     [
         pytest.param(Create(config_map("b")), "POST", id="create"),
-        pytest.param(Update(config_map(x="2")), "PUT", id="update"),
+        pytest.param(Update(config_map(x="2")), "PATCH", id="update"),
         pytest.param(Delete(key()), "DELETE", id="delete"),
     ],
 )

@@ -58,7 +58,7 @@ def write(served: Served, *writes: Write) -> WriteResult:
     return result
 
 
-def failing(*answers: HttpAnswer, methods: tuple[str, ...] = ("POST", "PUT", "DELETE")) -> Any:
+def failing(*answers: HttpAnswer, methods: tuple[str, ...] = ("POST", "PUT", "PATCH", "DELETE")) -> Any:
     """The first requests fail like that."""
     left = list(answers)
 
@@ -209,6 +209,21 @@ def test_what_may_not_be_done_is_said_once_until_it_may() -> None:
     assert told == ["Create: no", "Create: no"]
 
 
+def test_a_refusal_of_an_object_is_reported_less_and_less_often() -> None:
+    world, told = served(), list[str]()
+    world.client.outbox.on_refused = told.append
+    put(world, "a", x="1")
+    world.run(1)
+    read = world.client.get(key())
+    assert read is not None
+    refusal = HttpAnswer(422, b'{"message": "spec.network: Value is immutable"}')
+    world.line.trouble = failing(*[refusal] * 5)
+    for _ in range(5):
+        assert isinstance(write(world, Update(with_path(read, ("data", "x"), "2"))).error, InvalidObject)
+    said = "Update of ConfigMap team/a: spec.network: Value is immutable"
+    assert told == [said, f"{said} (2 times)", f"{said} (4 times)"]
+
+
 def test_a_busy_server_is_asked_again_when_it_says() -> None:
     world = served()
     world.line.trouble = failing(HttpAnswer(429, retry_after=7 * SECOND), HttpAnswer(503))
@@ -302,7 +317,7 @@ def test_an_older_server_is_spoken_to_in_its_version() -> None:
     (seen,) = world.client.list(scheme.CLUSTER_QUEUE)
     assert (seen["apiVersion"], seen["spec"]["cohortName"]) == ("kueue.x-k8s.io/v1beta2", "all")
     assert write(world, Update(with_path(seen, ("spec", "cohortName"), "some"))).error is None
-    assert world.line.asked[-1].startswith("PUT /apis/kueue.x-k8s.io/v1beta1/")
+    assert world.line.asked[-1].startswith("PATCH /apis/kueue.x-k8s.io/v1beta1/")
     stored = world.api.get("/apis/kueue.x-k8s.io/v1beta2/clusterqueues/old")
     assert stored["spec"]["cohortName"] == "some"
 

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound
+from batchyard.api.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Unanswered,
+)
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.check import InvariantError
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
@@ -96,7 +102,7 @@ class Distant:
         arrival = self._kernel.now() + self._latency
         if self.errors:
             error = self.errors.pop(0)
-            self._kernel.call_at(arrival, lambda: done(WriteResult(None, error)))
+            self._kernel.call_at(arrival, lambda: done(WriteResult(None, error, writes[0])))
         else:
             self._kernel.call_at(arrival, lambda: self._client.submit(writes, done))
 
@@ -353,7 +359,7 @@ def test_all_writes_of_an_outcome_are_done_in_order() -> None:
 
 def test_events_are_recorded_when_the_writes_have_succeeded() -> None:
     look = always(Update(job(done=1)), events=[record_of("Done"), record_of("Dusted")])
-    yard = Yard(Scripted(look=look, minds=when_touched), errors=[InvalidObject([])])
+    yard = Yard(Scripted(look=look, minds=when_touched), errors=[Unanswered("lost")])
     yard.touch()
     yard.run(Create(job()))
     assert yard.recorded == [(MILLISECOND, "scripted", "Done"), (MILLISECOND, "scripted", "Dusted")]
@@ -394,7 +400,7 @@ def test_independent_writes_are_all_tried() -> None:
 def test_the_first_error_of_independent_writes_decides() -> None:
     outcome = Outcome([Create(job("b")), Create(job("c"))], independent=True)
     controller = Scripted(look=in_turn(outcome, Outcome()), minds=when_touched)
-    yard = Yard(controller, errors=[InvalidObject([]), Conflict("second")])
+    yard = Yard(controller, errors=[Unanswered("lost"), Conflict("second")])
     yard.touch()
     yard.run(seconds=MILLISECOND / SECOND)
     assert controller.looks == [("a", 0), ("a", MILLISECOND)]
@@ -410,7 +416,7 @@ def test_looking_again_at_once_is_bounded() -> None:
 
 def test_other_errors_are_retried_later_and_later() -> None:
     controller = Scripted(look=count_to(1))
-    yard = Yard(controller, errors=[InvalidObject([])] * 4)
+    yard = Yard(controller, errors=[Unanswered("lost")] * 4)
     yard.run(Create(job()), seconds=0)
     assert yard.runner.failing() == [("scripted", A, 1)]
     assert yard.runner.is_idle()

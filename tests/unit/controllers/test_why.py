@@ -10,6 +10,8 @@ import yard
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
+from batchyard.controllers.events import EventRecorder
+from batchyard.ports.controller import EventRecord
 from batchyard.sim.generate import scenario_of
 from batchyard.sim.world import World
 
@@ -248,3 +250,17 @@ def test_asking_changes_nothing() -> None:
         each.settle()
     assert asked.objects(scheme.WORKLOAD) == left.objects(scheme.WORKLOAD)
     assert asked.platform.index.snapshot.queues["cq"].node.usage == left.platform.index.snapshot.queues["cq"].node.usage
+
+
+def test_a_write_that_the_server_refuses_again_and_again_is_told() -> None:
+    made = world(QUEUE, LOCAL, FLAVOR, workload())
+    obj = made.client.get(Key(scheme.WORKLOAD, "team", "wl"))
+    assert obj is not None
+    recorder = EventRecorder(made.client, "host")
+    record = EventRecord(Key(scheme.WORKLOAD, "team", "wl"), "Warning", "WriteRefused", "UpdateStatus: not allowed")
+    recorder(made.kernel.now(), "workload", record)
+    made.settle()
+    assert why(made)["facts"]["refused"] == "UpdateStatus: not allowed (0s ago)"
+    later = made.platform.explainer.why(Key(scheme.WORKLOAD, "team", "wl"), made.kernel.now() + 300 * SECOND)
+    assert later is not None
+    assert "refused" not in later["facts"]

@@ -9,7 +9,9 @@ from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Obj, with_path
 from batchyard.controllers.admission.workload import WorkloadLifecycle
+from batchyard.controllers.event_series import let_it_be
 from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.ports.client import Update
 from stage import Stage, said
 
 
@@ -69,6 +71,26 @@ def test_a_deactivated_one_is_evicted() -> None:
     assert [(e.reason, e.message) for e in stage.events] == [("EvictedDueToDeactivated", "The workload is deactivated")]
     release(stage)
     assert said(stage.workload(), "QuotaReserved")[1:] == ("Deactivated", "The workload is deactivated")
+
+
+def test_an_admission_that_is_left_without_a_reservation_is_removed() -> None:
+    stage = open_stage()
+    pending = lifecycle.set_pending(admitted(), "Pending", "reset by another client", make.NOW)
+    stage.put(with_path(pending, ("status", "admission"), make.admission()))
+    assert "admission" not in stage.workload()["status"]
+    assert stage.workload()["status"]["conditions"] != []
+
+
+def test_the_status_of_an_earlier_release_is_handed_over_to_the_manager_that_kueue_applies_by() -> None:
+    stage, wl = open_stage(), admitted()
+    fields: Obj = {"f:status": {"f:admission": {"f:clusterQueue": {}}}}
+    former = {"manager": "batchyard", "operation": "Update", "subresource": "status", "fieldsV1": fields}
+    stage.put(make.workload())
+    stage.client.submit([Update({**wl, "metadata": stage.workload()["metadata"]}, [former])], let_it_be)
+    stage.run(1)
+    assert stage.workload()["metadata"]["managedFields"] == [
+        {**former, "manager": "kueue-admission", "operation": "Apply"},
+    ]
 
 
 def test_a_reactivated_one_queues_again() -> None:

@@ -53,7 +53,7 @@ def test_rights_have_no_wildcards_and_none_over_rights_or_all_secrets() -> None:
 
 def test_rights_follow_from_controllers() -> None:
     admission, jobset = role(Settings(controllers=("admission",))), role(Settings(controllers=("jobset",)))
-    assert ("kueue.x-k8s.io", "workloads/status", "update", "") in admission - jobset
+    assert ("kueue.x-k8s.io", "workloads/status", "patch", "") in admission - jobset
     assert ("batch", "jobs", "create", "") in jobset - admission
     assert admission | jobset <= role(Settings())
 

@@ -16,6 +16,7 @@ from batchyard.controllers.admission.workload_steps import Look, first_step
 from batchyard.core.lifecycle import reasons as r
 from batchyard.core.lifecycle import waiting
 from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.core.lifecycle.field_ownership import handed_over, has_former_owner
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy
 from batchyard.core.lifecycle.waiting import Queues
 from batchyard.ports.client import EventType, Reader, Update, UpdateStatus, WatchEvent
@@ -55,6 +56,8 @@ class WorkloadLifecycle:
             return Outcome()
         if lifecycle.is_finished(workload) or _is_orphan(workload):
             return _end(workload, now)
+        if has_former_owner(workload):
+            return Outcome([Update(workload, handed_over(workload))])
         return first_step(Look(key, workload, _queues_of(workload, reader), now, self._policy))
 
     def _needs_look(self, workload: Obj) -> bool:
@@ -71,12 +74,15 @@ class WorkloadLifecycle:
             or lifecycle.has_admission_gate(workload)
             or _is_orphan(workload)
             or index.has_checks(view)
+            or has_former_owner(workload)
         ):
             return True
         if view.quota_reserved:
             limited = "maximumExecutionTimeSeconds" in workload["spec"]
             awaited = self._policy is not None and not view.pods_ready
             return not view.admitted or limited or awaited or not index.is_open(view)
+        if "admission" in status:
+            return True
         verdict = view.waits_for is None or view.waits_for in waiting.VERDICTS
         return not verdict or not index.is_open(view, to_all=True)
 

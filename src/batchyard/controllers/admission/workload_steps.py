@@ -198,6 +198,7 @@ def _conditions(look: Look) -> Outcome | None:
         why = waiting.why_waiting(workload, look.queues)
         if why is not None:
             new = lifecycle.set_pending(workload, *why, now)
+        new = lifecycle.without_stale_admission(new)
     new = lifecycle.sync_admitted(new, now)
     if new is workload:
         return None

@@ -13,6 +13,7 @@ from batchyard.controllers.why.document import Asker, Part, explanation
 from batchyard.controllers.why.evictions import eviction_part, summary_of
 from batchyard.controllers.why.pending import PendingWorkloads
 from batchyard.controllers.why.queues import Queues
+from batchyard.controllers.why.refusals import last_refusal
 from batchyard.controllers.why.subjects import workload_of
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle import workload as lifecycle
@@ -50,13 +51,17 @@ class Explainer:
         obj = self._reader.get(key)
         if obj is None:
             return None
-        asker = Asker(may_read)
-        part = explanation(obj["kind"], key.namespace, key.name, now)
+        part = {**explanation(obj["kind"], key.namespace, key.name, now), **self._part(key, obj, now, Asker(may_read))}
+        if refusal := last_refusal(obj, self._reader, now):
+            part["facts"] = {**(part.get("facts") or {}), "refused": refusal}
+        return part
+
+    def _part(self, key: Key, obj: Obj, now: Instant, asker: Asker) -> Part:
         if key.kind == scheme.CLUSTER_QUEUE:
-            return {**part, **self._queues.explain(obj, now, asker)}
+            return self._queues.explain(obj, now, asker)
         if key.kind == scheme.WORKLOAD:
-            return {**part, **self._workload(obj, now, asker)}
-        return {**part, **self._led(obj, now, asker)}
+            return self._workload(obj, now, asker)
+        return self._led(obj, now, asker)
 
     def _led(self, obj: Obj, now: Instant, asker: Asker) -> Part:
         """A job or a pod: what is true of its Workload, and of itself."""

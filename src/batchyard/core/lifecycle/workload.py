@@ -163,6 +163,16 @@ def set_pending(workload: Obj, reason: str, message: str, now: Instant) -> Obj:
     return draft.result()
 
 
+def without_stale_admission(workload: Obj) -> Obj:
+    """Remove an admission that is left without a quota reservation: another client reset the condition alone.
+
+    It would keep the next admission out, for a set admission must not change.
+    """
+    if has_quota_reservation(workload) or "admission" not in (workload.get("status") or _NO_STATUS):
+        return workload
+    return with_path(workload, ("status", "admission"), None)
+
+
 def sync_admitted(workload: Obj, now: Instant) -> Obj:
     """Make Admitted what quota, checks and topology say; add up the time it ran when that ends."""
     if not (workload.get("status") or _NO_STATUS).get("conditions"):
