@@ -12,6 +12,7 @@ from batchyard.api import scheme
 from batchyard.api.admission.default_queues import check_queue_kept
 from batchyard.api.admission.limit_ranges import check_limits, with_limit_defaults
 from batchyard.api.admission.namespaces import check_deletion, check_namespace, taken_up
+from batchyard.api.admission.pod_security import check_labels, check_pod, check_pod_change
 from batchyard.api.admission.pods import admit_pod, default_class
 from batchyard.api.admission.priority_classes import check_default
 from batchyard.api.admission.queued_jobs import queue_job
@@ -60,9 +61,15 @@ class AdmissionChain:
         return prepared
 
     def _checks(self) -> Mapping[str, Check]:
-        checks: dict[str, Check] = dict.fromkeys((scheme.POD, scheme.SERVICE), self._quotas.check_changed)
+        checks: dict[str, Check] = {scheme.POD: self._check_pod, scheme.SERVICE: self._quotas.check_changed}
         checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), _check_queue)
-        return {**checks, scheme.PRIORITY_CLASS: _check_class} if self._with_api else checks
+        if self._with_api:
+            checks |= {scheme.PRIORITY_CLASS: _check_class, scheme.NAMESPACE: _check_namespace}
+        return checks
+
+    def _check_pod(self, new: Obj, old: Obj, reader: Reader) -> None:
+        check_pod_change(new, old, reader.get)
+        self._quotas.check_changed(new, old, reader)
 
     def _prepared(self, further: Prepare | None, obj: Obj, reader: Reader) -> Obj:
         """Of a kind in Namespaces."""
@@ -88,6 +95,7 @@ class AdmissionChain:
             check_limits(done, ranges)
         if self._with_nodes:
             validate_pod(done, reader)
+        check_pod(done, reader.get)
         return done
 
 
@@ -105,7 +113,12 @@ def _prepared_class(priority_class: Obj, reader: Reader) -> Obj:
 
 
 def _prepared_namespace(namespace: Obj, _reader: Reader) -> Obj:
+    check_labels(namespace)
     return taken_up(namespace)
+
+
+def _check_namespace(new: Obj, old: Obj, _reader: Reader) -> None:
+    check_labels(new, old)
 
 
 def _check_queue(new: Obj, old: Obj, reader: Reader) -> None:

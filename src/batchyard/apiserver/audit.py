@@ -55,6 +55,8 @@ def audit_event(audited: Audited, now: Instant, number: int) -> Mapping[str, Any
         event["impersonatedUser"] = audited.acting.user.told()
     if path is not None:
         event["objectRef"] = _reference(path)
+    if isinstance(answer, Response) and answer.annotations:
+        event["annotations"] = dict(answer.annotations)
     return event
 
 

@@ -6,11 +6,13 @@ preparations. Source of the order of the steps: k8s.io/apiserver, pkg/registry/r
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
 
 from batchyard.api import scheme
+from batchyard.api.admission.pod_security import Review, review
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
@@ -165,8 +167,11 @@ class Registry:
         _guard(sent.obj, None, path, options)
         obj = with_metadata(sent.obj, managedFields=entries or None)
         _check(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
-        stored = self._write(Create(obj), path, obj["metadata"].get("name", ""), dry_run=options.dry_run)
-        return Response(201, _shown(stored, path), sent.warnings)
+        security = review(path.info.constant, obj, None, self._objects)
+        with _annotated(security):
+            stored = self._write(Create(obj), path, obj["metadata"].get("name", ""), dry_run=options.dry_run)
+        warnings = (*sent.warnings, *security.warnings)
+        return Response(201, _shown(stored, path), warnings, annotations=security.annotations)
 
     def _replaced(
         self,
@@ -199,8 +204,11 @@ class Registry:
             entries = updated(*both, known, author, versions)
         is_status = path.subresource == _STATUS
         write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_part)
-        done = self._write(write, path, path.name, dry_run=options.dry_run)
-        return Response(200, _shown(done, path), sent.warnings)
+        security = Review() if is_status else review(path.info.constant, new, stored, self._objects)
+        with _annotated(security):
+            done = self._write(write, path, path.name, dry_run=options.dry_run)
+        warnings = (*sent.warnings, *security.warnings)
+        return Response(200, _shown(done, path), warnings, annotations=security.annotations)
 
     def _write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
         if not isinstance(write, Delete) and len(_encode(write.obj)) > OBJECT_MAX:
@@ -225,6 +233,16 @@ class Registry:
 
     def _author(self, path: ResourcePath, options: WriteOptions) -> Author:
         return Author(options.manager, path.api_version, path.subresource, format_time(self._now() // SECOND * SECOND))
+
+
+@contextmanager
+def _annotated(security: Review) -> Iterator[None]:
+    """Annotate the audit event of a write that is refused."""
+    try:
+        yield
+    except Refused as refused:
+        refused.annotations = security.annotations
+        raise
 
 
 def _guard(obj: Obj, old: Obj | None, path: ResourcePath, options: WriteOptions) -> None:

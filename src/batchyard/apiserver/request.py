@@ -57,6 +57,8 @@ class Response(NamedTuple):
     retry_after: int | None = None
     #: What else its head says: names in lower case, and values.
     headers: tuple[tuple[str, str], ...] = ()
+    #: The annotations of its audit event.
+    annotations: Mapping[str, str] = MappingProxyType({})
 
 
 #: Kubernetes answers so, and clients make a Status of it that names what they asked for.
@@ -71,6 +73,8 @@ class Refused(Exception):  # noqa: N818 - as a person would say it
         self.code = code
         self.reason = reason
         self.details = details or {}
+        #: The annotations of its audit event.
+        self.annotations: Mapping[str, str] = {}
 
     def response(self) -> Response:
         """The Status that says so."""
@@ -79,7 +83,8 @@ class Refused(Exception):  # noqa: N818 - as a person would say it
         if self.details:
             status["details"] = self.details
         retry_after = self.details.get("retryAfterSeconds")
-        return Response(self.code, {**status, "code": self.code}, retry_after=retry_after)
+        body = {**status, "code": self.code}
+        return Response(self.code, body, retry_after=retry_after, annotations=self.annotations)
 
 
 def bad_request(message: str) -> Refused:

@@ -1,0 +1,6 @@
+"""Pod Security Standards: the policy of a namespace, and how pods violate it."""
+
+from batchyard.api.pod_security.evaluator import Violations, evaluate_pod
+from batchyard.api.pod_security.policy import PREFIX, LevelVersion, Policy, label_faults, namespace_policy
+
+__all__ = ["PREFIX", "LevelVersion", "Policy", "Violations", "evaluate_pod", "label_faults", "namespace_policy"]

@@ -1,0 +1,246 @@
+"""The checks of the level `baseline`. Source: k8s.io/pod-security-admission, policy/check_*.go."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from batchyard.api.meta import Obj
+from batchyard.api.pod_security.violations import (
+    CheckPod,
+    Violation,
+    containers,
+    has_user_namespace,
+    named,
+    plural,
+    quoted,
+    security,
+    selected,
+    setters,
+    uses,
+)
+
+_APP_ARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
+_APP_ARMOR_DEFAULT: Final = "runtime/default"
+_LOCAL_PROFILE: Final = "localhost/"
+_SECCOMP_OF_POD: Final = "seccomp.security.alpha.kubernetes.io/pod"
+_SECCOMP_OF_CONTAINER: Final = "container.seccomp.security.alpha.kubernetes.io/"
+_SECCOMP_DEFAULTS: Final = ("runtime/default", "docker/default")
+PROFILE_TYPES: Final = ("RuntimeDefault", "Localhost")
+_CAPABILITIES: Final = frozenset(
+    {
+        *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
+        *("NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+    }
+)
+_SE_LINUX_TYPES: Final = frozenset({"", "container_t", "container_init_t", "container_kvm_t"})
+SE_LINUX_TYPES_1_31: Final = _SE_LINUX_TYPES | {"container_engine_t"}
+_SYSCTLS: Final = frozenset(
+    {
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.tcp_syncookies",
+    }
+)
+SYSCTLS_1_27: Final = _SYSCTLS | {"net.ipv4.ip_local_reserved_ports"}
+SYSCTLS_1_29: Final = SYSCTLS_1_27 | {
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+}
+SYSCTLS_1_32: Final = SYSCTLS_1_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
+
+
+def app_armor_profile(metadata: Obj, spec: Obj) -> Violation | None:
+    """AppArmor profiles are the runtime's or local ones."""
+
+    def bad_type(part: Obj) -> str | None:
+        profile = security(part).get("appArmorProfile")
+        found: str = "" if profile is None else profile.get("type") or ""
+        return found if profile is not None and found not in PROFILE_TYPES else None
+
+    names = selected(spec, lambda container: bad_type(container) is not None)
+    types = {found for part in (spec, *containers(spec)) if (found := bad_type(part)) is not None}
+    annotations = sorted(
+        f"{name}={_go_quoted(value)}"
+        for name, value in (metadata.get("annotations") or {}).items()
+        if name.startswith(_APP_ARMOR)
+        and value not in ("", _APP_ARMOR_DEFAULT)
+        and not value.startswith(_LOCAL_PROFILE)
+    )
+    subjects = setters(names, by_pod=bad_type(spec) is not None)
+    subject = " and ".join(part for part in (subjects, annotations and plural("annotation", len(annotations))) if part)
+    if not subject:
+        return None
+    values = [*sorted(types), *annotations]
+    reason = plural("forbidden AppArmor profile", len(values))
+    return Violation(reason, f"{subject} must not set AppArmor profile type to {quoted(values)}")
+
+
+def capabilities(_metadata: Obj, spec: Obj) -> Violation | None:
+    """Containers add no capabilities beyond those that runtimes give by default."""
+
+    def added(container: Obj) -> set[str]:
+        return {*((security(container).get("capabilities") or {}).get("add") or ())} - _CAPABILITIES
+
+    names = selected(spec, lambda container: bool(added(container)))
+    if not names:
+        return None
+    forbidden = sorted(set().union(*map(added, containers(spec))))
+    detail = f"{named('container', names)} must not include {quoted(forbidden)} in securityContext.capabilities.add"
+    return Violation("non-default capabilities", detail)
+
+
+def host_namespaces(_metadata: Obj, spec: Obj) -> Violation | None:
+    """Pods share no namespace with the node."""
+    shared = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
+    return Violation("host namespaces", ", ".join(shared)) if shared else None
+
+
+def host_path_volumes(_metadata: Obj, spec: Obj) -> Violation | None:
+    """Pods mount no folders of the node."""
+    names = [volume["name"] for volume in spec.get("volumes") or () if volume.get("hostPath") is not None]
+    return Violation("hostPath volumes", named("volume", names)) if names else None
+
+
+def host_ports(_metadata: Obj, spec: Obj) -> Violation | None:
+    """Containers take no ports of the node."""
+
+    def ports(container: Obj) -> set[str]:
+        return {str(port["hostPort"]) for port in container.get("ports") or () if port.get("hostPort")}
+
+    names = selected(spec, lambda container: bool(ports(container)))
+    if not names:
+        return None
+    found = sorted(set().union(*map(ports, containers(spec))))
+    what = f"{plural('hostPort', len(found))} {', '.join(found)}"
+    return Violation("hostPort", f"{named('container', names)} {uses(len(names))} {what}")
+
+
+def probe_hosts(_metadata: Obj, spec: Obj) -> Violation | None:
+    """Probes and lifecycle hooks reach no other host."""
+    names = sorted(selected(spec, lambda container: any(_hosts(container))))
+    if not names:
+        return None
+    hosts = sorted({host for container in containers(spec) for host in _hosts(container)})
+    what = f"{plural('probe or lifecycle host', len(hosts))} {quoted(hosts)}"
+    return Violation("probe or lifecycle host", f"{named('container', names)} {uses(len(names))} {what}")
+
+
+def _hosts(container: Obj) -> Iterator[str]:
+    hooks = container.get("lifecycle") or {}
+    probes = (container.get(f"{kind}Probe") for kind in ("liveness", "readiness", "startup"))
+    for handler in (*probes, hooks.get("postStart"), hooks.get("preStop")):
+        for action in ("httpGet", "tcpSocket"):
+            host = ((handler or {}).get(action) or {}).get("host")
+            if host:
+                yield host
+
+
+def privileged(_metadata: Obj, spec: Obj) -> Violation | None:
+    """Containers are not privileged."""
+    names = selected(spec, lambda container: security(container).get("privileged") is True)
+    detail = f"{named('container', names)} must not set securityContext.privileged=true"
+    return Violation("privileged", detail) if names else None
+
+
+def proc_mount(_metadata: Obj, spec: Obj) -> Violation | None:
+    """The paths of /proc stay masked."""
+
+    def mount(container: Obj) -> str:
+        found: str | None = security(container).get("procMount")
+        return "Default" if found is None else found
+
+    names = selected(spec, lambda container: mount(container) != "Default")
+    if not names:
+        return None
+    found = sorted({mount(container) for container in containers(spec)} - {"Default"})
+    return Violation(
+        "procMount", f"{named('container', names)} must not set securityContext.procMount to {quoted(found)}"
+    )
+
+
+def proc_mount_1_35(metadata: Obj, spec: Obj) -> Violation | None:
+    """The paths of /proc stay masked, except in a user namespace."""
+    return None if has_user_namespace(spec) else proc_mount(metadata, spec)
+
+
+def se_linux_options(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
+    """SELinux types are some of those for containers; users and roles are not set."""
+
+    def flaws(part: Obj) -> Mapping[str, Any]:
+        options = security(part).get("seLinuxOptions") or {}
+        found = {"type": options.get("type") or "", "user": options.get("user"), "role": options.get("role")}
+        return {field: value for field, value in found.items() if (value not in types if field == "type" else value)}
+
+    def check(_metadata: Obj, spec: Obj) -> Violation | None:
+        names = selected(spec, lambda container: bool(flaws(container)))
+        if not names and not flaws(spec):
+            return None
+        found = [flaws(part) for part in (spec, *containers(spec))]
+        bad = sorted({flaw["type"] for flaw in found if "type" in flaw})
+        told = [f"{plural('type', len(bad))} {quoted(bad)}"] if bad else []
+        told += [f"{field} may not be set" for field in ("user", "role") if any(field in flaw for flaw in found)]
+        subject = setters(names, by_pod=bool(flaws(spec)))
+        return Violation("seLinuxOptions", f"{subject} set forbidden securityContext.seLinuxOptions: {'; '.join(told)}")
+
+    return check
+
+
+def seccomp_annotations(metadata: Obj, spec: Obj) -> Violation | None:
+    """Seccomp profiles in annotations, as before Kubernetes 1.19, are the runtime's or local ones."""
+    annotations = metadata.get("annotations") or {}
+    places = {_SECCOMP_OF_POD, *(_SECCOMP_OF_CONTAINER + container["name"] for container in containers(spec))}
+    forbidden = sorted(
+        f"{place}={_go_quoted(annotations[place])}"
+        for place in places & annotations.keys()
+        if annotations[place] not in _SECCOMP_DEFAULTS and not annotations[place].startswith(_LOCAL_PROFILE)
+    )
+    if not forbidden:
+        return None
+    return Violation("seccompProfile", f"forbidden {plural('annotation', len(forbidden))} {', '.join(forbidden)}")
+
+
+def bad_seccomp_type(part: Obj) -> str | None:
+    """The seccomp profile type of a pod or container that is not allowed; None if it is, or if there is none."""
+    profile = security(part).get("seccompProfile")
+    found: str = "" if profile is None else profile.get("type") or ""
+    return found if profile is not None and found not in PROFILE_TYPES else None
+
+
+def seccomp_profile(_metadata: Obj, spec: Obj) -> Violation | None:
+    """Seccomp profiles are the runtime's or local ones."""
+    names = selected(spec, lambda container: bad_seccomp_type(container) is not None)
+    subject = setters(names, by_pod=bad_seccomp_type(spec) is not None)
+    if not subject:
+        return None
+    bad = sorted({found for part in (spec, *containers(spec)) if (found := bad_seccomp_type(part)) is not None})
+    return Violation("seccompProfile", f"{subject} must not set securityContext.seccompProfile.type to {quoted(bad)}")
+
+
+def sysctls(allowed: frozenset[str] = _SYSCTLS) -> CheckPod:
+    """Pods set safe kernel parameters only."""
+
+    def check(_metadata: Obj, spec: Obj) -> Violation | None:
+        names = (sysctl["name"] for sysctl in security(spec).get("sysctls") or ())
+        forbidden = [name for name in names if name not in allowed]
+        return Violation("forbidden sysctls", ", ".join(forbidden)) if forbidden else None
+
+    return check
+
+
+def windows_host_process(_metadata: Obj, spec: Obj) -> Violation | None:
+    """Windows containers are no processes of the node."""
+
+    def is_host_process(part: Obj) -> bool:
+        return (security(part).get("windowsOptions") or {}).get("hostProcess") is True
+
+    subject = setters(selected(spec, is_host_process), by_pod=is_host_process(spec))
+    detail = f"{subject} must not set securityContext.windowsOptions.hostProcess=true"
+    return Violation("hostProcess", detail) if subject else None
+
+
+def _go_quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
