@@ -114,11 +114,17 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "PodFailurePolicyRule.action": {"enum": ["Ignore", "FailIndex", "FailJob", "Count"]},
     "PodSpec.activeDeadlineSeconds": {"min": 1, "max": 2147483647},
     "PodSpec.containers": {"minItems": 1},
-    "PodSpec.dnsPolicy": {"enum": ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]},
+    "PodSpec.dnsPolicy": {
+        "enum": ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"],
+        "default": "ClusterFirst",
+    },
     "PodSpec.preemptionPolicy": {"enum": ["PreemptLowerPriority", "Never"]},
-    "PodSpec.restartPolicy": {"enum": ["Always", "OnFailure", "Never"]},
-    "PodSpec.terminationGracePeriodSeconds": {"min": 0},
-    "PriorityClass.preemptionPolicy": {"enum": ["PreemptLowerPriority", "Never"]},
+    "PodSpec.restartPolicy": {"enum": ["Always", "OnFailure", "Never"], "default": "Always"},
+    "PodSpec.schedulerName": {"default": "default-scheduler"},
+    "PodSpec.securityContext": {"default": {}},
+    "PodSpec.terminationGracePeriodSeconds": {"min": 0, "default": 30},
+    "PodTemplateSpec.metadata": {"default": {}},
+    "PriorityClass.preemptionPolicy": {"enum": ["PreemptLowerPriority", "Never"], "default": "PreemptLowerPriority"},
     "RuleWithOperations.scope": {"enum": ["Cluster", "Namespaced", "*"], "default": "*"},
     "ServiceReference.port": {"min": 1, "max": 65535, "default": 443},
     **{f"{name}.{field}": facts for name in WEBHOOKS for field, facts in WEBHOOK.items()},
@@ -127,12 +133,48 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "Secret.type": {"default": "Opaque"},
     "ServicePort.port": {"min": 1, "max": 65535},
     "ServicePort.protocol": {"enum": ["TCP", "UDP", "SCTP"], "default": "TCP"},
-    "ServiceSpec.sessionAffinity": {"enum": ["ClientIP", "None"]},
-    "ServiceSpec.type": {"enum": ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]},
+    "ServiceSpec.sessionAffinity": {"enum": ["ClientIP", "None"], "default": "None"},
+    "ServiceSpec.type": {"enum": ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"], "default": "ClusterIP"},
     "Taint.effect": {"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
     "Toleration.effect": {"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
     # Gt and Lt are behind a gate of Kubernetes that is off.
     "Toleration.operator": {"enum": ["Equal", "Exists"]},
+}
+#: Further defaults that do not depend on other fields, as Kubernetes' defaults.go sets them by type.
+DEFAULTS: Final[Mapping[str, Any]] = {
+    **{
+        f"{name}.{field}": value
+        for name in ("Container", "EphemeralContainer")
+        for field, value in (
+            ("resources", {}),
+            ("terminationMessagePath", "/dev/termination-log"),
+            ("terminationMessagePolicy", "File"),
+        )
+    },
+    **{f"{name}VolumeSource.defaultMode": 0o644 for name in ("ConfigMap", "DownwardAPI", "Projected", "Secret")},
+    "AzureDiskVolumeSource.cachingMode": "ReadWrite",
+    "AzureDiskVolumeSource.kind": "Shared",
+    "EndpointPort.protocol": "TCP",
+    "HTTPGetAction.path": "/",
+    "HTTPGetAction.scheme": "HTTP",
+    "HostPathVolumeSource.type": "",
+    "ISCSIPersistentVolumeSource.iscsiInterface": "default",
+    "JobTemplateSpec.metadata": {},
+    "NetworkPolicyPort.protocol": "TCP",
+    "ObjectFieldSelector.apiVersion": "v1",
+    "PersistentVolumeClaimSpec.resources": {},
+    "PersistentVolumeClaimSpec.volumeMode": "Filesystem",
+    "PersistentVolumeClaimTemplate.metadata": {},
+    "Probe.failureThreshold": 3,
+    "Probe.periodSeconds": 10,
+    "Probe.successThreshold": 1,
+    "Probe.timeoutSeconds": 1,
+    "RBDPersistentVolumeSource.keyring": "/etc/ceph/keyring",
+    "RBDPersistentVolumeSource.pool": "rbd",
+    "RBDPersistentVolumeSource.user": "admin",
+    "ScaleIOPersistentVolumeSource.fsType": "xfs",
+    "ScaleIOPersistentVolumeSource.storageMode": "ThinProvisioned",
+    "ServiceAccountTokenProjection.expirationSeconds": 3600,
 }
 #: Lists that CRDs hold to be maps, but in which Kubernetes itself lets keys come twice.
 MAY_REPEAT: Final = (
@@ -440,7 +482,9 @@ def native_spec(place: str, found: ClassField, embedded: Spec | None, merging: M
     if place in MAY_REPEAT:
         facts = _without(_without(facts, "keys"), "set")
     inner = {**facts.get("items", {}), **merging.get("items", {})}
-    facts = {**_without(facts, "owned"), **CHECKED.get(place, {}), **merging, **({"items": inner} if inner else {})}
+    default = {"default": DEFAULTS[place]} if place in DEFAULTS else {}
+    checked = {**CHECKED.get(place, {}), **default}
+    facts = {**_without(facts, "owned"), **checked, **merging, **({"items": inner} if inner else {})}
     return spec_of(type_name, facts, found.required or place in REQUIRED)
 
 

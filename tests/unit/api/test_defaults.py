@@ -40,6 +40,7 @@ def test_a_job_that_says_nothing_runs_one_pod_to_success() -> None:
         "completions": 1,
         "backoffLimit": 6,
         "completionMode": "NonIndexed",
+        "manualSelector": False,
         "suspend": False,
         "podReplacementPolicy": "TerminatingOrFailed",
     }
@@ -147,6 +148,8 @@ def test_a_pod_that_says_nothing_restarts_and_stops_in_half_a_minute() -> None:
         "terminationGracePeriodSeconds": 30,
         "dnsPolicy": "ClusterFirst",
         "schedulerName": "default-scheduler",
+        "securityContext": {},
+        "enableServiceLinks": True,
     }
     assert done["status"] == {"phase": "Pending"}
 
@@ -163,8 +166,15 @@ def test_a_container_requests_its_limits_where_it_requests_nothing_else() -> Non
     said = {"name": "d", "image": "i", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}
     done = with_defaults(edited(POD, {"spec.containers": [{"name": "c", "resources": resources}, said]}))
     first, second = done["spec"]["containers"]
-    assert first["resources"]["requests"] == {"cpu": "1", "nvidia.com/gpu": 1}
-    assert second == said
+    assert first["resources"]["requests"] == {"cpu": "1", "nvidia.com/gpu": "1"}
+    assert second["resources"] == said["resources"]
+
+
+def test_the_ports_of_a_pod_on_the_network_of_its_node_are_ports_of_the_node() -> None:
+    ports = [{"containerPort": 80, "protocol": "TCP"}, {"containerPort": 81, "hostPort": 82, "protocol": "TCP"}]
+    container = {"name": "c", "image": "i", "ports": ports}
+    done = with_defaults(edited(POD, {"spec.hostNetwork": True, "spec.containers": [container]}))
+    assert [port["hostPort"] for port in done["spec"]["containers"][0]["ports"]] == [80, 82]
 
 
 def test_a_node_gives_all_it_has_unless_it_says_otherwise() -> None:

@@ -1,8 +1,8 @@
 """Values that objects get when they are made, beyond what a schema can express.
 
-Nothing is changed in place; an object that needs nothing comes back as it is. Pod templates get no defaults: what is
-not asked for is not written down, and the views know what absence means. Pods get theirs when they are made, from
-whichever template (batchyard.api.admission.pods); so do Jobs what Kueue adds (batchyard.api.admission.queued_jobs).
+Nothing is changed in place; an object that needs nothing comes back as it is. The defaults of pod templates are in the
+field tables (batchyard.api.schema). Pods get some more when they are made (batchyard.api.admission.pods), and Jobs what
+Kueue adds (batchyard.api.admission.queued_jobs).
 """
 
 from collections.abc import Callable, Mapping
@@ -33,6 +33,7 @@ _DEFAULTS: Final[Mapping[str, Default]] = {
     scheme.CLUSTER_ROLE_BINDING: rbac.binding_defaults,
     scheme.DEPLOYMENT: apps.deployment_defaults,
     scheme.REPLICA_SET: apps.replica_set_defaults,
+    scheme.REPLICATION_CONTROLLER: apps.replication_controller_defaults,
     scheme.STATEFUL_SET: apps.stateful_set_defaults,
     scheme.DAEMON_SET: apps.daemon_set_defaults,
     scheme.CRON_JOB: apps.cron_job_defaults,

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchyard.api.meta import Obj
+from batchyard.api.defaults.volumes import claim_defaults
+from batchyard.api.meta import Obj, with_metadata
 
 _QUARTER: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
+_CLAIM: Final = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
 _ROLLING: Final = "RollingUpdate"
 
 
@@ -26,12 +28,23 @@ def stateful_set_defaults(obj: Obj) -> Obj:
     settings = {"podManagementPolicy": "OrderedReady", "replicas": 1, "revisionHistoryLimit": 10}
     retention = {"whenDeleted": "Retain", "whenScaled": "Retain"}
     given = obj["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+    claims = obj["spec"].get("volumeClaimTemplates")
     return _with_spec(
         obj,
         settings,
+        **({"volumeClaimTemplates": [{**_CLAIM, **claim_defaults(claim)} for claim in claims]} if claims else {}),
         persistentVolumeClaimRetentionPolicy={**retention, **given},
         updateStrategy=_rolling(obj["spec"].get("updateStrategy"), {"partition": 0}),
     )
+
+
+def replication_controller_defaults(obj: Obj) -> Obj:
+    """Of a ReplicationController, which selects the pods of its template and has their labels."""
+    spec = obj.get("spec") or {}
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
+    done = {"replicas": 1, **({"selector": labels} if labels else {}), **spec}
+    obj = {**obj, "spec": done} if done != spec else obj
+    return with_metadata(obj, labels=labels) if labels and not obj["metadata"].get("labels") else obj
 
 
 def daemon_set_defaults(obj: Obj) -> Obj:

@@ -27,6 +27,7 @@ def _spec_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
         "parallelism": 1,
         "backoffLimit": _INT32_MAX if indexes_fail_alone else 6,
         "completionMode": "NonIndexed",
+        "manualSelector": False,
         "suspend": False,
         "podReplacementPolicy": "TerminatingOrFailed" if spec.get("podFailurePolicy") is None else "Failed",
     }

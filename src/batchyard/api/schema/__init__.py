@@ -3,6 +3,8 @@
     validate(info, obj)         all structural faults of an object, in the version it is written in
     with_defaults(info, obj)    the object with nulls dropped and the defaults of its schema filled in
     settle(info, version, obj)  both in one walk, which is how manifests are read
+    completed(type, value)      a value of a type of Kubernetes itself with its defaults
+    meaning_of(kind)            compares values of a kind's types by meaning
 
 Rules between fields are in batchyard.api.validation, defaults made by webhooks in batchyard.api.defaults. Where a
 pod template stands in an object of a CRD it is checked as that CRD does; in Jobs and PodTemplates as Kubernetes does.
@@ -15,12 +17,13 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Obj
 from batchyard.api.schema.flaws import Flaw, Flaws, path_text
+from batchyard.api.schema.meaning import Meaning
 from batchyard.api.schema.places import unknown_field_remedy
 from batchyard.api.schema.tables import NATIVE, Scope, scope, scope_for
 from batchyard.api.schema.visitors import Compiler, RootVisitor
 from batchyard.api.scheme import ServedKind, kind_info
 
-__all__ = ["Settled", "settle", "validate", "with_defaults"]
+__all__ = ["Settled", "completed", "meaning_of", "settle", "validate", "with_defaults"]
 
 _REMEDIES_MAX: Final = 100
 
@@ -63,6 +66,19 @@ def with_defaults(info: ServedKind, obj: Obj) -> dict[str, Any]:
     if settled.obj is None:
         raise InvalidObject(settled.faults)
     return settled.obj
+
+
+def completed(type_name: str, value: Any) -> Any:
+    """A value of a type of Kubernetes itself with its defaults, or the value as it is if its structure is not sound."""
+    settled = _compiler(scope(NATIVE)).object_visitor(type_name)(value)
+    return value if type(settled) is Flaws else settled
+
+
+@cache
+def meaning_of(constant: str) -> Meaning:
+    """What compares values of the types of a kind, in its storage version."""
+    info = kind_info(constant)
+    return Meaning(scope_for(info, info.storage_version), completed)
 
 
 _NO_METADATA = FieldError("metadata", "Required value", "give the object metadata with a name")

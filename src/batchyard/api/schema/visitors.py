@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from batchyard.api.schema.computed import COMPUTED, Computed
 from batchyard.api.schema.flaws import Flaw, Flaws, MapKey, flaw, shown, wrong_type
 from batchyard.api.schema.scalars import WORDS, PlainVisitor, Visitor, plain_flaws, scalar_visitor
 from batchyard.api.schema.tables import NATIVE, NATIVE_PREFIX, Field, Scope
@@ -82,7 +83,9 @@ class Compiler:
         defaults = {name: field.facts["default"] for name, field in fields.items() if "default" in field.facts}
         nullable = frozenset(name for name, field in fields.items() if field.facts.get("nullable"))
         qualified = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
-        return _object(visitors, _Completion(qualified, visitors, required, defaults, nullable))
+        visitor = _object(visitors, _Completion(qualified, visitors, required, defaults, nullable))
+        computed = COMPUTED.get(type_name) if self._scope.name == NATIVE else None
+        return visitor if computed is None else _computing(visitor, computed)
 
     def _late(self, visitors: dict[str, PlainVisitor], name: str, field: Field) -> Visitor:
         """A visitor that puts the compiled one in its own place when first called."""
@@ -181,6 +184,19 @@ def _object(visitors: Mapping[str, PlainVisitor], completion: _Completion) -> Ro
         if odd is None and value.keys() >= must_have:
             return value
         return completion.completed(value, odd or {})
+
+    return visit
+
+
+def _computing(visitor: RootVisitor, computed: Computed) -> RootVisitor:
+    """The same visitor, which adds the defaults that follow from other fields."""
+
+    def visit(value: Any, sound: Mapping[str, Any] | None = None) -> Any:
+        settled = visitor(value, sound)
+        if type(settled) is Flaws:
+            return settled
+        added = computed(settled)
+        return {**settled, **added} if added else settled
 
     return visit
 

@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from batchyard.api import scheme
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, group_kind
+from batchyard.api.schema import meaning_of
 from batchyard.api.selectors import selector as parsed_selector
 from batchyard.api.validation import faults, job, metadata, pods
 
@@ -45,15 +47,19 @@ def selecting_faults(obj: Obj) -> Iterator[FieldError]:
 def selecting_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """All rules of a changed one: it keeps its selector."""
     yield from selecting_faults(new)
-    if new["spec"].get("selector") != old["spec"].get("selector"):
+    if not meaning_of(group_kind(new)).is_same(
+        "LabelSelector", new["spec"].get("selector"), old["spec"].get("selector")
+    ):
         yield faults.immutable("spec.selector", new["spec"].get("selector"))
 
 
 def stateful_set_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """All rules of a changed StatefulSet: it keeps most of its spec."""
     yield from selecting_faults(new)
-    fields = dict.fromkeys((*new["spec"], *old["spec"]))
-    if any(new["spec"].get(field) != old["spec"].get(field) for field in fields if field not in _CHANGEABLE):
+    spec, before = new["spec"], old["spec"]
+    kept = [field for field in dict.fromkeys((*spec, *before)) if field not in _CHANGEABLE]
+    meaning = meaning_of(scheme.STATEFUL_SET)
+    if not all(meaning.is_same_field("StatefulSetSpec", field, spec, before) for field in kept):
         names = ", ".join(f"'{name}'" for name in _CHANGEABLE[:-1])
         told = f"updates to statefulset spec for fields other than {names} and '{_CHANGEABLE[-1]}' are forbidden"
         yield faults.forbidden("spec", told, "make another StatefulSet")

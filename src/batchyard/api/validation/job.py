@@ -6,10 +6,11 @@ Source: Kubernetes's pkg/apis/batch/validation; Kueue's Job webhook at its defau
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from batchyard.api import well_known
+from batchyard.api import scheme, well_known
 from batchyard.api.annotations import boolean, is_elastic, whole_number
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
+from batchyard.api.schema import meaning_of
 from batchyard.api.validation import (
     faults,
     job_policies,
@@ -28,6 +29,8 @@ _INDEXES_MAX: Final = 100_000
 _PARALLELISM_OF_MANY_MAX: Final = 10_000
 _MODES: Final = ("NonIndexed", "Indexed")
 _RESTART_POLICIES: Final = ("OnFailure", "Never")
+_SPEC_TYPE: Final = "JobSpec"
+_TEMPLATE_TYPE: Final = "PodTemplateSpec"
 _KEPT: Final = (
     "selector",
     "completionMode",
@@ -190,8 +193,9 @@ def _restart_faults(spec: Obj, path: str) -> Iterator[FieldError]:
 
 def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Completions, policies and the template stay; a suspended Job may still be told where to run."""
+    meaning = meaning_of(scheme.JOB)
     for field in _KEPT:
-        if new.get(field) != old.get(field):
+        if not meaning.is_same_field(_SPEC_TYPE, field, new, old):
             yield faults.immutable(f"spec.{field}", new.get(field))
     completions = new.get("completions")
     if completions != old.get("completions"):
@@ -203,7 +207,8 @@ def _spec_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     # Kubernetes wants the Job suspended first; in one write with its suspension the change is as safe.
     movable = bool(old.get("suspend") or new.get("suspend"))
     template, before = (spec.get("template") or {} for spec in (new, old))
-    if template != before and not (movable and _placeless(template) == _placeless(before)):
+    is_same = meaning.is_same(_TEMPLATE_TYPE, template, before)
+    if not is_same and not (movable and meaning.is_same(_TEMPLATE_TYPE, _placeless(template), _placeless(before))):
         remedy = (
             "delete the Job and create it anew" if movable else "suspend the Job first; then where it runs may change"
         )

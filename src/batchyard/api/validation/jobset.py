@@ -7,9 +7,10 @@ would only fail when the Jobs are made (their specs, their pod templates) is sai
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from batchyard.api import well_known
+from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, label
+from batchyard.api.schema import meaning_of
 from batchyard.api.validation import (
     affinity,
     faults,
@@ -25,6 +26,7 @@ from batchyard.api.views.job import pods_at_once
 #: Kueue's; JobSet's own is called alike.
 _WEBHOOK: Final = "vjobset.kb.io"
 PATH: Final = "spec.replicatedJobs"
+_JOBS_TYPE: Final = "[JobSet.spec.replicatedJobs]"
 _INT32_MAX: Final = 2**31 - 1
 #: A pod's name ends in characters of its own.
 _POD_SUFFIX: Final = "-abcde"
@@ -60,14 +62,16 @@ def jobset_update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     """All rules of a changed JobSet: a suspended one may be told where to run, and little else changes."""
     yield from jobset_faults(new)
     spec, before = new.get("spec") or {}, old.get("spec") or {}
+    meaning = meaning_of(scheme.JOB_SET)
     for field in _KEPT:
-        if spec.get(field) is not None and before.get(field) is not None and spec[field] != before[field]:
+        is_given = spec.get(field) is not None and before.get(field) is not None
+        if is_given and not meaning.is_same_field("JobSet.spec", field, spec, before):
             schema_type = "array" if isinstance(spec[field], list) else "object"
             yield faults.broken_rule(
                 f"spec.{field}", schema_type, "Value is immutable", "keep it, or make a new JobSet"
             )
     movable = bool(spec.get("suspend") or before.get("suspend"))
-    if _jobs(spec, movable=movable) != _jobs(before, movable=movable):
+    if not meaning.is_same(_JOBS_TYPE, _jobs(spec, movable=movable), _jobs(before, movable=movable)):
         remedy = "make a new JobSet" if movable else "suspend the JobSet first; then its pods' nodes may change"
         yield faults.immutable(PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != before.get("managedBy"):

@@ -6,12 +6,15 @@ Source: Kubernetes's pkg/apis/core/validation (ValidatePodUpdate).
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api import scheme
 from batchyard.api.errors import FieldError
+from batchyard.api.schema import completed, meaning_of
 from batchyard.api.validation import faults
 from batchyard.api.validation.pods import pod_faults
 
 Spec = Mapping[str, Any]
 
+_MEANING: Final = meaning_of(scheme.POD)
 _INT32_MAX: Final = 2**31 - 1
 _KEPT: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
@@ -34,7 +37,7 @@ def pod_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterato
     yield from _deadline_faults(spec.get("activeDeadlineSeconds"), before.get("activeDeadlineSeconds"))
     yield from _toleration_faults(spec.get("tolerations") or (), before.get("tolerations") or ())
     yield from _gate_faults(spec.get("schedulingGates") or (), before.get("schedulingGates") or ())
-    if _rest(spec, before) != _rest(before, before):
+    if not _MEANING.is_same("PodSpec", _rest(spec, before), _rest(before, before)):
         yield faults.forbidden("spec", _KEPT, _REMEDY)
 
 
@@ -56,7 +59,12 @@ def _toleration_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[Fie
     """Tolerations are added; of those there are only the seconds change, if they are about NoExecute."""
     for toleration in old:
         is_timed = toleration.get("effect") == "NoExecute"
-        if not any(each == toleration or (is_timed and _timeless(each) == _timeless(toleration)) for each in new):
+        alike = (
+            _MEANING.is_same("Toleration", each, toleration)
+            or (is_timed and _MEANING.is_same("Toleration", _timeless(each), _timeless(toleration)))
+            for each in new
+        )
+        if not any(alike):
             message = "existing toleration can not be modified except its tolerationSeconds"
             yield faults.forbidden("spec.tolerations", message, f"keep {faults.printed(toleration)}")
 
@@ -76,9 +84,10 @@ def _gate_faults(new: Sequence[Spec], old: Sequence[Spec]) -> Iterator[FieldErro
 def _rest(spec: Spec, old: Spec) -> Spec:
     """A spec without what may change. While it is gated, a Pod may still be told where to go."""
     hidden = _JUDGED if not old.get("schedulingGates") else (*_JUDGED, "nodeSelector", "affinity")
-    rest = {field: value for field, value in spec.items() if field not in hidden and value not in (None, [], {})}
+    spec = completed("PodSpec", spec)
+    rest = {field: value for field, value in spec.items() if field not in hidden}
     for field in ("containers", "initContainers"):
-        rest[field] = [{k: v for k, v in c.items() if k != "image" and v != {}} for c in spec.get(field) or ()]
+        rest[field] = [{k: v for k, v in c.items() if k != "image"} for c in spec.get(field) or ()]
     if (old.get("terminationGracePeriodSeconds") or 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
         rest["terminationGracePeriodSeconds"] = old["terminationGracePeriodSeconds"]
     return rest

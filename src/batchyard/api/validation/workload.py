@@ -6,14 +6,16 @@ Source: Kueue's Workload webhook at its default feature gates, and the rules in 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api import well_known
+from batchyard.api import scheme, well_known
 from batchyard.api.annotations import is_elastic
 from batchyard.api.conditions import is_true
 from batchyard.api.errors import FieldError
+from batchyard.api.schema import meaning_of
 from batchyard.api.validation import admission_gates, amounts, faults, metadata, workload_status
 
 _WEBHOOK: Final = "vworkload.kb.io"
 _POD_SETS: Final = "spec.podSets"
+_POD_SET_TYPE: Final = "Workload.spec.podSets"
 _CLASS: Final = "spec.priorityClassRef"
 _CLASS_KINDS: Final = {"scheduling.k8s.io": "PriorityClass", "kueue.x-k8s.io": "WorkloadPriorityClass"}
 
@@ -153,9 +155,11 @@ def _pod_set_update_faults(new: Sequence[Any], old: Sequence[Any]) -> Iterator[F
     if len(new) != len(old):
         yield faults.immutable(_POD_SETS, f"{len(new)} podSets", remedy)
         return
+    meaning = meaning_of(scheme.WORKLOAD)
     for i, (after, before) in enumerate(zip(new, old, strict=True)):
         shrunk = after.get("count", 1) < before.get("count", 1)
-        if after != before and not (shrunk and {**after, "count": 0} == {**before, "count": 0}):
+        kept = {**before, "count": after.get("count", 1)} if shrunk else before
+        if not meaning.is_same(_POD_SET_TYPE, after, kept):
             yield faults.immutable(f"{_POD_SETS}.{i}", after, remedy)  # as Kueue writes this one path
 
 

@@ -6,13 +6,16 @@ Source: Kueue's Workload webhook at its default feature gates, and the rules in 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api import quantity
+from batchyard.api import quantity, scheme
 from batchyard.api.annotations import is_elastic
 from batchyard.api.conditions import is_true
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj
+from batchyard.api.schema import meaning_of
 from batchyard.api.validation import amounts, conditions, faults, metadata, tolerations, topology_assignment
 
+_ADMISSION_TYPE: Final = "Workload.status.admission"
+_CHECK_TYPE: Final = "Workload.status.admissionChecks"
 _ADMISSION: Final = "status.admission"
 _CHECKS: Final = "status.admissionChecks"
 _RECLAIMABLE: Final = "status.reclaimablePods"
@@ -43,7 +46,7 @@ def _update_faults(new: Obj, old: Obj) -> Iterator[FieldError]:
     ready = {check["name"]: check for check in status.get("admissionChecks") or () if check["state"] == "Ready"}
     for i, check in enumerate(before.get("admissionChecks") or ()):
         now = ready.get(check["name"]) if check["state"] == "Ready" else None
-        if now is not None and now.get("podSetUpdates") != check.get("podSetUpdates"):
+        if now is not None and not meaning_of(scheme.WORKLOAD).is_same_field(_CHECK_TYPE, "podSetUpdates", now, check):
             yield faults.immutable(f"{_CHECKS}[{i}].podSetUpdates", now.get("podSetUpdates"), "keep it while Ready")
 
 
@@ -140,7 +143,9 @@ def _check_faults(check: Obj, sizes: Mapping[str, int], path: str) -> Iterator[F
 
 def _admission_update_faults(new: Obj | None, old: Obj | None) -> Iterator[FieldError]:
     """An admission is set or taken back, never changed; only pods find their places in the topology later."""
-    if new is not None and old is not None and _placeless(new) != _placeless(old):
+    if new is None or old is None:
+        return
+    if not meaning_of(scheme.WORKLOAD).is_same(_ADMISSION_TYPE, _placeless(new), _placeless(old)):
         yield faults.immutable(
             _ADMISSION, new, "evict the Workload first: an admission is set and unset, never changed"
         )

@@ -17,7 +17,8 @@ Requests: TypeAlias = tuple[tuple[str, int], ...]
 
 #: Seconds. 68 years are as good as any longer time, and still lie within what can be written.
 GRACE_MAX: Final = 2**31 - 1
-_GRACE: Final = 30
+#: Seconds that a pod has to end where its user names none.
+GRACE_DEFAULT: Final = 30
 _PODS_HAVE_THEIR_OWN: Final = frozenset({"cpu", "memory"})
 
 
@@ -74,7 +75,7 @@ def resource_order(resource: str) -> tuple[int, str]:
 
 def grace_period(spec: Mapping[str, Any]) -> int:
     """Seconds a pod's containers get to stop."""
-    seconds: int = spec.get("terminationGracePeriodSeconds", _GRACE)
+    seconds: int = spec.get("terminationGracePeriodSeconds", GRACE_DEFAULT)
     return min(seconds, GRACE_MAX)
 
 

@@ -233,9 +233,11 @@ def _workload_key(name: str) -> Key:
 
 
 def _pod_set_assignment(assignment: PodSetAssignment) -> dict[str, Any]:
-    """A pod set's part of status.admission."""
+    """A pod set's part of status.admission; without requests it has no flavors, as upstream's Go types write it."""
     requests = dict(assignment.requests)
     resources = sorted(assignment.choices)
+    if not resources:
+        return {"name": assignment.name, "count": assignment.count}
     return {
         "name": assignment.name,
         "flavors": {r: assignment.choices[r].flavor for r in resources},
@@ -254,7 +256,7 @@ def _report(obj: Obj | None, why: Why, now: Instant) -> Obj | None:
     requests: list[Mapping[str, Any]] = []
     for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
         amounts = {r: format_amount(r, n * count) for r, n in sorted(pod_set.template.requests)}
-        requests.append({"name": pod_set.name, "resources": amounts})
+        requests.append({"name": pod_set.name, "resources": amounts} if amounts else {"name": pod_set.name})
     report = with_resource_requests(set_pending(obj, why.reason, why.message, now), requests)
     return None if report is obj else report
 

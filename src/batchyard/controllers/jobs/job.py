@@ -7,6 +7,7 @@ from typing import Any, Final
 from batchyard.api import scheme, well_known
 from batchyard.api.annotations import boolean, whole_number
 from batchyard.api.meta import Obj, annotation, with_metadata, with_path
+from batchyard.api.schema import meaning_of
 from batchyard.api.views.job import pods_at_once
 from batchyard.controllers.jobs.integration import Ending, condition_true
 from batchyard.controllers.jobs.podsets import Injection, InvalidInjection, inject, restore, without_duplicate_env
@@ -127,7 +128,9 @@ def _restored(job: Obj, originals: Sequence[Injection]) -> Obj:
     controller_labels = {name: labels[name] for name in well_known.POD_OWNER_LABELS if name in labels}
     restored = restore(template, replace(original, labels={**original.labels, **controller_labels}))
     job = _with_parallelism(job, original.count)
-    return job if restored == template else with_path(job, _TEMPLATE, restored)
+    if meaning_of(scheme.JOB).is_same("PodTemplateSpec", restored, template):
+        return job
+    return with_path(job, _TEMPLATE, restored)
 
 
 def _ended_pods(job: Obj, completions: int) -> int:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from batchyard.api import well_known
+from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_path
+from batchyard.api.schema import meaning_of
 from batchyard.core.lifecycle.workload import admission_of, cluster_queue_of
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -189,19 +190,23 @@ def equivalent(
 ) -> bool:
     """Whether pod sets ask for the same: equal counts and containers, and tolerations unless those may differ."""
     return len(ours) == len(theirs) and all(
-        _shape(a, ignore_tolerations) == _shape(b, ignore_tolerations) for a, b in zip(ours, theirs, strict=True)
+        _are_alike(a, b, ignore_tolerations) for a, b in zip(ours, theirs, strict=True)
     )
 
 
-def _shape(pod_set: Mapping[str, Any], ignore_tolerations: bool) -> tuple[Any, ...]:
+def _are_alike(one: Mapping[str, Any], other: Mapping[str, Any], ignore_tolerations: bool) -> bool:
+    if (one["count"], one.get("minCount")) != (other["count"], other.get("minCount")):
+        return False
+    return meaning_of(scheme.JOB).is_same(
+        "PodSpec", _compared(one, ignore_tolerations), _compared(other, ignore_tolerations)
+    )
+
+
+def _compared(pod_set: Mapping[str, Any], ignore_tolerations: bool) -> Mapping[str, Any]:
+    """The part of a pod spec that is compared."""
     spec = (pod_set.get("template") or {}).get("spec") or {}
-    return (
-        pod_set["count"],
-        pod_set.get("minCount"),
-        spec.get("containers") or [],
-        spec.get("initContainers") or [],
-        None if ignore_tolerations else spec.get("tolerations") or [],
-    )
+    fields = ("containers", "initContainers") if ignore_tolerations else ("containers", "initContainers", "tolerations")
+    return {field: spec[field] for field in fields if spec.get(field)}
 
 
 # --- from a job ---

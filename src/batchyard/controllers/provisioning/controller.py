@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import cut_message
 from batchyard.api.meta import Key, Obj, group_kind, key_of
+from batchyard.api.schema import meaning_of
 from batchyard.base.instant import Instant
 from batchyard.controllers.jobs.podsets import InvalidInjection, flavor_injection
 from batchyard.controllers.provisioning.config import Config, Missing, find_config
@@ -192,7 +193,8 @@ class _Asking:
         known = self._reader.get(key)
         if known is None:
             return [Create(template)]
-        if is_controlled_by(known, self._workload) and known.get("template") == template["template"]:
+        is_same = meaning_of(scheme.POD_TEMPLATE).is_same_field("PodTemplate", "template", known, template)
+        if is_controlled_by(known, self._workload) and is_same:
             return []
         return [Delete(key), Create(template)]
 

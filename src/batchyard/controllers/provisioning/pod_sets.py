@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.quantity import canonical
+from batchyard.api.schema import meaning_of
 from batchyard.controllers.provisioning.config import Config
 from batchyard.core.lifecycle.workload import admission_of
 
@@ -73,7 +75,7 @@ def _is_managed(pod_set: PodSet, resources: Sequence[str]) -> bool:
 
 def _may_share(first: PodSet, second: PodSet, policy: str) -> bool:
     if policy == "IdenticalPodTemplates":
-        return bool(first.get("template") == second.get("template"))
+        return meaning_of(scheme.WORKLOAD).is_same_field("Workload.spec.podSets", "template", first, second)
     return policy == "IdenticalWorkloadSchedulingRequirements" and _requirements(first) == _requirements(second)
 
 

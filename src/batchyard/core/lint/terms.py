@@ -11,6 +11,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.annotations import whole_number
 from batchyard.api.meta import annotation, label
 from batchyard.api.views.flavor import Flavor
+from batchyard.api.views.pod import GRACE_DEFAULT
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.core.lint.configuration import Configuration
 from batchyard.core.lint.findings import Found, Severity
@@ -26,11 +27,11 @@ _MAX_RUN: Final = f"{well_known.PROVISIONING_PREFIX}maxRunDurationSeconds"
 
 
 def grace_beyond_spot(config: Configuration) -> Iterator[Found]:
-    """Pods that count on more time to end than a Spot machine gives them."""
+    """Pods that count on more time to end than a Spot machine gives them; the default is not counted on."""
     for part in _on_spot(config):
         spec = part.work.templates[part.index].get("spec") or {}
         grace = spec.get("terminationGracePeriodSeconds")
-        if grace is not None and grace > SPOT_GRACE_SECONDS:
+        if grace not in {None, GRACE_DEFAULT} and grace > SPOT_GRACE_SECONDS:
             problem = (
                 f"its pods may run on Spot machines, and count on {grace} s to end: a Spot machine leaves them"
                 f" {SPOT_GRACE_SECONDS} s, and what they have not saved by then is lost"

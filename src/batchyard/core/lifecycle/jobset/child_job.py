@@ -10,6 +10,7 @@ from typing import Any, Final
 from batchyard.api import well_known
 from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Obj, controller_reference
+from batchyard.api.schema import completed
 from batchyard.core.lifecycle.jobset.spec import (
     group_of,
     has_host_names,
@@ -70,7 +71,7 @@ def headless_service(jobset: Obj) -> dict[str, Any]:
 
 def _pod_template(jobset: Obj, template: Obj, marks: Mapping[str, str], exclusive: Mapping[str, str]) -> dict[str, Any]:
     """The template of the pods: marked as their Job is, and with a domain for their host names."""
-    own = template["spec"]["template"]
+    own = completed("PodTemplateSpec", template["spec"]["template"])
     metadata, spec = own.get("metadata") or {}, dict(own.get("spec") or ())
     if has_host_names(jobset):
         spec["subdomain"] = subdomain(jobset)
