@@ -42,7 +42,8 @@ def packed_cases() -> dict[str, Case]:
 
 def shared_cases() -> dict[str, Case]:
     """The cases that lie beside this repository, if any do."""
-    return _cases({path.name: path.read_text("utf-8") for path in sorted(SHARED.glob("*")) if path.is_file()})
+    paths = [path for folder in (SHARED, SHARED / "extra") for path in sorted(folder.glob("*")) if path.is_file()]
+    return _cases({path.name: path.read_text("utf-8") for path in paths})
 
 
 def _cases(texts: Mapping[str, str]) -> dict[str, Case]:

@@ -154,6 +154,17 @@ def test_a_queue_within_its_quota_is_left_alone() -> None:
     assert yard.victims(workload(cpu=4)) == ["borrows"]
 
 
+def test_an_inactive_queue_keeps_its_workloads_though_it_borrows() -> None:
+    yard = shared(reclaim="Any")
+    yard.put(queue("third", 0, cohort="all"))
+    yard.hold("stopped", 4, "other", priority=-9)
+    yard.hold("also-stopped", 2, "other", priority=-9)
+    yard.hold("borrows", 2, "third", priority=9)
+    yard.snapshot.queues["other"].active = False
+    assert yard.victims(workload(cpu=2)) == ["borrows"]
+    assert yard.victims(workload(cpu=4)) == []
+
+
 def test_a_queue_that_falls_within_its_quota_keeps_the_rest() -> None:
     yard = shared(reclaim="Any")
     yard.put(queue("third", 0, cohort="all"))

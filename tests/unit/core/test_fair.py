@@ -52,6 +52,14 @@ def test_the_queue_with_the_largest_share_gives_first() -> None:
     assert yard.victims(asks(2)) == ["c0", "b0"]
 
 
+def test_an_inactive_queue_keeps_its_workloads() -> None:
+    yard = three()
+    holds(yard, "b", 1, 1, 1, 1)
+    holds(yard, "c", 1, 1, 1, 1, 1)
+    yard.snapshot.queues["c"].active = False
+    assert yard.victims(asks(1)) == ["b0"]
+
+
 def test_who_borrows_takes_only_from_the_less_fair() -> None:
     yard = three()
     holds(yard, "a", 3)

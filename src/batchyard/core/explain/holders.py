@@ -15,6 +15,7 @@ PRIORITY: Final = "priority"
 NOMINAL: Final = "nominal"
 BORROWING: Final = "borrowing"
 FAIRNESS: Final = "fairness"
+INACTIVE: Final = "inactive"
 
 
 class Reason(NamedTuple):
@@ -86,6 +87,8 @@ def why_it_stays(request: Request, holder: Admitted, *, fair_sharing: bool) -> R
     policy = rules.reclaim_within_cohort
     if policy == "Never":
         return Reason(POLICY, f"reclaimWithinCohort of {queue.name} is Never")
+    if not holder.queue.active:
+        return Reason(INACTIVE, f"{holder.queue.name} is inactive, and Kueue preempts nothing in such a queue")
     if is_within_nominal(holder.queue.node, request.contested):
         return Reason(NOMINAL, f"{holder.queue.name} uses no more than its own quota")
     if holder not in request.eligible(holder.queue, policy):

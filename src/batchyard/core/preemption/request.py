@@ -50,8 +50,11 @@ class Request(NamedTuple):
         return False
 
     def eligible(self, queue: ClusterQueue, policy: str) -> list[Admitted]:
-        """The Workloads of a queue that a preemption policy gives away, in the order in which they would go."""
-        if policy == "Never" or not queue.workloads:
+        """The Workloads of a queue that a preemption policy gives away, in the order in which they would go.
+
+        An inactive ClusterQueue has none: Kueue's snapshot leaves it out, and keeps its usage in the Cohorts.
+        """
+        if policy == "Never" or not queue.workloads or not queue.active:
             return []
         ranked = queue.ranked()
         if policy != "Any":
