@@ -8,6 +8,7 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.views.workload import view_by_creation, workload_view
 from batchyard.base.instant import Duration
+from batchyard.client.view_expiry import ViewExpiry
 from batchyard.controllers import groups
 from batchyard.controllers.admission.in_use import InUse
 from batchyard.controllers.admission.index import AdmissionIndex
@@ -132,6 +133,7 @@ def build_platform(ports: Ports, settings: Settings) -> Platform:
     controllers = [each for group, some in grouped if group in settings.controllers for each in some]
     costs = next((each for each in controllers if isinstance(each, Costs)), None)
     runner = Runner(ports.kernel, ports.client, controllers, ports.events, ports.pace, ports.defects)
+    ports.client.subscribe(ViewExpiry().observe)
     capacity = Capacity(scaling, autoscaler, placement) if settings.with_nodes else None
     return Platform(runner, index, Explainer(index, settings.kueue.policy, ports.client, capacity), costs)
 

@@ -21,9 +21,11 @@ _RFC3339: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
 )
 _MICRO: Final = re.compile(r"[^.]*\.\d{6}(Z|[+-]..:..)", re.ASCII)
+#: Times repeat within moments; a longer memory grows with every Event.
+_REMEMBERED_MAX: Final = 16384
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=_REMEMBERED_MAX)
 def format_time(instant: Instant) -> str:
     """An instant in RFC 3339: whole seconds, or microseconds where they are not zero.
 
@@ -62,7 +64,7 @@ def to_datetime(instant: Instant) -> datetime:
     return (_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=_REMEMBERED_MAX)
 def parse_time(text: str) -> Instant:
     """The instant of an RFC 3339 text, in any zone; ValueError says what is wrong. Below a microsecond is cut off."""
     match = _RFC3339.fullmatch(text)

@@ -20,7 +20,8 @@ Places: TypeAlias = "Mapping[str, Places]"
 
 #: What is whole as it is written.
 _WHOLE: Final = "ManagedFieldsEntry.time"
-_REMEMBERED_MAX: Final = 8192
+#: Each keeps an object and what was shown of it, also when the object is gone.
+_REMEMBERED_MAX: Final = 1024
 _TIME: Final[Places] = {}
 _SECONDS_END: Final = len("2026-01-01T00:00:00")
 _MICRO_LENGTH: Final = len("2026-01-01T00:00:00.250000Z")

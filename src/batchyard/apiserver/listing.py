@@ -1,9 +1,10 @@
 """Which objects a list has: as of which revision, and page by page.
 
-A list that goes on over several pages shows one revision: what was listed is held, for some lists at a time, and a
-client that comes back too late is told so. A list as of an earlier revision is worked out from what is there and what
-has changed since, as long as that is known. Sources: k8s.io/apiserver, pkg/storage/continue.go, etcd3/store.go and
-etcd3/errors.go; k8s.io/apimachinery, pkg/apis/meta/internalversion/validation.
+A list that goes on over several pages shows one revision. The API server holds some such lists, for as long as its
+history reaches back to their revision. A continue token of any other list has expired. A list as of an earlier
+revision is worked out from what is there and what has changed since, as long as that is known. Sources:
+k8s.io/apiserver, pkg/storage/continue.go, etcd3/store.go and etcd3/errors.go; k8s.io/apimachinery,
+pkg/apis/meta/internalversion/validation.
 """
 
 import base64
@@ -27,6 +28,8 @@ from batchyard.store.log import Expired
 
 #: How many lists are held for those who have not read them to their end.
 HELD_MAX: Final = 64
+#: And for how many changes: a list keeps its objects, deleted ones too, in memory, as history does for so many changes.
+HELD_FOR: Final = 20_000
 _FORMAT: Final = "meta.k8s.io/v1"
 _TOO_OLD: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -72,6 +75,7 @@ class Lists:
     def page(self, request: Request, path: ResourcePath) -> Page:
         """The page that is asked for; Refused where it cannot be had."""
         check_list_options(request)
+        self._let_expire()
         selection = selection_of(request, path.info)
         limit = limit_of(request)
         token = request.query.get("continue", "")
@@ -129,6 +133,12 @@ class Lists:
         self._held.move_to_end(key)
         while len(self._held) > HELD_MAX:
             self._held.popitem(last=False)
+
+    def _let_expire(self) -> None:
+        """Drop the lists that are older than history."""
+        oldest = self._objects.revision - HELD_FOR
+        for key in [key for key in self._held if key[2] < oldest]:
+            del self._held[key]
 
 
 def revision_of(text: str) -> int:

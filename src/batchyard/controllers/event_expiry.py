@@ -1,6 +1,7 @@
-"""Events go when nothing has been added to them for an hour, as where kube-apiserver keeps them for `--event-ttl`.
+"""Deletes Events an hour after they last occurred, as kube-apiserver does by `--event-ttl`, and the oldest of too many.
 
-There are many, and they come and go in order of time: so all of them wait for one wake-up, that of the first to go.
+Each Job leaves about nine Events, each of them 2 to 3 KB of memory. The bound on their number bounds what ended Jobs
+cost. All Events share one wake-up, that of the first to expire.
 """
 
 from collections.abc import Iterable
@@ -11,17 +12,21 @@ from batchyard.api import scheme
 from batchyard.api.events import last_told
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
-from batchyard.base.instant import HOUR, MINUTE, Instant
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Instant
 from batchyard.ports.client import Delete, EventType, Reader, WatchEvent, Write
 from batchyard.ports.controller import Outcome
 
 KEPT_FOR: Final = HOUR
+#: The controller keeps so many Events; the number exceeds this by two batches under a steady load.
+KEPT_MAX: Final = 5_000
 #: The one key that is looked at.
 FIRST: Final = Key("Batch", "", "event-expiry")
 #: No more go at once.
 AT_ONCE_MAX: Final = 500
 #: When it is seen whether one that was to go has gone.
 _LOOK_AGAIN: Final = MINUTE
+#: The time from one batch of surplus Events to the next, so that a burst of Events leaves time for other work.
+_SURPLUS_EVERY: Final = SECOND
 
 
 class EventExpiry:
@@ -40,21 +45,28 @@ class EventExpiry:
         if event.type is not EventType.ADDED:
             return ()
         heappush(self._ends, (_end_of(event.obj, now), event.key))
-        return (FIRST,) if self._ends[0][1] is event.key else ()
+        is_batch = len(self._ends) == KEPT_MAX + AT_ONCE_MAX
+        return (FIRST,) if is_batch or self._ends[0][1] is event.key else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """Delete those whose time is over."""
-        ends, gone = self._ends, list[Write]()
-        while ends and ends[0][0] <= now and len(gone) < AT_ONCE_MAX:
-            _, first = heappop(ends)
+        """Delete the expired Events, and the first to expire of a surplus."""
+        ends, gone, kept = self._ends, list[Write](), list[tuple[Instant, Key]]()
+        surplus = len(ends) - KEPT_MAX
+        while ends and len(gone) < AT_ONCE_MAX and (ends[0][0] <= now or surplus > 0):
+            known, first = heappop(ends)
             event = reader.get(first)
             if event is None:
+                surplus -= 1
                 continue
             end = _end_of(event, now)
-            if end <= now:
-                gone.append(Delete(first))
-                end = now + _LOOK_AGAIN
-            heappush(ends, (end, first))
+            if end > now and (surplus <= 0 or end > known):
+                heappush(ends, (end, first))
+                continue
+            gone.append(Delete(first))
+            surplus -= 1
+            kept.append((now + (_LOOK_AGAIN if end <= now else _SURPLUS_EVERY), first))
+        for each in kept:
+            heappush(ends, each)
         return Outcome(gone, requeue_at=ends[0][0] if ends else None, independent=True)
 
 

@@ -6,7 +6,7 @@ from batchyard.base.instant import Instant
 from batchyard.core.costs.statement import Statement
 from batchyard.ports.client import WatchEvent
 from batchyard.sim.world import World
-from batchyard.web.history import History
+from batchyard.web.history import RUN_LIMITS, History
 from batchyard.web.pages import Pages, Time
 from batchyard.web.report import report
 
@@ -17,7 +17,7 @@ class Reporter:
     def __init__(self, world: World, there: Sequence[WatchEvent] = ()) -> None:
         """`there` are the objects that it began with."""
         self._world = world
-        self._history = History(world.kernel.now, self._queue_of)
+        self._history = History(world.kernel.now, self._queue_of, RUN_LIMITS)
         self._history.observe(there)
         world.client.subscribe(self._history.observe)
 

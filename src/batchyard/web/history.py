@@ -22,9 +22,17 @@ from batchyard.core.reasons import preemptor_uid_of
 from batchyard.ports.client import EventType, WatchEvent
 from batchyard.web.comparison import Comparison
 
-#: How many Workloads that are over are remembered, and how many stays of pods.
-ENDED_MAX: Final = 20_000
-STAYS_MAX: Final = 50_000
+
+class HistoryLimits(NamedTuple):
+    """How many ended Workloads and ended stays of pods a History keeps; a Workload takes about 1.5 KB."""
+
+    workloads: int
+    stays: int
+
+
+#: The limits of a process that runs on, and of a simulation, which ends.
+LIVE_LIMITS: Final = HistoryLimits(2_000, 5_000)
+RUN_LIMITS: Final = HistoryLimits(20_000, 50_000)
 
 CREATED, RESERVED, ADMITTED, READY = "created", "quotaReserved", "admitted", "podsReady"
 EVICTED, PREEMPTED, FINISHED, DELETED = "evicted", "preempted", "finished", "deleted"
@@ -93,8 +101,14 @@ class Stay:
 class History:
     """See the module."""
 
-    def __init__(self, now: Callable[[], Instant], queue_of: Callable[[str, str], str | None]) -> None:
-        """`queue_of` says the ClusterQueue of a LocalQueue."""
+    def __init__(
+        self,
+        now: Callable[[], Instant],
+        queue_of: Callable[[str, str], str | None],
+        limits: HistoryLimits = LIVE_LIMITS,
+    ) -> None:
+        """`queue_of` returns the ClusterQueue of a LocalQueue."""
+        self._limits = limits
         self._now = now
         self._queue_of = queue_of
         self.began = now()
@@ -105,7 +119,7 @@ class History:
         self._ended: OrderedDict[str, None] = OrderedDict()
         #: By uid of the pod, and those that are over.
         self._staying: dict[str, Stay] = {}
-        self._stayed: deque[Stay] = deque(maxlen=STAYS_MAX)
+        self._stayed: deque[Stay] = deque(maxlen=limits.stays)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Take note of changes."""
@@ -207,7 +221,7 @@ class History:
         life.marks.append(mark)
         if mark.what in _ENDS:
             self._ended[life.uid] = None
-            if len(self._ended) > ENDED_MAX:
+            if len(self._ended) > self._limits.workloads:
                 del self.lives[self._ended.popitem(last=False)[0]]
 
     def _on_pod(self, event: WatchEvent) -> None:

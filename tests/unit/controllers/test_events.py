@@ -7,7 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MINUTE
 from batchyard.client.local import LocalClient
-from batchyard.controllers.event_expiry import AT_ONCE_MAX, FIRST, EventExpiry
+from batchyard.controllers.event_expiry import AT_ONCE_MAX, FIRST, KEPT_MAX, EventExpiry
 from batchyard.controllers.events import BURST, EventRecorder
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, Delete, EventType, Update, WatchEvent, WriteResult
@@ -133,3 +133,37 @@ def test_many_events_wait_for_the_first_to_go_and_no_more_than_a_bound_go_at_onc
     assert outcome.requeue_at is not None
     assert outcome.requeue_at <= make.at(3610)
     assert len(expiry.reconcile(FIRST, recorder.client, make.at(3610)).writes) == 1
+
+
+class Surplus:
+    """More Events than are kept, of Jobs told by number, and their expiry."""
+
+    def __init__(self, count: int) -> None:
+        self.recorder, self.expiry = Recorder(), EventExpiry()
+        for number in range(count):
+            self.recorder.record("told", key=Key(scheme.JOB, "team", f"job-{number}"), at=number / 1000)
+        self.stored = sorted(self.recorder.told, key=lambda event: int(event["involvedObject"]["name"][4:]))
+        self.woken_at = [n for n, event in enumerate(self.stored) if self.expiry.keys_for(added(event), make.at(20))]
+
+    def reconcile(self, at: float) -> Outcome:
+        """What is deleted at a second, which is done."""
+        outcome = self.expiry.reconcile(FIRST, self.recorder.client, make.at(at))
+        self.recorder.client.submit(outcome.writes, ignore)
+        return outcome
+
+
+def test_of_too_many_events_the_oldest_are_deleted_in_batches() -> None:
+    surplus = Surplus(KEPT_MAX + AT_ONCE_MAX + 1)
+    assert surplus.woken_at == [0, KEPT_MAX + AT_ONCE_MAX - 1]
+    outcome = surplus.reconcile(20)
+    assert outcome.writes == [Delete(key_of(event)) for event in surplus.stored[:AT_ONCE_MAX]]
+    assert outcome.requeue_at == make.at(21)
+    assert surplus.reconcile(21).writes == [Delete(key_of(surplus.stored[AT_ONCE_MAX]))]
+    assert len(surplus.recorder.told) == KEPT_MAX
+
+
+def test_a_surplus_spares_an_old_event_that_occurred_again() -> None:
+    surplus = Surplus(KEPT_MAX + AT_ONCE_MAX)
+    again, *old = surplus.stored
+    surplus.recorder.client.submit([Update({**again, "lastTimestamp": make.stamp(19)})], ignore)
+    assert surplus.reconcile(20).writes == [Delete(key_of(event)) for event in old[:AT_ONCE_MAX]]

@@ -1,14 +1,11 @@
 """What happened, told from watch events, and from conditions where nobody watched."""
 
-import pytest
-
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import SECOND
 from batchyard.ports.client import EventType, WatchEvent
-from batchyard.web import history as kept
-from batchyard.web.history import History
+from batchyard.web.history import LIVE_LIMITS, History, HistoryLimits
 
 PREEMPTED = make.condition(
     "Preempted", reason="InClusterQueue", message="Preempted to accommodate a workload (UID: uid-by, JobUID: UNKNOWN)"
@@ -33,9 +30,9 @@ def evicted(obj: Obj) -> Obj:
 class Seen:
     """A history, told of changes at seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: HistoryLimits = LIVE_LIMITS) -> None:
         self.now = make.NOW
-        self.history = History(lambda: self.now, lambda _namespace, _queue: "cq")
+        self.history = History(lambda: self.now, lambda _namespace, _queue: "cq", limits)
 
     def tell(
         self, seconds: int, obj: Obj, old: Obj | None, *, deleted: bool = False, kind: str = scheme.WORKLOAD
@@ -72,9 +69,8 @@ def test_what_came_before_is_told_by_conditions() -> None:
     assert seen.history.lives["uid-w"].stints[0].end is None
 
 
-def test_the_eldest_that_are_over_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "ENDED_MAX", 2)
-    seen = Seen()
+def test_the_eldest_that_are_over_are_forgotten() -> None:
+    seen = Seen(HistoryLimits(workloads=2, stays=2))
     for number in range(5):
         obj = make.workload(f"w{number}")
         seen.tell(number, obj, None)

@@ -42,6 +42,11 @@ def node_view(obj: Obj) -> NodeView:
     return view
 
 
+def forget_node_view(uid: str) -> None:
+    """Drop the view of a deleted Node."""
+    _views.pop(uid, None)
+
+
 def _read(obj: Obj) -> NodeView:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     allocatable = status.get("allocatable") or status.get("capacity") or {}

@@ -246,6 +246,11 @@ def pod_view(obj: Obj) -> PodView:
     return view
 
 
+def forget_pod_view(uid: str) -> None:
+    """Drop the view of a deleted Pod."""
+    _views.pop(uid, None)
+
+
 def _asks_the_same(new: Obj, old: Obj) -> bool:
     """Whether the parts of a revision that fix the shape are the very objects of another one."""
     if new["spec"] is not old["spec"]:

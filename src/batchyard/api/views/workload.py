@@ -21,10 +21,14 @@ PodSetGroups: TypeAlias = tuple[tuple[int, ...], ...]
 _NO_STATUS: Final[Obj] = {}
 _BOOST_LENGTH_MAX: Final = 11
 _FAILED: Final = ("Retry", "Rejected")
-_MEMO_MAX: Final = 16384
+#: Admissions of equal pod sets are alike; pod sets of Jobs differ by the labels that name their Job.
+_HOLDINGS_MAX: Final = 16384
+_CONTENTS_MAX: Final = 1024
+_VALUES_MAX: Final = 4096
 _VIEWS_MAX: Final = 262144
 _encode = msgspec.json.Encoder(order="sorted").encode
-_pod_sets_memo: "dict[bytes, _PodSets]" = {}
+_pod_sets_by_content: "dict[bytes, _PodSets]" = {}
+_pod_sets_by_value: "dict[tuple[bytes, tuple[PodSet, ...]], _PodSets]" = {}
 _views: "dict[str, tuple[Obj, WorkloadView, Obj, WorkloadView]]" = {}
 
 
@@ -184,6 +188,11 @@ def workload_view(obj: Obj) -> WorkloadView:
     return made
 
 
+def forget_workload_view(uid: str) -> None:
+    """Drop the views of a deleted Workload."""
+    _views.pop(uid, None)
+
+
 def view_by_creation(obj: Obj) -> WorkloadView:
     """The view of a Workload that keeps its place in the queue when its pods were not ready in time."""
     view = workload_view(obj)
@@ -223,7 +232,7 @@ def _queued(conditions: Mapping[str, Mapping[str, Any]], created: Instant) -> In
 
 
 class _PodSets:
-    """The pod sets of a Workload, shared by all of equal content, and what Workloads hold for them."""
+    """The pod sets of a Workload, shared by all of equal value, and what Workloads hold for them."""
 
     __slots__ = ("_holdings", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
 
@@ -242,7 +251,7 @@ class _PodSets:
         question = _encode(assignments), counts
         known = self._holdings.get(question)
         if known is None:
-            if len(self._holdings) >= _MEMO_MAX:
+            if len(self._holdings) >= _HOLDINGS_MAX:
                 self._holdings.clear()
             total = {p.name: p.count for p in self.pod_sets}
             left = {p.name: count for p, count in zip(self.pod_sets, counts, strict=True)}
@@ -253,12 +262,19 @@ class _PodSets:
 
 def _pod_sets(objs: Sequence[Mapping[str, Any]]) -> _PodSets:
     content = _encode(objs)
-    known = _pod_sets_memo.get(content)
+    known = _pod_sets_by_content.get(content)
     if known is None:
-        if len(_pod_sets_memo) >= _MEMO_MAX:
-            _pod_sets_memo.clear()
-        known = _pod_sets_memo[content] = _PodSets(objs)
+        if len(_pod_sets_by_content) >= _CONTENTS_MAX:
+            _pod_sets_by_content.clear()
+        known = _pod_sets_by_content[content] = _shared_pod_sets(_PodSets(objs))
     return known
+
+
+def _shared_pod_sets(made: _PodSets) -> _PodSets:
+    """The pod sets of equal value that other Workloads have already, or these."""
+    if len(_pod_sets_by_value) >= _VALUES_MAX:
+        _pod_sets_by_value.clear()
+    return _pod_sets_by_value.setdefault((made.shape, made.pod_sets), made)
 
 
 def _pod_set_groups(pod_sets: Sequence[PodSet]) -> PodSetGroups:

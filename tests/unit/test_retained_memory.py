@@ -1,0 +1,106 @@
+"""The memory that a platform keeps of Jobs that have ended and are deleted."""
+
+import gc
+import tracemalloc
+from typing import Any, Final
+
+import pytest
+
+import make
+from batchyard.admission_chain import AdmissionChain
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
+from batchyard.api.views import workload as workload_views
+from batchyard.base import remembered
+from batchyard.base.instant import SECOND
+from batchyard.client import view_expiry
+from batchyard.client.local import LocalClient
+from batchyard.controllers import event_expiry
+from batchyard.controllers.admission.preemption_loops import PreemptionLoop
+from batchyard.controllers.events import EventRecorder
+from batchyard.kernel import VirtualKernel
+from batchyard.ports.client import Create, WriteResult
+from batchyard.runtime.bare_workloads import BareWorkloads
+from batchyard.runtime.kubelet import Kubelets
+from batchyard.runtime.pace import pace_of
+from batchyard.store.memory import Store
+from batchyard.web.history import History, HistoryLimits
+from batchyard.wiring import Ports, Settings, build_platform
+from yard import queue
+
+#: Bytes that one more deleted Job may cost; it is what varies from run to run.
+PER_JOB_MAX: Final = 1000
+
+
+class Platform:
+    """A platform in virtual time, with all that a running one keeps of Jobs; what it bounds has small bounds."""
+
+    def __init__(self) -> None:
+        self.kernel = VirtualKernel(make.NOW)
+        store, chain = Store(window=100), AdmissionChain(with_nodes=False, with_api=True)
+        self.client = LocalClient(store, self.kernel, admission=chain.rules())
+        store.listen(chain.observe)
+        runtime = (BareWorkloads(), Kubelets(pace_of(None, 0), with_nodes=False))
+        events = EventRecorder(self.client, "here")
+        ports = Ports(self.kernel, self.client, runtime, (), events, self._fail)
+        self._platform = build_platform(ports, Settings(with_api=True, is_endless=True))
+        index = self._platform.index
+        self._history = History(self.kernel.now, index.cluster_queue_of, HistoryLimits(workloads=20, stays=20))
+        self.client.subscribe(self._history.observe)
+        self._jobs = 0
+        for obj in (
+            make.namespace(),
+            make.flavor("spot"),
+            queue("cq", 100),
+            make.local_queue("cq", cluster_queue="cq"),
+        ):
+            self._create(obj)
+
+    def run_jobs(self, count: int) -> int:
+        """Run so many Jobs until they are deleted; the bytes that the process keeps then."""
+        for _ in range(count):
+            self._jobs += 1
+            self._create(job(f"job-{self._jobs}"))
+            self.kernel.run(self.kernel.now() + 2 * SECOND)
+        self.kernel.run(self.kernel.now() + 60 * SECOND)
+        assert not self.client.list(scheme.JOB)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    def _create(self, obj: Obj) -> None:
+        def done(result: WriteResult) -> None:
+            assert result.error is None, result.error
+
+        self.client.submit([Create(obj)], done)
+
+    @staticmethod
+    def _fail(loop: PreemptionLoop) -> None:
+        raise AssertionError(loop.message)
+
+
+def job(name: str) -> dict[str, Any]:
+    """A Job that runs for a second and is deleted after one more."""
+    pod = {
+        "restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}],
+    }
+    template = {"metadata": {"annotations": {"batchyard.dev/runtime": "1s"}}, "spec": pod}
+    metadata = {"name": name, "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "cq"}}
+    spec = {"suspend": True, "ttlSecondsAfterFinished": 1, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def test_deleted_jobs_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "REMEMBERED_MAX", 100)
+    monkeypatch.setattr(event_expiry, "KEPT_MAX", 100)
+    monkeypatch.setattr(event_expiry, "AT_ONCE_MAX", 50)
+    monkeypatch.setattr(view_expiry, "KEPT_MAX", 20)
+    monkeypatch.setattr(workload_views, "_CONTENTS_MAX", 20)
+    tracemalloc.start()
+    try:
+        platform = Platform()
+        before = platform.run_jobs(100)
+        after = platform.run_jobs(150)
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / 150 < PER_JOB_MAX
