@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stands in for terraform, gcloud, kubectl and gke-gcloud-auth-plugin, by the name it is called by. What was made is kept
+# Stands in for terraform, gcloud, kubectl, podman and gke-gcloud-auth-plugin, by the name it is called by. What was made is kept
 # in a folder; so is every call, in order, and every effect. A file `fault` there says what goes wrong at which call.
 S=@STATE@
 name=${0##*/}
@@ -57,7 +57,11 @@ gcloud_() {
     fails_here
     echo credentials >"$KUBECONFIG"
     ;;
-  "artifacts docker images describe"*) echo sha256:0 ;;
+  "artifacts docker images describe"*)
+    [ -f "$S/image.${5##*/}" ] || refuse "Image not found"
+    echo sha256:0
+    ;;
+  "auth configure-docker"*) : >"$S/registry" ;;
   "compute disks list"*) echo "pvc-1	us-central1-a" ;;
   "compute reservations list"*) ;;
   "artifacts repositories list"*) ;;
@@ -97,6 +101,7 @@ terraform_() {
       [ $part = cluster ] && fails_here
       [ -f "$S/made.$part" ] && { rm "$S/made.$part"; effect "unmade $part"; }
       [ $part = cluster ] && rm -f "$S"/applied.* "$S/jobs"
+      [ $part = network ] && rm -f "$S"/image.*
     done
     ;;
   show*)
@@ -174,6 +179,28 @@ kubectl_() {
   esac
 }
 
+# An image is in its repository once it is pushed, which takes an image that was built or tagged here, and credentials.
+podman_() {
+  for last in "$@"; do :; done
+  case "$1" in
+  build)
+    [ -f "$last/deploy/image/Containerfile" ] || refuse "no Containerfile in $last"
+    fails_here
+    for each in "$@"; do [ "${before:-}" = --tag ] && : >"$S/built.${each##*/}"; before=$each; done
+    ;;
+  pull) fails_here ;;
+  tag) : >"$S/built.${last##*/}" ;;
+  push)
+    [ -f "$S/made.network" ] || refuse "the repository is not there"
+    [ -f "$S/registry" ] || refuse "denied: unauthenticated"
+    [ -f "$S/built.${last##*/}" ] || refuse "no such image: $last"
+    fails_here
+    [ -f "$S/image.${last##*/}" ] || { : >"$S/image.${last##*/}"; effect "pushed $last"; }
+    ;;
+  *) refuse "podman knows no: $*" ;;
+  esac
+}
+
 cat_all() { if [ -d "$1" ]; then cat "$1"/*; else cat "$1"; fi; }
 
 case $name in
@@ -181,4 +208,5 @@ gcloud) gcloud_ "$@" ;;
 terraform) terraform_ "$@" ;;
 kubectl) kubectl_ "$@" ;;
 gke-gcloud-auth-plugin) echo v1 ;;
+podman) podman_ "$@" ;;
 esac

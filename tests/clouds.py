@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 _SCRIPT = Path(__file__).parent / "cloud.sh"
-TOOLS = ("terraform", "gcloud", "kubectl", "gke-gcloud-auth-plugin")
+TOOLS = ("terraform", "gcloud", "kubectl", "gke-gcloud-auth-plugin", "podman")
 #: What the stand-ins themselves call.
-_BESIDES = ("cat", "cmp", "env", "grep", "mkdir", "rm")
+_BESIDES = ("cat", "cmp", "env", "grep", "mkdir", "rm", "sh")
 
 PLATFORM = """\
 apiVersion: platform.batchyard.dev/v1alpha1
@@ -19,7 +19,9 @@ kind: Platform
 metadata: {name: small}
 spec:
   engine: kueue
-  google: {project: project-1}
+  google:
+    project: project-1
+    images: [{name: "trainer:v1", copyFrom: "registry.example/trainer:v7"}]
   cluster:
     region: us-central1
     zones: [us-central1-a]
@@ -93,8 +95,10 @@ class Cloud:
 
     def world(self) -> dict[str, str]:
         """What there is."""
-        apart = {"count", "calls", "effects", "fault", "failable"}
+        apart = {"count", "calls", "effects", "fault", "failable", "registry"}
+        on_this_machine = "built."
         files = [path for path in sorted(self.state.rglob("*")) if path.is_file() and path.name not in apart]
+        files = [path for path in files if not path.name.startswith(on_this_machine)]
         return {str(path.relative_to(self.state)): path.read_text("utf-8") for path in files}
 
 

@@ -9,8 +9,16 @@ from pathlib import Path
 
 def find_folder(name: str) -> Path | None:
     """The folder of a name such as `examples/refarch`; None where there is none."""
-    roots = (Path(__file__).parents[2], Path(sysconfig.get_path("data"), "share", "batchyard"))
-    return next((folder for root in roots if (folder := root / name).is_dir()), None)
+    return next((folder for root in _roots() if (folder := root / name).is_dir()), None)
+
+
+def find_file(name: str) -> Path | None:
+    """The file of a name such as `LICENSE`; None where there is none."""
+    return next((file for root in _roots() if (file := root / name).is_file()), None)
+
+
+def _roots() -> tuple[Path, Path]:
+    return Path(__file__).parents[2], Path(sysconfig.get_path("data"), "share", "batchyard")
 
 
 def read_folder(name: str, suffix: str) -> dict[str, str]:

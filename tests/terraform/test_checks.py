@@ -5,7 +5,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from batchyard.plan.terraform.files import MODULES, files
+from batchyard.plan.terraform.build_files import MODULES
+from batchyard.plan.terraform.files import files
 from terraform.hcl_check import Module, flaws, read_module, references
 from terraform.schema import provider_schema
 from terraform.workplace import example

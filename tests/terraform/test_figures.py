@@ -91,7 +91,12 @@ def test_node_auto_provisioning_has_the_limits_of_the_reference_architecture(ref
         ("cpu", 4, 1000),
         ("memory", 16, 4000),
         ("nvidia-l4", 0, 300),
+        ("nvidia-tesla-t4", 0, 300),
         ("nvidia-tesla-a100", 0, 100),
+        ("nvidia-a100-80gb", 0, 100),
+        ("nvidia-tesla-v100", 0, 100),
+        ("nvidia-tesla-p100", 0, 100),
+        ("nvidia-tesla-p4", 0, 100),
     ]
 
 
@@ -104,12 +109,19 @@ def test_the_cluster_is_regional_private_and_keeps_teams_apart(refarch_plan: Pla
     assert the(refarch_plan, "google_compute_router_nat")["nat_ip_allocate_option"] == "AUTO_ONLY"
 
 
-def test_pods_of_a_team_are_one_service_account_without_any_role(refarch_plan: Plan) -> None:
+def test_volumes_of_filestore_disks_and_buckets_can_be_mounted(refarch_plan: Plan) -> None:
+    (addons,) = the(refarch_plan, "google_container_cluster")["addons_config"]
+    drivers = ("gcp_filestore_csi_driver_config", "gce_persistent_disk_csi_driver_config", "gcs_fuse_csi_driver_config")
+    assert [addons[driver][0]["enabled"] for driver in drivers] == [True, True, True]
+
+
+def test_pods_of_a_team_are_one_service_account_with_the_roles_of_the_file(refarch_plan: Plan) -> None:
     bound = refarch_plan['module.teams.google_service_account_iam_member.workload_identity["team-a"]']
     assert bound["member"] == "serviceAccount:my-project.svc.id.goog[team-a/team-a-ksa]"
     assert bound["role"] == "roles/iam.workloadIdentityUser"
     roles = [values["role"] for address, values in refarch_plan.items() if "google_project_iam_member" in address]
-    assert roles == ["roles/container.defaultNodeServiceAccount"]
+    of_teams = ["roles/logging.logWriter", "roles/monitoring.metricWriter", "roles/storage.objectUser"]
+    assert sorted(roles) == ["roles/container.defaultNodeServiceAccount", *sorted(of_teams * 4)]
 
 
 def test_the_dashboard_counts_gpus_and_shows_heat_maps_of_this_cluster(refarch_plan: Plan) -> None:

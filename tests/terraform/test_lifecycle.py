@@ -102,4 +102,5 @@ def test_who_runs_builds_is_planned_by_itself(tmp_path: Path) -> None:
         plan = opened.planned()
     assert plan["google_service_account.build"]["account_id"] == "gke-batch-refarch-build"
     (condition,) = plan["google_project_iam_member.grants"]["condition"]
-    assert condition["expression"].endswith(".hasOnly(['roles/container.defaultNodeServiceAccount'])")
+    granted = "'roles/logging.logWriter', 'roles/monitoring.metricWriter', 'roles/storage.objectUser'"
+    assert condition["expression"].endswith(f".hasOnly(['roles/container.defaultNodeServiceAccount', {granted}])")

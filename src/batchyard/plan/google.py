@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from batchyard.plan.images import image_recipes
 from batchyard.plan.model import Platform
+from batchyard.plan.terraform.files import more_repositories
 
 
 def made_on_google(platform: Platform) -> Mapping[str, Sequence[str]]:
@@ -18,7 +20,8 @@ def made_on_google(platform: Platform) -> Mapping[str, Sequence[str]]:
         "node pool": [row["name"] for row in platform.node_pools],
         "reservation": reservations,
         "service account": ["the nodes' own", *accounts],
-        "repository": [google.repository],
+        "repository": [google.repository, *more_repositories(platform, google)],
+        "image": [recipe.short_name for recipe in image_recipes(platform)],
         "dashboard": ["GPUs"] if google.dashboards else [],
     }
     return {what: names for what, names in found.items() if names}

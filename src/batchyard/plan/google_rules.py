@@ -22,6 +22,11 @@ _ACCOUNT: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _ACCOUNT_LENGTHS: Final = (6, 30)
 _BUCKET: Final = re.compile(r"[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9]")
 _REPOSITORY: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_PLACE: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
+#: The path of an image in a repository, with a tag; and what may follow a registry's host.
+_IMAGE: Final = re.compile(r"[a-z0-9]+(?:[._/-][a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_REFERENCE: Final = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]*")
+_GIT: Final = re.compile(r"https://[A-Za-z0-9._~:/@%+-]+\.git(?:#[A-Za-z0-9._/@+-]*(?::[A-Za-z0-9._/@+-]*)?)?")
 _ROLE: Final = re.compile(r"((projects|organizations)/[^/\s]+/)?roles/[A-Za-z0-9_.]+")
 _TOO_MUCH: Final = frozenset({"roles/owner", "roles/editor"})
 _LABEL_LENGTH_MAX: Final = 63
@@ -44,6 +49,7 @@ def google_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
     yield from _name_faults(platform, google)
     yield from _label_faults(google)
     yield from _disk_faults(platform, google)
+    yield from _image_faults(google)
     ranges = list(_network_faults(google.network))
     yield from ranges or _room_faults(platform, google.network)
     accounts = dict.fromkeys(own_accounts(platform.name), "the platform itself")
@@ -91,6 +97,28 @@ def _disk_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
         problem = f"the machines of {', '.join(other)} do not boot from {HYPERDISK}"
         remedy = "write pd-balanced: machines that have nothing but Hyperdisk get it all the same"
         yield FieldError("spec.google.nodes.diskType", problem, remedy)
+
+
+def _image_faults(google: Google) -> Iterator[FieldError]:
+    """Images have sound names, and one source each."""
+    for index, image in enumerate(google.images):
+        path = f"spec.google.images[{index}]"
+        if not _IMAGE.fullmatch(image.name):
+            yield FieldError(f"{path}.name", f"{shown(image.name)} is no image with a tag", "write it as trainer:v1")
+        if bool(image.copy_from) == bool(image.build_from):
+            problem = "an image has exactly one source"
+            yield FieldError(path, problem, "write either copyFrom (an image) or buildFrom (a git repository)")
+        elif image.copy_from and not _REFERENCE.fullmatch(image.copy_from):
+            yield FieldError(f"{path}.copyFrom", f"{shown(image.copy_from)} is no image", "write it as ghcr.io/a/b:v1")
+        elif image.build_from and not _GIT.fullmatch(image.build_from):
+            remedy = "write it as https://host/path.git#REF:FOLDER"
+            yield FieldError(f"{path}.buildFrom", f"{shown(image.build_from)} is no git repository", remedy)
+        if image.repository and not _REPOSITORY.fullmatch(image.repository):
+            problem = f"{shown(image.repository)} is no name of a repository"
+            yield FieldError(f"{path}.repository", problem, "use up to 63 small letters, digits and -, a letter first")
+        if image.location and not (image.repository and _PLACE.fullmatch(image.location)):
+            problem = f"{shown(image.location)} is no location of a repository of its own"
+            yield FieldError(f"{path}.location", problem, "name the repository too, and a location such as us")
 
 
 # --- addresses ---

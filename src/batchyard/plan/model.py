@@ -50,6 +50,21 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class JobImage:
+    """An image of Jobs to be put into a repository of the platform: exactly one of `copy_from` and `build_from`."""
+
+    #: With its tag: pytorch-mnist:v1.
+    name: str
+    #: The reference of an image in another registry.
+    copy_from: str
+    #: A git repository as container engines take it: https://host/path.git#REF:FOLDER.
+    build_from: str
+    #: Another repository of the project than the platform's, and its location; '' for the platform's.
+    repository: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
 class Google:
     """What is particular to a cluster that is made on GKE."""
 
@@ -68,8 +83,13 @@ class Google:
     gpu_driver: str
     disk_size_gb: int
     disk_type: str
+    #: Whether Filestore volumes can be mounted (the CSI driver is enabled).
+    filestore: bool
     #: The name of the repository in Artifact Registry.
     repository: str
+    images: Sequence[JobImage]
+    #: Whether destroy leaves the repositories with their images.
+    keep_repository: bool
     #: Whether Cloud Build's files for create and destroy are written.
     build: bool
     #: Whether Cloud Monitoring gets a dashboard of GPUs.

@@ -13,6 +13,7 @@ from batchyard.plan.model import (
     Google,
     Identity,
     Isolation,
+    JobImage,
     LocalQueue,
     Monitoring,
     Network,
@@ -89,10 +90,23 @@ def _google(name: str, row: Part) -> Google:
         gpu_driver=row["gpuDriver"],
         disk_size_gb=nodes["diskSizeGb"],
         disk_type=nodes["diskType"],
+        filestore=row["filestore"],
         repository=row.get("repository", name),
+        images=[_image(each) for each in row.get("images") or ()],
+        keep_repository=row["keepRepository"],
         build=row["build"],
         dashboards=row["dashboards"],
         labels=row.get("labels") or {},
+    )
+
+
+def _image(row: Part) -> JobImage:
+    return JobImage(
+        name=row["name"],
+        copy_from=row.get("copyFrom", ""),
+        build_from=row.get("buildFrom", ""),
+        repository=row.get("repository", ""),
+        location=row.get("location", ""),
     )
 
 

@@ -1,5 +1,6 @@
 """What a platform.yaml becomes as Terraform's variables, and as builds. What comes of those is in tests/terraform."""
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 
 import batchyard.plan.terraform
 from batchyard.plan.model import Engine, Platform
-from batchyard.plan.reading import Source, read_platform
+from batchyard.plan.reading import InvalidPlatform, Source, read_platform
 from batchyard.plan.terraform import hcl
 from batchyard.plan.terraform.files import files
 from batchyard.plan.terraform.pools import node_pools, reservations
@@ -213,6 +214,7 @@ def test_builds_run_as_the_account_that_may_and_in_order() -> None:
     )
     assert list(scripts(platform())) == [
         "create terraform",
+        "create image-batchyard",
         "create manifests",
         "destroy consent",
         "destroy terraform",
@@ -265,3 +267,47 @@ def test_builds_may_be_left_out() -> None:
 )
 def test_values_are_written_as_terraform_fmt_leaves_them(values: dict[str, Any], text: str) -> None:
     assert hcl.assignments(values) == text
+
+
+IMAGES = """{project: my-project, images: [
+  {name: "gpu:v1", copyFrom: "registry.example/gpu:v7"},
+  {name: "mnist:v1", buildFrom: "https://git.example/a.git#main:mnist", repository: more, location: us}]}"""
+
+
+def test_a_build_makes_the_images_of_jobs_between_the_repository_and_the_manifests() -> None:
+    found = scripts(platform(IMAGES))
+    names = [name for name in found if name.startswith("create")]
+    assert names == [
+        f"create {name}" for name in ("terraform", "image-batchyard", "image-gpu", "image-mnist", "manifests")
+    ]
+    copied = "us-central1-docker.pkg.dev/my-project/yard/gpu:v1"
+    assert f'"$engine" tag registry.example/gpu:v7 {copied}' in found["create image-gpu"]
+    built = "us-docker.pkg.dev/my-project/more/mnist:v1"
+    assert f"--tag {built} 'https://git.example/a.git#main:mnist'" in found["create image-mnist"]
+    assert variables(platform(IMAGES))["more_repositories"] == {"more": "us"}
+
+
+def test_kept_repositories_are_no_target_of_destroy() -> None:
+    script = scripts(platform("{project: my-project, keepRepository: true}"))["destroy terraform"]
+    assert "-target=module.node_pools" in script.splitlines()[-1]
+    assert "registry" not in script
+    assert "-target" not in scripts(platform())["destroy terraform"].splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("image", "path"),
+    [
+        ('{name: "Gpu:v1", copyFrom: "a/b:c"}', "images[0].name"),
+        ('{name: gpu, copyFrom: "a/b:c"}', "images[0].name"),
+        ('{name: "gpu:v1"}', "images[0]"),
+        ('{name: "gpu:v1", copyFrom: "a/b:c", buildFrom: "https://h/a.git"}', "images[0]"),
+        ('{name: "gpu:v1", copyFrom: "a/b:c; rm -r x"}', "images[0].copyFrom"),
+        ("""{name: "gpu:v1", buildFrom: "https://h/a.git'; x"}""", "images[0].buildFrom"),
+        ('{name: "gpu:v1", buildFrom: "git@h:a"}', "images[0].buildFrom"),
+        ('{name: "gpu:v1", copyFrom: "a/b:c", location: us}', "images[0].location"),
+        ('{name: "gpu:v1", copyFrom: "a/b:c", repository: "$(x)"}', "images[0].repository"),
+    ],
+)
+def test_an_image_that_cannot_be_had_is_a_fault(image: str, path: str) -> None:
+    with pytest.raises(InvalidPlatform, match=re.escape(f"spec.google.{path}: ")):
+        platform(f"{{project: my-project, images: [{image}]}}")

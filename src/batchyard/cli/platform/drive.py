@@ -21,7 +21,7 @@ from batchyard.cli.platform.happenings import Display, Kind
 from batchyard.cli.platform.journal import Journal
 from batchyard.cli.platform.lock import BusyError, Lock
 from batchyard.cli.platform.processes import Processes
-from batchyard.cli.platform.render import write
+from batchyard.cli.platform.render import contents_of, write
 from batchyard.cli.platform.target import TargetError, Wanted, reached_by, settled
 from batchyard.plan.model import Platform
 from batchyard.plan.render import render
@@ -146,7 +146,7 @@ def run_status(work: Work, request: Request) -> None:
 
 def _write(work: Work) -> None:
     """Write what is rendered; ends the command where files of others are in the way."""
-    in_the_way, _ = write(work.files, work.folder, overwrite=False)
+    in_the_way, _ = write(contents_of(work.platform), work.folder, overwrite=False)
     if in_the_way:
         told = "".join(f"\n  {path}" for path in in_the_way[:10])
         output.fail(

@@ -13,6 +13,9 @@ import msgspec
 
 from batchyard.cli import output
 from batchyard.cli.platform.files import read_source, sound_platform
+from batchyard.plan.image_sources import source_archive
+from batchyard.plan.images import SOURCES, builds_operator
+from batchyard.plan.model import Platform
 from batchyard.plan.render import render
 
 #: What is remembered: by path, the digests of what was written there.
@@ -25,9 +28,9 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
     platform = sound_platform(read_source(file), project)
     if platform.google is not None and not platform.google.project:
         output.fail(f"batchyard: {file} names no Google Cloud project; write spec.google.project, or say --project ID")
-    texts = render(platform)
     try:
-        kept, removed = write(texts, out, overwrite=overwrite)
+        contents = contents_of(platform)
+        kept, removed = write(contents, out, overwrite=overwrite)
     except OSError as wrong:
         output.fail(f"batchyard: {wrong.filename or out} cannot be written: {wrong.strerror}; name another folder")
     if kept:
@@ -35,25 +38,35 @@ def run(file: str, out: Path, project: str, *, overwrite: bool) -> None:
         more = f"\n  and {len(kept) - _SHOWN_MAX} more" if len(kept) > _SHOWN_MAX else ""
         told = f"in {out} are files of yours in the way:{shown}{more}"
         output.fail(f"batchyard: {told}\nnothing is written; move them away, or say --overwrite")
-    output.tell(f"batchyard: {len(texts)} files are in {out}{f'; {removed} from before went' if removed else ''}")
+    output.tell(f"batchyard: {len(contents)} files are in {out}{f'; {removed} from before went' if removed else ''}")
 
 
-def write(texts: Mapping[str, str], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
+def contents_of(platform: Platform) -> Mapping[str, str | bytes]:
+    """The content of every file by its path: the rendered texts, and the sources of the operator's image.
+
+    Raises FileNotFoundError if this installation lacks the sources.
+    """
+    sources = {SOURCES: source_archive()} if builds_operator(platform) else {}
+    return {**render(platform), **sources}
+
+
+def write(files: Mapping[str, str | bytes], out: Path, *, overwrite: bool) -> tuple[list[str], int]:
     """Write the files; answers with those of others that are in the way (then nothing is written), and how many went.
 
     OSError where it cannot be done. Whatever moment it ends at, the next time knows its own files again.
     """
+    contents = {path: file if isinstance(file, bytes) else file.encode() for path, file in files.items()}
     before = _record(out)
-    gone = [path for path in before if path not in texts]
-    in_the_way = [path for path in texts if _is_foreign(out / path, texts[path], before.get(path, []))]
+    gone = [path for path in before if path not in contents]
+    in_the_way = [path for path in contents if _is_foreign(out / path, contents[path], before.get(path, []))]
     if in_the_way and not overwrite:
         return in_the_way, 0
-    now = {path: [_digest(text.encode())] for path, text in texts.items()}
+    now = {path: [_digest(content)] for path, content in contents.items()}
     _remember(out, {path: [*before.get(path, []), *now.get(path, [])] for path in [*before, *now]})
-    for path, text in texts.items():
+    for path, content in contents.items():
         place = out / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        _put(place, text.encode())
+        _put(place, content)
     removed = sum(_removed(out, path, before[path]) for path in gone)
     _remember(out, now)
     return [], removed
@@ -84,11 +97,11 @@ def _put(place: Path, content: bytes) -> None:
         raise
 
 
-def _is_foreign(place: Path, text: str, digests: list[str]) -> bool:
+def _is_foreign(place: Path, content: bytes, digests: list[str]) -> bool:
     """Whether there is something else than what was or would be written."""
     if not place.exists():
         return False
-    return not place.is_file() or _digest(place.read_bytes()) not in {*digests, _digest(text.encode())}
+    return not place.is_file() or _digest(place.read_bytes()) not in {*digests, _digest(content)}
 
 
 def _removed(out: Path, path: str, digests: list[str]) -> bool:

@@ -38,7 +38,7 @@ def create(platform: Platform, files: Mapping[str, str], reached: Reached, *, is
         google.applied(),
         google.credentials(platform, made, reached.kubeconfig, reached.ask),
         cluster.api_server(reached),
-        *google.images(made, all_parts),
+        *google.images(platform, made, all_parts),
         *steps,
     ]
 

@@ -6,6 +6,7 @@ Flags and fields are those of the gcloud CLI (`gcloud help`, as of 528) and of T
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.plan.images import ImageRecipe, image_recipes
 from batchyard.plan.model import Google, Platform
 from batchyard.plan.steps.manifests import Part
 from batchyard.plan.steps.model import Answer, Command, Consent, Probe, Retry, Seen, Step, demand, run
@@ -18,6 +19,7 @@ from batchyard.plan.steps.readings import (
     succeeds,
 )
 from batchyard.plan.steps.tools import AUTH_PLUGIN, GCLOUD, KUBECTL, TERRAFORM
+from batchyard.plan.terraform.build_files import destroy_targets
 
 #: What gcloud and Terraform call themselves before Terraform has enabled the rest. None of them costs anything.
 FIRST_APIS: Final = (
@@ -33,6 +35,14 @@ PLAN: Final = "create.tfplan"
 DESTROY_PLAN: Final = "destroy.tfplan"
 #: A regional cluster with its pools takes a quarter of an hour; pools that wait for machines take longer.
 APPLY_LIMIT: Final = 2 * 3600
+#: A copy of an image with PyTorch is 10 GB.
+_IMAGE_LIMIT: Final = 2 * 3600
+#: Chooses the container engine of this machine.
+_ENGINE: Final = """\
+engine=$(command -v podman || command -v docker) || {
+  echo "error: neither podman nor docker is found" >&2
+  exit 1
+}"""
 #: An earlier Terraform of ours, or somebody else's, may hold the lock of the state.
 _LOCK: Final = "-lock-timeout=10m"
 _QUIET: Final = ("-input=false", "-no-color")
@@ -217,22 +227,39 @@ def applied() -> Step:
     )
 
 
-def images(google: Google, all_parts: Sequence[Part]) -> Iterator[Step]:
-    """Images that the manifests take from repositories of the project have to be there; who builds them pushes them."""
+def images(platform: Platform, google: Google, all_parts: Sequence[Part]) -> Iterator[Step]:
+    """Build or copy the platform's images; demand the others that the manifests take from the project."""
+    recipes = image_recipes(platform)
+    for recipe in recipes:
+        yield _made_image(recipe)
+    made = {recipe.reference for recipe in recipes}
     within = f"-docker.pkg.dev/{google.project}/"
     for image in dict.fromkeys(image for part in all_parts for image in part.images() if within in image):
-        yield demand(
-            f"image-{image.rpartition('/')[2].partition(':')[0].partition('@')[0]}",
-            f"{image} is there",
-            Probe(
-                run(
-                    "gcloud", "artifacts", "docker", "images", "describe", image, "--format=value(image_summary.digest)"
-                ),
-                prints_anything("no image"),
-            ),
-            f"build and push it (docs/gke.md): "
-            f"podman build --file deploy/image/Containerfile --tag {image} . && podman push {image}",
-        )
+        if image not in made:
+            name = image.rpartition("/")[2].partition(":")[0].partition("@")[0]
+            yield demand(f"image-{name}", f"{image} is there", _has_image(image), f"push it: podman push {image}")
+
+
+def _made_image(recipe: ImageRecipe) -> Step:
+    """Build or copy an image with the container engine of this machine, unless its repository has it."""
+    registry = run("gcloud", "auth", "configure-docker", recipe.registry, "--quiet")
+    script = "\n".join([_ENGINE, *recipe.lines])
+    return Step(
+        f"image-{recipe.short_name}",
+        recipe.summary,
+        commands=(registry, run("sh", "-ceu", script, limit_seconds=_IMAGE_LIMIT)),
+        probes=(_has_image(recipe.reference),),
+        retry=Retry(2, 20, _PASSES),
+        remedy=(
+            "it takes podman or docker on this machine, with a way to the image's sources; or push the image from "
+            "another machine, and run the same command again"
+        ),
+    )
+
+
+def _has_image(image: str) -> Probe:
+    words = ("gcloud", "artifacts", "docker", "images", "describe", image, "--format=value(image_summary.digest)")
+    return Probe(run(*words), prints_anything("no image"))
 
 
 def credentials(platform: Platform, google: Google, kubeconfig: str, ask: Command) -> Step:
@@ -276,12 +303,14 @@ def protection(is_unprotecting: bool) -> Step:
 
 def destroyed(google: Google) -> Step:
     """Terraform takes back what it made."""
-    plan = terraform("plan", "-destroy", *_QUIET, _LOCK, f"-out={DESTROY_PLAN}", limit_seconds=1800)
+    targets = destroy_targets(google)
+    plan = terraform("plan", "-destroy", *_QUIET, _LOCK, *targets, f"-out={DESTROY_PLAN}", limit_seconds=1800)
+    spared = ("module.registry.", "module.services.") if targets else ()
     return Step(
         "terraform-destroy",
         f"let Terraform delete what it made in {google.project}",
         commands=(plan, terraform("apply", *_QUIET, _LOCK, DESTROY_PLAN, limit_seconds=APPLY_LIMIT)),
-        probes=(Probe(terraform("state", "list"), prints_nothing("resources left in the state")),),
+        probes=(Probe(terraform("state", "list"), prints_nothing("resources left in the state", spared)),),
         retry=Retry(3, 60, (*_PASSES, "resourceInUseByAnotherResource")),
         remedy="delete what it names (often a firewall rule or an address that a load balancer left), run this again",
     )

@@ -75,7 +75,7 @@ def _of_the_project(platform: Platform, made: Google) -> Iterator[Leftover]:
     project, place = f"--project={made.project}", f"--location={platform.region}"
     yield Leftover(
         "images",
-        "repositories of images that Terraform did not make; billed as stored",
+        "repositories of images that Terraform did not make or was told to keep; billed as stored",
         run("gcloud", "artifacts", "repositories", "list", project, place, "--format=value(name)"),
         ("gcloud", "artifacts", "repositories", "delete", "NAME", place, project),
     )

@@ -51,13 +51,17 @@ def seen_gone(answer: Answer) -> Seen:
     return Seen(True) if is_gone(answer) else Seen(False, answer.last_word)
 
 
-def prints_nothing(what: str) -> Reading:
-    """It is so where no line is printed, or what is asked for is not there at all; else there are so many of `what`."""
+def prints_nothing(what: str, spared: tuple[str, ...] = ()) -> Reading:
+    """It is so where no line is printed, or what is asked for is not there at all; else there are so many of `what`.
+
+    Lines that begin with one of `spared` do not count.
+    """
 
     def read(answer: Answer) -> Seen:
         if answer.code:
             return seen_gone(answer)
-        left = sum(1 for line in answer.printed.splitlines() if line.strip())
+        lines = (line.strip() for line in answer.printed.splitlines())
+        left = sum(1 for line in lines if line and not line.startswith(spared))
         return Seen(left == 0, f"{what}: {left}" if left else "nothing is left")
 
     return read

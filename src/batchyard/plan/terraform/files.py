@@ -11,20 +11,9 @@ from typing import Final
 from batchyard.plan.engine import KUEUE_WEBHOOK_PORT
 from batchyard.plan.model import Engine, Google, Part, Platform
 from batchyard.plan.terraform import hcl
-from batchyard.plan.terraform.build_files import build_files
+from batchyard.plan.terraform.build_files import MODULES, build_files
 from batchyard.plan.terraform.pools import node_pools, reservations
 
-MODULES: Final = (
-    "cluster",
-    "identity",
-    "monitoring",
-    "network",
-    "node_pools",
-    "registry",
-    "reservations",
-    "services",
-    "teams",
-)
 _ROOT: Final = ("main.tf", "outputs.tf", "variables.tf", "versions.tf")
 _DASHBOARD: Final = "modules/monitoring/gpu-dashboard.json"
 _PROFILES: Final = {"balanced": "BALANCED", "optimize-utilization": "OPTIMIZE_UTILIZATION"}
@@ -109,6 +98,7 @@ def _variables(platform: Platform, google: Google, cluster: Part) -> str:
         hcl.assignments({"node_pools": node_pools(cluster)}),
         *_paragraph("reservations", reservations(cluster)),
         hcl.assignments({"repository": google.repository, "dashboards": google.dashboards}),
+        *_paragraph("more_repositories", more_repositories(platform, google)),
         *_paragraph("teams", _teams(platform)),
     ]
     return "\n".join(paragraphs)
@@ -151,6 +141,7 @@ def _cluster(platform: Platform, google: Google) -> dict[str, hcl.Value]:
         "image_streaming": google.image_streaming,
         "managed_prometheus": google.managed_prometheus,
         "cost_allocation": google.cost_allocation,
+        "filestore": google.filestore,
     }
 
 
@@ -174,6 +165,12 @@ def _autoscaling(cluster: Part) -> Iterable[str]:
 
 def _driver(google: Google) -> dict[str, hcl.Value]:
     return {"gpu_driver": _DRIVERS[google.gpu_driver]}
+
+
+def more_repositories(platform: Platform, google: Google) -> dict[str, hcl.Value]:
+    """The repositories besides the platform's that images name, each with its location."""
+    named = {image.repository: image.location or platform.region for image in google.images if image.repository}
+    return {name: location for name, location in sorted(named.items()) if name != google.repository}
 
 
 def _teams(platform: Platform) -> dict[str, hcl.Value]:

@@ -32,6 +32,7 @@ CREATED = [
     "made network",
     "made cluster",
     "made pools",
+    "pushed us-central1-docker.pkg.dev/project-1/small/trainer:v1",
     "applied manifests/00-engine",
     "applied manifests/20-teams",
     "applied manifests/30-flavors.yaml",

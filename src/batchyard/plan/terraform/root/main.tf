@@ -35,9 +35,8 @@ module "identity" {
 module "registry" {
   source = "./modules/registry"
 
-  region     = var.region
-  repository = var.repository
-  reader     = module.identity.nodes_member
+  repositories = merge({ (var.repository) = var.region }, var.more_repositories)
+  reader       = module.identity.nodes_member
 
   depends_on = [module.services]
 }
@@ -62,6 +61,7 @@ module "cluster" {
   image_streaming       = var.image_streaming
   managed_prometheus    = var.managed_prometheus
   cost_allocation       = var.cost_allocation
+  filestore             = var.filestore
   autoscaling_profile   = var.autoscaling_profile
   auto_provisioning     = var.auto_provisioning
   disk                  = var.disk

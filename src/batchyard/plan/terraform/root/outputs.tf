@@ -43,9 +43,9 @@ output "team_service_accounts" {
   value       = module.teams.accounts
 }
 
-output "repository" {
-  description = "What the names of images begin with: docker push this/NAME:TAG."
-  value       = module.registry.url
+output "repositories" {
+  description = "By repository: the beginning of the names of its images, as in docker push THIS/NAME:TAG."
+  value       = module.registry.urls
 }
 
 output "dashboard" {

@@ -124,6 +124,12 @@ variable "cost_allocation" {
   default     = true
 }
 
+variable "filestore" {
+  description = "Whether pods can mount volumes of Filestore: the CSI driver is enabled."
+  type        = bool
+  default     = true
+}
+
 variable "autoscaling_profile" {
   description = "How soon nodes that nobody needs go: BALANCED, or OPTIMIZE_UTILIZATION, which is sooner."
   type        = string
@@ -268,6 +274,12 @@ variable "reservations" {
 variable "repository" {
   description = "The name of the repository in Artifact Registry."
   type        = string
+}
+
+variable "more_repositories" {
+  description = "Further repositories by name, and the location of each: a region, or us, europe or asia."
+  type        = map(string)
+  default     = {}
 }
 
 variable "teams" {

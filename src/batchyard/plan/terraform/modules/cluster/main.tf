@@ -178,6 +178,11 @@ resource "google_container_cluster" "this" {
       enabled = true
     }
 
+    # Volumes that many pods write to at once.
+    gcp_filestore_csi_driver_config {
+      enabled = var.filestore
+    }
+
     # Training data and checkpoints, as files.
     gcs_fuse_csi_driver_config {
       enabled = true

@@ -102,3 +102,8 @@ variable "nodes_service_account" {
   description = "Who auto-provisioned nodes are."
   type        = string
 }
+
+variable "filestore" {
+  description = "Whether the CSI driver of Filestore is enabled."
+  type        = bool
+}

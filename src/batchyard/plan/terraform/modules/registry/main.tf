@@ -1,6 +1,8 @@
 resource "google_artifact_registry_repository" "this" {
-  location      = var.region
-  repository_id = var.repository
+  for_each = var.repositories
+
+  location      = each.value
+  repository_id = each.key
   description   = "Images of jobs."
   format        = "DOCKER"
 
@@ -17,8 +19,10 @@ resource "google_artifact_registry_repository" "this" {
 }
 
 resource "google_artifact_registry_repository_iam_member" "reader" {
-  location   = google_artifact_registry_repository.this.location
-  repository = google_artifact_registry_repository.this.name
+  for_each = var.repositories
+
+  location   = google_artifact_registry_repository.this[each.key].location
+  repository = google_artifact_registry_repository.this[each.key].name
   role       = "roles/artifactregistry.reader"
   member     = var.reader
 }

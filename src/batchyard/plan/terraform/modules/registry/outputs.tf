@@ -1,4 +1,7 @@
-output "url" {
-  description = "What the names of images in the repository begin with."
-  value       = "${google_artifact_registry_repository.this.location}-docker.pkg.dev/${google_artifact_registry_repository.this.project}/${google_artifact_registry_repository.this.repository_id}"
+output "urls" {
+  description = "By repository: the beginning of the names of its images."
+  value = {
+    for name, repository in google_artifact_registry_repository.this :
+    name => "${repository.location}-docker.pkg.dev/${repository.project}/${repository.repository_id}"
+  }
 }

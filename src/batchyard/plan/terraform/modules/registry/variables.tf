@@ -1,11 +1,6 @@
-variable "region" {
-  description = "The region of the repository: that of the nodes, so that images are near."
-  type        = string
-}
-
-variable "repository" {
-  description = "The name of the repository."
-  type        = string
+variable "repositories" {
+  description = "The repositories by name, and the location of each: a region, or us, europe or asia."
+  type        = map(string)
 }
 
 variable "reader" {
