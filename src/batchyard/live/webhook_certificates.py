@@ -36,8 +36,8 @@ class Kept(NamedTuple):
 
     namespace: str
     secret: str
-    #: The name of both configurations of webhooks.
-    configurations: str
+    #: The Service that the API server asks, and both configurations of webhooks by the same name.
+    service: str
     #: The definitions of kinds whose versions we convert.
     definitions: Sequence[str]
     terms: Terms
@@ -121,7 +121,7 @@ class CertificateKeeper:
         return None
 
     def _places(self) -> Iterator[str]:
-        name = self._kept.configurations
+        name = self._kept.service
         yield f"{_REGISTRATIONS}/mutatingwebhookconfigurations/{name}"
         yield f"{_REGISTRATIONS}/validatingwebhookconfigurations/{name}"
         for definition in self._kept.definitions:
@@ -136,7 +136,8 @@ class CertificateKeeper:
             self._troubled(answer)
             return False
         found = decoded(answer.body)
-        wanted = with_authorities(found, base64.b64encode(authorities).decode())
+        service = {"namespace": self._kept.namespace, "name": self._kept.service}
+        wanted = with_authorities(found, base64.b64encode(authorities).decode(), service)
         if wanted == found:
             return True
         answer = await self._wire.ask(HttpRequest("PUT", path, _encode(wanted)))
@@ -153,18 +154,28 @@ class CertificateKeeper:
             self._tell(f"batchyard: webhooks: certificates: {trouble}")
 
 
-def with_authorities(obj: Mapping[str, Any], bundle: str) -> Obj:
-    """A configuration of webhooks, or a definition that is converted by one, with the authorities that it trusts."""
+def with_authorities(obj: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Obj:
+    """A configuration of webhooks, or a definition that is converted by one, with the authorities that it trusts.
+
+    A webhook that asks another Service keeps its authorities: another program, such as Kueue, answers there.
+    """
     if "webhooks" in obj:
-        hooks = [{**hook, "clientConfig": {**hook["clientConfig"], "caBundle": bundle}} for hook in obj["webhooks"]]
+        hooks = [{**hook, "clientConfig": _trusting(hook["clientConfig"], bundle, service)} for hook in obj["webhooks"]]
         return {**obj, "webhooks": hooks}
     converting = obj.get("spec", {}).get("conversion") or {}
     if converting.get("strategy") != "Webhook":
-        return obj  # there is one version, or somebody else converts
+        return obj  # there is one version
     webhook = converting["webhook"]
-    client = {**webhook["clientConfig"], "caBundle": bundle}
+    client = _trusting(webhook["clientConfig"], bundle, service)
     conversion = {**converting, "webhook": {**webhook, "clientConfig": client}}
     return {**obj, "spec": {**obj["spec"], "conversion": conversion}}
+
+
+def _trusting(client: Mapping[str, Any], bundle: str, service: Mapping[str, str]) -> Mapping[str, Any]:
+    """How a webhook is reached, with these authorities where it is reached at that Service."""
+    reached = client.get("service") or {}
+    is_ours = all(reached.get(field) == value for field, value in service.items())
+    return {**client, "caBundle": bundle} if is_ours else client
 
 
 def _secret(found: Mapping[str, Any], kept: Kept, held: Generations) -> Obj:

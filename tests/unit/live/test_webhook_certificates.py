@@ -7,9 +7,12 @@ from typing import Any
 from batchyard.base.instant import HOUR
 from batchyard.client.wire import HttpAnswer, HttpRequest
 from batchyard.live.certificate_generations import Terms
-from batchyard.live.webhook_certificates import CertificateKeeper, Kept
+from batchyard.live.webhook_certificates import CertificateKeeper, Kept, with_authorities
 
 KEPT = Kept("system", "certificates", "hooks", ("kinds",), Terms(["hooks.system.svc"], 24 * HOUR))
+
+OURS = {"service": {"namespace": "system", "name": "hooks", "path": "/validate"}}
+THEIRS = {"service": {"namespace": "kueue-system", "name": "kueue-webhook-service"}, "caBundle": "dGhlaXJz"}
 
 
 class Server:
@@ -22,7 +25,7 @@ class Server:
     async def ask(self, request: HttpRequest) -> HttpAnswer:
         path = request.path
         if request.method == "GET":
-            found = self.objects.get(path) or (None if "secrets" in path else {"webhooks": [{"clientConfig": {}}]})
+            found = self.objects.get(path) or (None if "secrets" in path else {"webhooks": [{"clientConfig": OURS}]})
             return HttpAnswer(404) if found is None else HttpAnswer(200, json.dumps(found).encode())
         if path not in self.overtaken:
             self.overtaken[path] = None
@@ -43,3 +46,30 @@ def test_one_who_was_slower_looks_again_and_says_nothing() -> None:
     assert keeper.is_ready
     assert told == []
     assert len(server.overtaken) == 4, "the Secret, both configurations and the kind"
+
+
+def test_the_authorities_of_another_service_stay() -> None:
+    converted = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": THEIRS}}}}
+    hooks = {"webhooks": [{"clientConfig": THEIRS}, {"clientConfig": {"url": "https://elsewhere"}}]}
+    for obj in (converted, hooks):
+        assert with_authorities(obj, "b3Vycw==", OURS["service"]) == obj
+    ours = with_authorities(
+        {"webhooks": [{"clientConfig": OURS}]}, "b3Vycw==", {"namespace": "system", "name": "hooks"}
+    )
+    assert ours["webhooks"] == [{"clientConfig": {**OURS, "caBundle": "b3Vycw=="}}]
+
+
+def test_beside_another_program_nothing_is_written_but_the_secret() -> None:
+    server = Server()
+    paths = ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kinds",)
+    theirs = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"clientConfig": THEIRS}}}}
+    server.objects |= dict.fromkeys(paths, theirs)
+    keeper = CertificateKeeper(KEPT, server, list[str]().append)  # type: ignore[arg-type]
+
+    async def look() -> None:
+        async with keeper.keeping():
+            pass
+
+    asyncio.run(look())
+    assert keeper.is_ready
+    assert [server.objects[path] for path in paths] == [theirs]
