@@ -19,6 +19,7 @@ from batchyard.api.admission.queued_jobs import queue_job
 from batchyard.api.admission.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api.defaults.pod import pod_defaults
 from batchyard.api.meta import Obj
+from batchyard.api.selectors import Selector
 from batchyard.base.ids import uid_for
 from batchyard.client.local import ANY_OTHER, Admission, Check, Prepare
 from batchyard.client.revise import generated_name
@@ -35,9 +36,11 @@ _NAMESPACED: Final = tuple(info.constant for info in scheme.KINDS if info.namesp
 class AdmissionChain:
     """See the module. It is to hear of every change as it happens."""
 
-    def __init__(self, *, with_nodes: bool, with_api: bool) -> None:
+    def __init__(self, *, with_nodes: bool, with_api: bool, managed_namespaces: Selector | None = None) -> None:
         self._with_nodes = with_nodes
         self._with_api = with_api
+        #: The Namespaces whose jobs are managed; None: all.
+        self._managed_namespaces = managed_namespaces
         self._quotas = QuotaAdmission()
 
     def observe(self, event: WatchEvent) -> None:
@@ -51,8 +54,8 @@ class AdmissionChain:
     def _preparations(self) -> Mapping[str, Prepare]:
         further: Mapping[str, Prepare] = {
             scheme.POD: self._prepared_pod,
-            scheme.JOB: _prepared_job,
-            scheme.JOB_SET: _prepared_job_set,
+            scheme.JOB: self._prepared_job,
+            scheme.JOB_SET: self._prepared_job_set,
         }
         prepared: dict[str, Prepare] = {kind: partial(self._prepared, further.get(kind)) for kind in _NAMESPACED}
         if self._with_api:
@@ -98,13 +101,11 @@ class AdmissionChain:
         check_pod(done, reader.get)
         return done
 
+    def _prepared_job(self, job: Obj, reader: Reader) -> Obj:
+        return with_selector(self._prepared_job_set(job, reader))
 
-def _prepared_job(job: Obj, reader: Reader) -> Obj:
-    return with_selector(queue_job(_without_status(job), reader.get))
-
-
-def _prepared_job_set(job_set: Obj, reader: Reader) -> Obj:
-    return queue_job(_without_status(job_set), reader.get)
+    def _prepared_job_set(self, job_set: Obj, reader: Reader) -> Obj:
+        return queue_job(_without_status(job_set), reader.get, self._managed_namespaces)
 
 
 def _prepared_class(priority_class: Obj, reader: Reader) -> Obj:

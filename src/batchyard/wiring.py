@@ -184,7 +184,12 @@ def _admission(index: AdmissionIndex, ports: Ports, settings: Settings) -> Seque
     kueue, ready = settings.kueue, settings.kueue.pods_ready
     gate = PodsReadyGate(ready) if ready is not None and ready.block_admission else None
     scheduler = Scheduler(index, kueue.policy, ports.on_loop, gate, ports.cycles, weighs=settings.with_api)
-    jobs = partial(JobController, copied_labels=kueue.copied_labels, wait_for_pods_ready=ready is not None)
+    jobs = partial(
+        JobController,
+        copied_labels=kueue.copied_labels,
+        wait_for_pods_ready=ready is not None,
+        managed_namespaces=kueue.managed_namespaces,
+    )
     return (
         scheduler,  # first: it feeds the index that others read
         WorkloadLifecycle(ready),

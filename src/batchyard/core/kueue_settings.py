@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.kueue_features import DISABLE_WAIT_FOR_PODS_READY, GATES
+from batchyard.api.selectors import Selector, selector
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle.pods_ready import PodsReadyPolicy, RequeuingTimestamp
@@ -29,11 +30,20 @@ _OF_DEPLOYMENT: Final = (
     "visibilityServer",
     "webhook",
 )
-_DECISIVE: Final = ("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "waitForPodsReady")
+_DECISIVE: Final = (
+    *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "managedJobsNamespaceSelector"),
+    "waitForPodsReady",
+)
 #: The kinds of jobs that there are here.
 _FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
 #: Gates that make a difference here.
 _ACTED_ON: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
+
+
+def managed_namespaces(asked: Mapping[str, Any] | None = None, own: str = "kueue-system") -> Selector | None:
+    """The selector of a Configuration, or Kueue's default: all Namespaces but that of the system and its own."""
+    others = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", own]}
+    return selector(asked or {"matchExpressions": [others]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,8 @@ class KueueSettings:
     pods_ready: PodsReadyPolicy | None = field(default_factory=PodsReadyPolicy)
     #: Labels of jobs that their Workloads get.
     copied_labels: tuple[str, ...] = ()
+    #: The Namespaces whose jobs are managed; None: all.
+    managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
 
     def sharing_fairly(self) -> "KueueSettings":
         """The same, with fair sharing."""
@@ -52,7 +64,7 @@ class KueueSettings:
 
 
 #: What a simulated world goes by where nobody says otherwise.
-SIMULATED: Final = KueueSettings(pods_ready=None)
+SIMULATED: Final = KueueSettings(pods_ready=None, managed_namespaces=None)
 
 
 def settings_of(configuration: Mapping[str, Any]) -> KueueSettings:
@@ -64,7 +76,8 @@ def settings_of(configuration: Mapping[str, Any]) -> KueueSettings:
     is_off = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
     waits = None if is_off else pods_ready_policy(configuration["waitForPodsReady"])
     copied = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
-    return KueueSettings(policy, waits, tuple(copied))
+    asked, own = configuration.get("managedJobsNamespaceSelector"), configuration.get("namespace") or "kueue-system"
+    return KueueSettings(policy, waits, tuple(copied), managed_namespaces(asked, own))
 
 
 def pods_ready_policy(asked: Mapping[str, Any]) -> PodsReadyPolicy:

@@ -225,9 +225,8 @@ async def operate(wanted: Wanted, tell: Callable[[str], None], end: asyncio.Even
     operator = Operator(wanted, wire, tell)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _take_note(operator, loop, context))
-    hooks = Webhooks(wanted.webhooks, wanted.settings.controllers, wire, (wanted.address, access.namespace)).telling(
-        tell
-    )
+    terms = wanted.webhooks._replace(managed_namespaces=wanted.settings.kueue.managed_namespaces)
+    hooks = Webhooks(terms, wanted.settings.controllers, wire, (wanted.address, access.namespace)).telling(tell)
     operator.answers, operator.asked = (lambda: hooks.is_ready), hooks.texts
     try:
         async with health(operator, (wanted.address, wanted.port), tell), hooks:

@@ -114,7 +114,7 @@ class Embedded:
         self._is_fair = kueue.policy.fair_sharing
         built_in = [events_resource(), *built_in_resources(), definition_resource()]
         claimed = InProcess(built_in, self._kernel.now).claimed
-        chain = AdmissionChain(with_nodes=nodes, with_api=True)
+        chain = AdmissionChain(with_nodes=nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
         self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), claimed=claimed)
         self._store.listen(chain.observe)
         tokens = Tokens(self._client, SigningKey(place.folder), wall_clock)

@@ -1,6 +1,7 @@
 """The webhooks of an operator: HTTPS for the API server, which asks about objects. Every replica answers."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -9,6 +10,7 @@ from aiohttp import web
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
+from batchyard.api.selectors import Selector
 from batchyard.base.instant import SECOND, Duration
 from batchyard.client.places import path_of, received
 from batchyard.client.wire import HttpRequest
@@ -42,6 +44,8 @@ class WebhookTerms(NamedTuple):
     secret: str = ""
     lifetime: Duration = 0
     definitions: Sequence[str] = ()
+    #: The Namespaces whose jobs are managed; None: all.
+    managed_namespaces: Selector | None = None
 
 
 class LookupFailed(Exception):  # noqa: N818 - what it is
@@ -106,7 +110,7 @@ class Webhooks:
         return counted
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        return await self._answered(request, mutated)
+        return await self._answered(request, partial(mutated, managed=self._terms.managed_namespaces))
 
     async def _validate(self, request: web.Request) -> web.Response:
         return await self._answered(request, validated)

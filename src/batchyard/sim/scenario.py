@@ -7,7 +7,7 @@ document of kind Cluster describes the nodes; without one, pods run anywhere at 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
@@ -210,8 +210,9 @@ def _config(manifest: Manifest, faults: list[Fault]) -> dict[str, Any]:
     waits = spec.get("waitForPodsReady")
     wrong += pods_ready_faults(waits)
     faults += map(manifest.fault, wrong)
+    policy = Policy(fair_sharing=_is_fair(manifest))
     return {
-        "kueue": KueueSettings(Policy(fair_sharing=_is_fair(manifest)), pods_ready_policy(waits)),
+        "kueue": replace(SIMULATED, policy=policy, pods_ready=pods_ready_policy(waits)),
         "horizon": horizon,
         "faults": tuple(read),
         "hotswap": bool(spec.get("hotswap", True)),

@@ -76,7 +76,11 @@ class World:
         self.store = Store(recovered=None if state is None else state.recovered())
         self._seed = seed
         self._settings = _settings_of(scenario, state)
-        chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False)
+        chain = AdmissionChain(
+            with_nodes=self._settings.with_nodes,
+            with_api=False,
+            managed_namespaces=self._settings.kueue.managed_namespaces,
+        )
         self.store.listen(chain.observe)
         self.client = LocalClient(self.store, self.kernel, seed, chain.rules())
         self.loops: list[PreemptionLoop] = []

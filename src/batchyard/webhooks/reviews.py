@@ -18,6 +18,7 @@ from batchyard.api.admission.queued_jobs import queue_job
 from batchyard.api.defaults.jobset import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
 from batchyard.api.meta import Obj, group_kind
+from batchyard.api.selectors import Selector
 from batchyard.controllers.groups import ADMISSION, JOBSET
 from batchyard.core.lifecycle.jobset.exclusive import mutate_pod, validate_pod
 from batchyard.webhooks.lookups import Lookups
@@ -41,12 +42,12 @@ def namespace_of(review: Mapping[str, Any]) -> str:
     return namespace
 
 
-def mutated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups) -> Obj:
-    """The answer with what the object is to be as a patch."""
+def mutated(review: Mapping[str, Any], groups: Sequence[str], find: Lookups, managed: Selector | None = None) -> Obj:
+    """The answer with what the object is to be as a patch; `managed` selects the Namespaces whose jobs are managed."""
     request = _request(review)
     obj = _object(request, "object")
     try:
-        done = _completed(_in_namespace(obj, request), groups, find)
+        done = _completed(_in_namespace(obj, request), groups, find, managed)
     except Forbidden as refused:
         return _refusal(request, str(refused))
     patch = patch_between(obj, _as_sent(done, obj))
@@ -87,7 +88,7 @@ def converted(review: Mapping[str, Any]) -> Obj:
     return {"apiVersion": _CONVERSION, "kind": "ConversionReview", "response": told}
 
 
-def _completed(obj: Obj, groups: Sequence[str], find: Lookups) -> Obj:
+def _completed(obj: Obj, groups: Sequence[str], find: Lookups, managed: Selector | None) -> Obj:
     """The object as it is stored."""
     kind = group_kind(obj)
     if kind == scheme.POD:
@@ -95,7 +96,7 @@ def _completed(obj: Obj, groups: Sequence[str], find: Lookups) -> Obj:
     if kind == scheme.JOB_SET and JOBSET in groups:
         obj = jobset_defaults(obj)
     if kind in _WORK:
-        return queue_job(obj, find.get) if ADMISSION in groups else obj
+        return queue_job(obj, find.get, managed) if ADMISSION in groups else obj
     return defaults.with_defaults(obj)
 
 

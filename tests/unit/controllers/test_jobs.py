@@ -8,6 +8,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_metadata, with_path
+from batchyard.api.selectors import selector
 from batchyard.controllers.jobs.framework import JobController
 from batchyard.controllers.jobs.job import JobIntegration
 from batchyard.controllers.jobs.names import workload_name
@@ -48,6 +49,26 @@ def test_names_are_those_of_kueue() -> None:
     long = workload_name("Job", "batch", "x" * 300, "uid")
     assert len(long) == 253
     assert workload_name("Job", "batch", "a", "1") != workload_name("Job", "batch", "a", "2")
+
+
+def test_jobs_of_namespaces_that_the_configuration_does_not_select_are_left_alone() -> None:
+    controller = JobController(JobIntegration(), managed_namespaces=selector({"matchLabels": {"batch": "yes"}}))
+    stage = Stage(controller)
+    stage.put(make.namespace(), make.job())
+    assert stage.workloads() == []
+    stage.put(with_metadata(make.namespace(), labels={"batch": "yes"}))
+    stage.put(make.job("next"))
+    assert stage.only_workload()["metadata"]["name"].startswith("job-next-")
+
+
+def test_a_job_that_was_admitted_into_a_flavor_that_comes_later_starts_then() -> None:
+    stage = Stage(JobController(JobIntegration()))
+    stage.put(make.job())
+    admit(stage)
+    assert job(stage)["spec"]["suspend"] is True
+    stage.put(make.flavor(labels={"zone": "a"}))
+    assert job(stage)["spec"]["suspend"] is False
+    assert job(stage)["spec"]["template"]["spec"]["nodeSelector"] == {"zone": "a"}
 
 
 def test_a_managed_job_gets_a_workload() -> None:

@@ -8,7 +8,7 @@ from batchyard.api.meta import key_of, with_metadata
 from batchyard.controllers.admission.workload import WorkloadLifecycle
 from batchyard.controllers.jobs.framework import JobController
 from batchyard.controllers.jobs.job import JobIntegration
-from batchyard.ports.client import Reader
+from batchyard.ports.client import Reader, Update
 from stage import Stage, said
 
 GONE = ("True", "OwnerNotFound", "The workload's owner no longer exists")
@@ -39,10 +39,12 @@ def test_the_next_job_of_that_name_leaves_it_alone() -> None:
     assert len(names) == 2
 
 
-def test_a_job_that_is_still_to_leave_its_workload_behind_deletes_nothing() -> None:
+def test_a_job_that_is_still_to_leave_its_workload_behind_releases_and_deletes_nothing() -> None:
     controller = JobController(JobIntegration())
     stage = Stage(controller)
     stage.put(make.flavor(), with_metadata(make.job(), finalizers=["example.com/keep", well_known.ORPHAN_FINALIZER]))
     job = with_metadata(stage.get(scheme.JOB, "job"), deletionTimestamp="2026-01-01T00:00:00Z")
     reader = {key_of(each): each for each in (job, *stage.workloads())}
-    assert controller.reconcile(key_of(job), cast("Reader", reader), stage.kernel.now()).writes == []
+    writes = controller.reconcile(key_of(job), cast("Reader", reader), stage.kernel.now()).writes
+    assert [type(each) for each in writes] == [Update]
+    assert "finalizers" not in cast("Update", writes[0]).obj["metadata"]

@@ -10,6 +10,7 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
+from batchyard.api.selectors import selector
 from batchyard.apiserver.patch.json import json_patched
 from batchyard.controllers.groups import ON_KUBERNETES
 from batchyard.webhooks.hooks import hooks
@@ -38,6 +39,14 @@ def made_of(obj: Obj, known: Mapping[Question, Sequence[Obj]] = NOTHING, groups:
     if "patch" not in response:
         return obj
     return json_patched(obj, json.loads(base64.b64decode(response["patch"])))
+
+
+def test_the_default_queue_is_given_in_managed_namespaces_alone() -> None:
+    namespace = Question(Key(scheme.NAMESPACE, "", "team"))
+    known = {**NOTHING, DEFAULT_QUEUE: [make.local_queue("default")], namespace: [make.namespace()]}
+    for managed, is_patched in ((None, True), (selector({}), True), (selector({"matchLabels": {"a": "b"}}), False)):
+        answer = mutated(review(UNQUEUED), ON_KUBERNETES, Lookups("team", known), managed)["response"]
+        assert ("patch" in answer) is is_patched
 
 
 def refusal(obj: Obj, old: Obj | None = None, part: str = "") -> str:

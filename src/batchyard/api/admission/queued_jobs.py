@@ -9,6 +9,8 @@ from batchyard.api import scheme, well_known
 from batchyard.api.admission.pods import Find
 from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Key, Obj, label, with_path
+from batchyard.api.selectors import Selector
+from batchyard.api.views.namespace import namespace_labels
 from batchyard.api.views.owners import ancestry, job_above
 
 #: The LocalQueue, and the WorkloadPriorityClass, of those that name none.
@@ -16,12 +18,25 @@ _DEFAULT: Final = "default"
 _WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 
 
-def queue_job(job: Obj, find: Find) -> Obj:
-    """The Job or JobSet as it is stored; what belongs to another one is queued with that, if that is."""
+def is_managed_namespace(name: str, managed: Selector | None, find: Find) -> bool:
+    """Whether jobs of a Namespace are managed, by `managedJobsNamespaceSelector`; those of one that is gone are not."""
+    if managed is None:
+        return True
+    namespace = find(Key(scheme.NAMESPACE, "", name))
+    return namespace is not None and managed.matches(namespace_labels(namespace))
+
+
+def queue_job(job: Obj, find: Find, managed: Selector | None = None) -> Obj:
+    """The Job or JobSet as it is stored; what belongs to another one is queued with that, if that is.
+
+    In Namespaces that are not managed a job without a queue does not get the default one.
+    """
     if job_above(job) is not None:
         return job if _is_managed_above(job, find) else _waiting(job)
     namespace = job["metadata"].get("namespace", "")
     queued = _labelled(job, well_known.QUEUE_NAME, Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find)
+    if queued is not job and not is_managed_namespace(namespace, managed, find):
+        queued = job
     return _waiting(
         _labelled(queued, well_known.PRIORITY_CLASS, Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find)
     )

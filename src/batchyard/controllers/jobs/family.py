@@ -26,6 +26,8 @@ class Family:
         self._children: dict[str, dict[Key, None]] = {}
         self._by_class: dict[Key, dict[Key, None]] = {}
         self._by_prebuilt: dict[Key, dict[Key, None]] = {}
+        #: Admitted jobs that a flavor of their admission is missing for.
+        self._without_flavor: dict[Key, None] = {}
 
     def note(self, event: WatchEvent) -> Iterable[Key]:
         """Take note of a change; the jobs it concerns."""
@@ -36,7 +38,14 @@ class Family:
             return self._note_workload(event)
         if kind in _CLASSES and event.type is EventType.ADDED:
             return list(self._by_class.get(event.key, ()))
+        if kind == scheme.RESOURCE_FLAVOR and event.type is EventType.ADDED:
+            waiting, self._without_flavor = self._without_flavor, {}
+            return list(waiting)
         return ()
+
+    def awaits_flavor(self, job: Key) -> None:
+        """Name a job again when a flavor comes."""
+        self._without_flavor[job] = None
 
     def workloads_of(self, job: Key, reader: Reader) -> list[Obj]:
         """The Workloads made for a job, oldest first."""

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from batchyard.api import scheme, well_known
+from batchyard.api.admission.queued_jobs import is_managed_namespace
 from batchyard.api.conditions import find_condition
 from batchyard.api.meta import Key, Obj, annotation, controller_of, key_of, label, with_path, without_finalizer
+from batchyard.api.selectors import Selector
 from batchyard.api.views.owners import JOB_KINDS, ancestry
 from batchyard.base.instant import Instant
 from batchyard.controllers.jobs import workloads
@@ -45,10 +47,18 @@ class JobController:
     """Makes and obeys the Workloads of one kind of job."""
 
     rank = 0
-    kinds = (*JOB_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
+    kinds = (
+        *(*JOB_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
+        scheme.RESOURCE_FLAVOR,
+    )
 
     def __init__(
-        self, integration: Integration, copied_labels: Sequence[str] = (), *, wait_for_pods_ready: bool = False
+        self,
+        integration: Integration,
+        copied_labels: Sequence[str] = (),
+        *,
+        wait_for_pods_ready: bool = False,
+        managed_namespaces: Selector | None = None,
     ) -> None:
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
@@ -56,6 +66,8 @@ class JobController:
         self._wait_for_pods_ready = wait_for_pods_ready
         self._copied_labels = tuple(copied_labels)
         self._family = Family(integration)
+        #: The Namespaces whose jobs are managed; None: all.
+        self._managed_namespaces = managed_namespaces
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The job that changed, whose Workload changed, whose owner's did, or that waited for a class."""
@@ -65,9 +77,13 @@ class JobController:
         """Do the first thing that is due for a job."""
         job = reader.get(key)
         if job is None or "deletionTimestamp" in job["metadata"]:
+            gone = self._family.workloads_of(key, reader)
             if job is not None and well_known.ORPHAN_FINALIZER in job["metadata"].get("finalizers", ()):
-                return Outcome()  # what it owns is to stay, and ends once it is nobody's
-            return _release(self._family.workloads_of(key, reader))
+                # What it owns stays, and ends once it has no owner.
+                return Outcome([write for workload in gone for write in _release_finalizer(workload).writes])
+            return _release(gone)
+        if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
+            return Outcome()
         above = ancestry(job, reader.get)
         if above.managed is not None:
             return self._obey_ancestor(key, job, self._family_of(above.managed, reader))
@@ -271,6 +287,7 @@ class JobController:
         try:
             injections = admitted_injections(workload, flavor)
             if injections is None:
+                self._family.awaits_flavor(look.key)
                 return Outcome()
             started = self._integration.started(look.job, injections)
         except InvalidInjection as wrong:
