@@ -199,3 +199,37 @@ def test_the_queue_as_printed_is_refused_for_both_its_faults() -> None:
         "spec.resourceGroups[0].coveredResources: Required value; set it to a list of strings",
         "spec.preemption.reclaimOutOfCohort: unknown field; did you mean reclaimWithinCohort?",
     ]
+
+
+QUEUE_LABEL = "  labels:\n    kueue.x-k8s.io/queue-name: default-queue\n"
+
+
+@cache
+def unqueued(mode: str) -> Chronicle:
+    """One run of our JobSets without a queue: pod priority alone decides."""
+    found = texts("ours")
+    assert found["jobsets.yaml"].count(QUEUE_LABEL) == 2
+    found["jobsets.yaml"] = found["jobsets.yaml"].replace(QUEUE_LABEL, "")
+    for old, new in MODES[mode].items():
+        found = {name: text.replace(old, new) for name, text in found.items()}
+    return Chronicle(make_scenario(read_manifests(found.items())))
+
+
+def test_a_job_set_without_a_queue_recovers_by_the_priority_of_its_pods() -> None:
+    (loss,) = unqueued("hotswap").losses
+    assert loss.gang == f"default/{HIGH}"
+    assert loss.whole_at is not None
+    assert 60 <= seconds(loss.whole_at - loss.lost_at) < 62
+    assert [victim.gang for victim in loss.victims] == [f"default/{LOW}"]
+    assert not unqueued("hotswap").world.objects(scheme.WORKLOAD)
+
+
+def test_without_hotswap_it_waits_for_kubernetes() -> None:
+    (loss,) = unqueued("kubernetes").losses
+    assert loss.whole_at is not None
+    assert seconds(loss.whole_at - loss.lost_at) > 600
+
+
+def test_the_lower_job_set_is_back_once_the_slice_is_repaired() -> None:
+    objects = {obj["metadata"]["name"]: obj for obj in unqueued("hotswap").world.objects(scheme.JOB_SET)}
+    assert [objects[name]["status"]["terminalState"] for name in (HIGH, LOW)] == ["Completed", "Completed"]

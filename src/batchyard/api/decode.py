@@ -4,17 +4,17 @@ In this order: its kind is known; its structure is sound in the version it is wr
 converted to the storage version, and completed there; defaults of webhooks; rules between fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from batchyard.api import conversion, defaults, validation
+from batchyard.api import conversion, defaults, validation, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, annotation, label
 from batchyard.api.schema import settle
 from batchyard.api.schema.flaws import shown
 from batchyard.api.schema.nearest import STRICT_SHARE, nearest
-from batchyard.api.scheme import CONFIGURATION, KINDS, ServedKind, find_kind
+from batchyard.api.scheme import CONFIGURATION, JOB, JOB_SET, KINDS, ServedKind, find_kind
 from batchyard.api.validation.metadata import metadata_faults
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -67,6 +67,7 @@ def complete(obj: Any, namespace: str, sound: Obj | None = None) -> Decoded:
             return Decoded(None, settled.faults, warnings)
         stored = settled.obj
     stored = _placed(info, stored, namespace, warnings)
+    warnings += _queue_warnings(info, stored)
     return Decoded(defaults.with_defaults(stored), [], warnings)
 
 
@@ -132,6 +133,16 @@ def _placed(info: ServedKind, obj: dict[str, Any], namespace: str, warnings: lis
     if given:
         warnings.append(f"metadata.namespace: {info.kind} has no namespace; {given} is ignored")
     return {**obj, "metadata": {key: value for key, value in metadata.items() if key != "namespace"}}
+
+
+def _queue_warnings(info: ServedKind, obj: Obj) -> Iterator[str]:
+    """The warning of a job whose queue is an annotation: Kueue reads the label alone."""
+    queue = annotation(obj, well_known.QUEUE_NAME) if info.constant in {JOB, JOB_SET} else None
+    if queue and not label(obj, well_known.QUEUE_NAME):
+        yield (
+            f"metadata.annotations[{well_known.QUEUE_NAME}]: the annotation is ignored, so the {info.kind} has no "
+            f"queue; set the label {well_known.QUEUE_NAME}: {queue}"
+        )
 
 
 def _metadata_faults(obj: Obj, faults: list[FieldError]) -> list[FieldError]:

@@ -95,6 +95,17 @@ def batchyard(
     """A multi-tenant batch platform: decides which workload runs where and when."""
 
 
+_Runtime: TypeAlias = Annotated[
+    Duration | None,
+    typer.Option(
+        parser=_duration,
+        metavar="DURATION",
+        help="How long pods run that do not say it.",
+        show_default="what the Cluster says, else 1m",
+    ),
+]
+
+
 @app.command()
 def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     paths: Annotated[
@@ -127,6 +138,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     ] = OnLoop.CONTINUE,
     output: Annotated[Output | None, typer.Option("--output", "-o", help="How to print the objects.")] = None,
     report: Report = None,
+    runtime: _Runtime = None,
 ) -> None:
     """Run manifests in virtual time; print the queues, Workloads and Jobs as they stand at the end."""
     if events == "-" and output is not None:
@@ -138,7 +150,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - each parameter is an option of the com
     from batchyard.cli import simulate as command  # noqa: PLC0415 - loads the platform
     from batchyard.cli import trace as replay  # noqa: PLC0415 - loads the platform
 
-    request = command.Request(paths or [], cluster, until, seed, events, on_loop, output or Output.TABLE, report)
+    request = command.Request(
+        paths or [], cluster, until, seed, events, on_loop, output or Output.TABLE, report, runtime
+    )
     if report is not None and trace is not None:
         raise typer.BadParameter("--report is of manifests: a trace has a report of its own, which it prints")
     if trace is None:
@@ -192,6 +206,11 @@ _HostPaths: TypeAlias = Annotated[
 ]
 
 
+_Listen: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Listen at this address of the machine, for others to reach.")
+]
+
+
 @app.command()
 def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     data_dir: _DataDir = _DATA_DIR,
@@ -218,9 +237,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     detach: Annotated[
         bool, typer.Option("--detach", help="Return when it listens; it goes on in the background.")
     ] = False,
-    listen: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Listen at this address of the machine, for others to reach.")
-    ] = None,
+    listen: _Listen = None,
     audit_log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write down who did what, as JSON lines; 100 MB, and the last.")
     ] = None,
@@ -230,6 +247,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     log_level: _LogLevel = LogLevel.WARNING,
     log_form: _LogForm = LogForm.TEXT,
     otlp: _Otlp = "",
+    runtime: _Runtime = None,
 ) -> None:
     """Run the platform on this machine, for kubectl to talk to, until it is told to end."""
     if insecure_loopback and listen is not None:
@@ -249,6 +267,7 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         accept_loss=accept_loss,
         controllers=chosen_of_platform(controllers),
         traces_to=otlp,
+        runtime=runtime,
     )
     logs = LogSettings(log_level.value, log_form is LogForm.JSON)
     command.up(command.Wanted(place, cluster, speed, image or (), host_path or (), logs, config), detach=detach)

@@ -72,6 +72,7 @@ def run(
         played = LiveGuide(guide, started)
         seen_live = list(played.play(played_steps(step)))
         _compare(rows_of(seen, guide), rows_of(seen_live, played))
+        _tell_missed(played.missed)
         _show(seen_live, played, step, form)
 
 
@@ -101,6 +102,14 @@ def _compare(simulated: Mapping[str, str], live: Mapping[str, str]) -> None:
     for name in differ:
         output.tell(f"{name}: simulated {simulated.get(name, 'nothing')}, live {live.get(name, 'nothing')}")
     output.tell(f"batchyard: {len(names) - len(differ)} of {len(names)} rows of the tables are those of the simulation")
+
+
+def _tell_missed(missed: Sequence[str]) -> None:
+    """Report which moments of the guide a live platform missed: rows that depend on timing may differ then."""
+    for line in missed:
+        output.tell(f"batchyard: {line}")
+    if missed:
+        output.tell("batchyard: the machine was too slow for this --speed; a lower one gives it more time")
 
 
 def rows_of(seen: Sequence[Seen], guide: Played) -> Mapping[str, str]:

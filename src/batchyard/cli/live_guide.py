@@ -25,7 +25,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.conditions import is_true
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
-from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, format_age, parse_duration
 from batchyard.cli import output
 from batchyard.cli.kubectl import Kubectl, Sending
 from batchyard.cli.status import connected, told_by
@@ -41,6 +41,7 @@ from batchyard.sim.guide import (
     Guide,
     GuideStep,
     Seen,
+    is_timed,
     ready_by_pool,
     unfinished_of,
 )
@@ -51,6 +52,8 @@ _WORK: Final = ("Job", "JobSet")
 _CAME: Final = 'jsonpath={.metadata.creationTimestamp}{"\\n"}'
 #: How often queues are looked at until their figures are right.
 _LOOKS_MAX: Final = 50
+#: A Job or a look that is no later than this, in time of the guide, shows the same rows.
+TOLERANCE: Final = 3 * SECOND
 
 
 class Started(NamedTuple):
@@ -96,6 +99,7 @@ class LiveGuide:
 
     def __init__(self, planned: Guide, started: Started) -> None:
         self._files = planned.files
+        self._cluster = planned.cluster
         self._started = started
         self._kubectl = Kubectl(started.folder / KUBECONFIG)
         #: How things stood at the last look.
@@ -103,6 +107,8 @@ class LiveGuide:
         self.initial: Mapping[str, int] = {}
         #: When the guide began, so that its first step comes when it is due.
         self.began: Instant = 0
+        #: Which moments of the guide were missed, as lines of text.
+        self.missed: list[str] = []
 
     def play(self, steps: Sequence[GuideStep]) -> Iterator[Seen]:
         """Play each step, and look; a step that follows another is sent before the other is told of."""
@@ -114,9 +120,11 @@ class LiveGuide:
             last = self._last_of(step, sending)
             if looked is not None:
                 yield self._seen(*looked)
-            now, queues = self._settled_queues(last + parse_duration(step.looks.queues))
+            now, queues = self._settled_queues(step, last + parse_duration(step.looks.queues))
             sending = self._prepared(following)
-            self._stood = self._moment(last + parse_duration(step.looks.nodes))
+            due = last + parse_duration(step.looks.nodes)
+            self._stood = self._moment(due)
+            self._note_look(step, "nodes", self._stood.now - due)
             looked = (step, now, queues)
         assert looked is not None, "there is a step"
         yield self._seen(*looked)
@@ -147,7 +155,19 @@ class LiveGuide:
         asked = f"resourceVersion={moment.revision}&resourceVersionMatch=Exact"
         return _items(self._kubectl.run("get", "--raw", f"/{group}/{info.storage_version}/{info.plural}?{asked}"))
 
-    def _settled_queues(self, instant: Instant) -> tuple[Instant, Sequence[Obj]]:
+    def _note_look(self, step: GuideStep, what: str, late: Duration) -> None:
+        if late > TOLERANCE:
+            self.missed.append(f"step {step.name}: the {what} were read {format_age(late)} late")
+
+    def _note_jobs(self, step: GuideStep, late: Mapping[str, Duration]) -> None:
+        """Note how many Jobs came too late, and the latest of them."""
+        misses = {name: duration for name, duration in late.items() if duration > TOLERANCE}
+        if misses:
+            latest = max(misses, key=lambda name: misses[name])
+            told = f"step {step.name}: {len(misses)} of {len(late)} Jobs came more than {format_age(TOLERANCE)} late"
+            self.missed.append(f"{told}, {latest} by {format_age(misses[latest])}")
+
+    def _settled_queues(self, step: GuideStep, instant: Instant) -> tuple[Instant, Sequence[Obj]]:
         """The ClusterQueues at an instant, or as soon after it as their figures count every Workload."""
         for look in range(_LOOKS_MAX):
             moment = self._moment(instant + look * SECOND)
@@ -155,6 +175,7 @@ class LiveGuide:
             workloads = self._objects_at(moment, scheme.WORKLOAD)
             if sum(map(_counted, queues)) == sum(not is_true(each, "Finished") for each in workloads):
                 break
+        self._note_look(step, "queues", moment.now - instant)
         return moment.now, queues
 
     def _prepared(self, step: GuideStep | None) -> Sending | None:
@@ -176,8 +197,12 @@ class LiveGuide:
         began, asked_at = self._moment(self.began + step.starts_at).now, wall_clock()
         for at, document in work:
             self._wait(self.began + at - began - int((wall_clock() - asked_at) * self._started.speed))
-            sending.give(_timed(document, step.runtime))
-        return max(self.began + files[-1].at, *map(parse_time, sending.end().split()))
+            sending.give(_timed(document, step.runtime, self._cluster))
+        came = [parse_time(text) for text in sending.end().split()][-len(work) :]  # the Jobs were sent last
+        names = [document["metadata"]["name"] for _, document in work]
+        due = [self.began + at for at, _ in work]
+        self._note_jobs(step, {name: at - then for name, at, then in zip(names, came, due, strict=True)})
+        return max(due[-1], *came)
 
     def _documents_of(self, step: str) -> Sequence[dict[str, Any]]:
         return [document for path, _ in self._files[step] for document in _documents(path)]
@@ -235,8 +260,10 @@ def _documents(path: Path) -> Sequence[dict[str, Any]]:
         return [document for document in yaml.safe_load_all(file) if document]
 
 
-def _timed(document: dict[str, Any], runtime: str) -> dict[str, Any]:
-    """A document whose pods run so long, if it does not say it itself."""
+def _timed(document: dict[str, Any], runtime: str, cluster: Obj | None) -> dict[str, Any]:
+    """A document whose pods run so long, if neither it nor the Cluster gives a run time."""
+    if is_timed(document, cluster):
+        return document
     metadata = document["metadata"]
-    annotations = {well_known.RUNTIME: runtime, **(metadata.get("annotations") or {})}
+    annotations = {**(metadata.get("annotations") or {}), well_known.RUNTIME: runtime}
     return {**document, "metadata": {**metadata, "annotations": annotations}}

@@ -48,6 +48,8 @@ class Request:
     output: Output = Output.TABLE
     #: Where a page of the whole run goes.
     report: Path | None = None
+    #: How long pods run for which nothing else gives a run time.
+    runtime: Duration | None = None
 
 
 def run(request: Request) -> None:
@@ -78,7 +80,7 @@ def asked_for(request: Request) -> Scenario:
     scenario = read([*request.paths, *([str(request.cluster)] if request.cluster else ())])
     if request.cluster is not None and scenario.cluster is None:
         output.fail(f"{request.cluster}: there is no Cluster in this file; give one of cloud.batchyard.dev/v1alpha1")
-    return scenario
+    return replace(scenario, runtime=request.runtime)
 
 
 def begun(request: Request) -> tuple[Scenario, State | None]:
@@ -93,9 +95,10 @@ def begun(request: Request) -> tuple[Scenario, State | None]:
     scenario = read([*rest, *([str(request.cluster)] if request.cluster else ())]) if rest or request.cluster else None
     start = start_of(state)
     if scenario is None:
-        return start.scenario, state
+        return replace(start.scenario, runtime=request.runtime), state
     kueue = start.scenario.kueue if scenario.kueue == SIMULATED else scenario.kueue
-    return replace(scenario, cluster=scenario.cluster or start.cluster, kueue=kueue), state
+    cluster = scenario.cluster or start.cluster
+    return replace(scenario, cluster=cluster, kueue=kueue, runtime=request.runtime), state
 
 
 @contextmanager

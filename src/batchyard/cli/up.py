@@ -13,6 +13,7 @@ from shlex import quote
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
+from batchyard.base.instant import duration_text
 from batchyard.cli import output
 from batchyard.live import logs
 from batchyard.live.folder import JOURNAL, KUBECONFIG, LOG, DirectoryError, Process, prepare, process_in
@@ -186,6 +187,7 @@ def _arguments(wanted: Wanted) -> list[str]:
     arguments += ["--controllers", ",".join(place.controllers)]
     arguments += [] if place.audit_log is None else ["--audit-log", str(place.audit_log)]
     arguments += ["--log-level", wanted.logs.level, "--log-format", "json" if wanted.logs.is_json else "text"]
+    arguments += [] if place.runtime is None else ["--runtime", duration_text(place.runtime)]
     arguments += ["--otlp", place.traces_to] if place.traces_to else []
     flags = {"--insecure-loopback": place.is_insecure, "--accept-loss": place.accept_loss}
     return arguments + [flag for flag, is_set in flags.items() if is_set]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from batchyard.base.instant import Duration
 from batchyard.controllers.groups import GROUPS
 from batchyard.store.journal import Sync
 
@@ -32,3 +33,5 @@ class Place:
     traces_to: str = ""
     #: Kueue's Configuration, where one is given.
     configuration: Mapping[str, Any] | None = None
+    #: How long simulated pods run for which nothing else gives a run time; None: as the Cluster has it.
+    runtime: Duration | None = None

@@ -128,6 +128,7 @@ class Embedded:
             self._client.subscribe(LifeSpans(self._kernel.now, self._spans.emit).observe)
             self._figures.figures.also.append(self._spans.texts)
         self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
+        self._runtime = place.runtime
         self.platform = self._wired(settings, described, speed)
         self._futures = None
         if foresight is not None:
@@ -210,7 +211,7 @@ class Embedded:
     def _wired(self, settings: Settings, cluster: Obj | None, speed: float) -> Platform:
         nodes, local = settings.with_nodes, self._local
         name = "" if local is None else local.name
-        kubelets = Kubelets(pace_of(cluster, 0), with_nodes=nodes, local=name)
+        kubelets = Kubelets(pace_of(cluster, 0), with_nodes=nodes, local=name, runtime=self._runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if nodes else ()))
         pace = Pace(self._kernel.clock, speed)
         self._figures.figures.also.append(pace.texts)
@@ -230,7 +231,7 @@ class Embedded:
 
     def _containers(self) -> Containers:
         """The containers of all pods, for those who look at them."""
-        simulated = SimulatedContainers(self._client, self._kernel)
+        simulated = SimulatedContainers(self._client, self._kernel, self._runtime)
         self._commit.join(simulated)
         if self._local is None:
             return simulated

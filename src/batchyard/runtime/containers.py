@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.quantity import amount
-from batchyard.base.instant import Instant
+from batchyard.base.instant import Duration, Instant
 from batchyard.ports.client import EventType, Reader, WatchEvent
 from batchyard.ports.containers import ByteStream, LogLine, Measured, ProcessSession, Streams, Talker, Usage
 from batchyard.ports.kernel import Kernel, Ticket
@@ -24,9 +24,11 @@ _SIMULATED: Final = "is simulated: it has no process"
 class SimulatedContainers:
     """See the module."""
 
-    def __init__(self, reader: Reader, kernel: Kernel) -> None:
+    def __init__(self, reader: Reader, kernel: Kernel, runtime: Duration | None = None) -> None:
         self._reader = reader
         self._kernel = kernel
+        #: As that of the kubelets.
+        self._runtime = runtime
         #: Logs of containers that run, by pod.
         self._open: dict[Key, dict[SimulatedLog, None]] = {}
         self._is_ending = False
@@ -35,7 +37,7 @@ class SimulatedContainers:
         """The log of the container's last run, or of the one before."""
         run = run_in(pod, container, previous=previous)
         assert run is not None, "whoever asks for the log of a run has seen that there is one"
-        plan = _AT_ONCE if _prepares(pod, container) else plan_of(pod, self._reader)
+        plan = _AT_ONCE if _prepares(pod, container) else plan_of(pod, self._reader, self._runtime)
         log = SimulatedLog(pod, container, run, plan, self._kernel, previous=previous)
         if not log.is_over:
             self._follow(key_of(pod), log)

@@ -1,9 +1,11 @@
-"""How long a simulated pod runs and how it ends: from annotations, else from what its first container sleeps for.
+"""How long a simulated pod runs and how it ends.
 
-The pod's own annotation comes first, then its Job's, then that of the JobSet above. Who is left over from a Job that
-is gone runs on until he is stopped. Of commands only what is certain is read: `sleep` with its arguments, a script with
-`sleep` lines outside of loops and conditions (their sum; everything else in it takes no time), and the argument of an
-image that does nothing but sleep.
+The first of these that gives a run time counts: the pod's own annotation, its Job's, that of the JobSet above; the time
+that its first container sleeps; the run times of the Cluster (batchyard.core.machines.runtimes); a minute. A pod whose
+Job is gone runs until it is deleted.
+
+Three forms of commands give a time: `sleep` with its arguments; a script with `sleep` lines outside of loops and
+conditions, as their sum; the argument of an image that does nothing but sleep.
 """
 
 import re
@@ -13,12 +15,13 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
-from batchyard.api import well_known
+from batchyard.api import scheme, well_known
 from batchyard.api.annotations import duration, whole_number
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.views.owners import job_above, jobs_above
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, parse_duration
 from batchyard.core.checkpoints import checkpoint_interval
+from batchyard.core.machines.runtimes import default_runtime, named_runtime
 from batchyard.ports.client import Reader
 
 #: How long those run of whom nothing is known.
@@ -46,8 +49,11 @@ class Plan(NamedTuple):
     checkpoint_every: Duration | None = None
 
 
-def plan_of(pod: Obj, reader: Reader) -> Plan:
-    """How long a pod runs, with which exit code it ends, and how often it saves its work."""
+def plan_of(pod: Obj, reader: Reader, default: Duration | None = None) -> Plan:
+    """How long a pod runs, with which exit code it ends, and how often it saves its work.
+
+    `default` is the run time of pods for which nothing else gives one, in place of the Cluster's own default.
+    """
     told = [pod, *jobs_above(pod, reader.get)]
     runtime = next((time for obj in told if (time := annotated_runtime(obj)) is not None), None)
     if runtime is None:
@@ -56,10 +62,24 @@ def plan_of(pod: Obj, reader: Reader) -> Plan:
             container.get("image") or "", tuple(container.get("command") or ()), tuple(container.get("args") or ())
         )
     if runtime is None:
-        # What its Job said is not known any more: the pod goes on until it is deleted too.
-        runtime = FOR_EVER if job_above(told[-1]) else UNTOLD
+        # The annotation of a Job that is gone is unknown: the pod runs until it is deleted too.
+        runtime = FOR_EVER if job_above(told[-1]) else _runtime_by_cluster(told, reader, default)
     exit_code = next(chain.from_iterable(map(_exit_codes, told)), 0)
     return Plan(runtime, exit_code, checkpoint_interval(told))
+
+
+def _runtime_by_cluster(objects: Sequence[Obj], reader: Reader, default: Duration | None) -> Duration:
+    """The run time that the Cluster gives for a pod, its Job or its JobSet, else the default."""
+    cluster = next(iter(reader.list(scheme.CLUSTER)), None)
+    runtime = named_runtime(cluster, [_name_of(obj) for obj in objects])
+    if runtime is None:
+        runtime = default_runtime(cluster) if default is None else default
+    return UNTOLD if runtime is None else runtime
+
+
+def _name_of(obj: Obj) -> str:
+    metadata = obj["metadata"]
+    return f"{metadata.get('namespace') or ''}/{metadata['name']}"
 
 
 def annotated_runtime(obj: Obj) -> Duration | None:

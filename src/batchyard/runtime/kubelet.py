@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_status
-from batchyard.base.instant import Instant
+from batchyard.base.instant import Duration, Instant
 from batchyard.core.checkpoints import running_since
 from batchyard.core.lifecycle.node import readiness
 from batchyard.core.lifecycle.pod import is_terminal, is_terminating, node_of
@@ -31,12 +31,16 @@ class Kubelets:
     name = "kubelets"
     rank = 0
 
-    def __init__(self, pace: Pace | None = None, *, with_nodes: bool = True, local: str = "") -> None:
+    def __init__(
+        self, pace: Pace | None = None, *, with_nodes: bool = True, local: str = "", runtime: Duration | None = None
+    ) -> None:
         self.kinds: Sequence[str] = (scheme.POD, scheme.NODE, scheme.INSTANCE) if with_nodes else (scheme.POD,)
         self._pace = pace or Pace()
         self._with_nodes = with_nodes
         #: The node that is no simulated one; empty if all are.
         self._local = local
+        #: How long pods run for which nothing else gives a run time; None: as the Cluster has it.
+        self._runtime = runtime
         self._pods = PodsByNode()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
@@ -69,7 +73,7 @@ class Kubelets:
             return Outcome(let_go(pod))
         if is_terminal(pod):
             return Outcome([Delete(key, grace=0, uid=pod["metadata"]["uid"])] if _is_waited_for(pod) else [])
-        plan = plan_of(pod, reader)
+        plan = plan_of(pod, reader, self._runtime)
         life = Life(pod, machine, plan, self._pace)
         turn = next_turn(life, now)
         if turn is None or turn.at > now:

@@ -23,6 +23,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.meta import Obj, annotation, group_kind, label, with_path
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
+from batchyard.core.machines.runtimes import named_runtime
 from batchyard.core.machines.times import in_typical_times
 from batchyard.shipped import find_folder
 from batchyard.sim.files import files_below, read_sources
@@ -237,6 +238,13 @@ class Guide:
         return unfinished_of(self.objects(scheme.JOB))
 
 
+def is_timed(obj: Obj, cluster: Obj | None) -> bool:
+    """Whether a Job or JobSet, or the Cluster for it, says how long its pods run."""
+    metadata = obj["metadata"]
+    name = f"{metadata.get('namespace') or ''}/{metadata['name']}"
+    return annotation(obj, well_known.RUNTIME) is not None or named_runtime(cluster, [name]) is not None
+
+
 def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
     """Those of some Jobs that have not succeeded."""
     return [job for job in jobs if not (job.get("status") or {}).get("completionTime")]
@@ -279,6 +287,11 @@ class _Plan:
             self._read(*applied, step.runtime)
         self.files[step.name] = [*needed, *work]
 
+    def _cluster(self) -> Obj | None:
+        """The Cluster, which is read first."""
+        objects = (manifest.obj for manifest in self._manifests.objects)
+        return next((obj for obj in objects if group_kind(obj) == scheme.CLUSTER), None)
+
     def scenario(self) -> tuple[Scenario, Sequence[str]]:
         """All of it, and what is to be said about it; InvalidScenario with every fault."""
         return make_scenario(self._manifests, self._unread), self._manifests.warnings
@@ -307,7 +320,7 @@ class _Plan:
         for manifest in read.objects:
             obj = in_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
             obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), moment)
-            if runtime is not None and obj["kind"] in _WORK and annotation(obj, well_known.RUNTIME) is None:
+            if runtime is not None and obj["kind"] in _WORK and not is_timed(obj, self._cluster()):
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))
         self._manifests.faults += read.faults

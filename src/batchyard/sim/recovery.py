@@ -1,9 +1,10 @@
 """Recovery: how long a gang takes to run as a whole again after a machine under it was lost, and what that costs.
 
-A gang is the pods of a Workload. It is lost with the first machine under one of its pods that crashes or that the cloud
-takes back, and whole when as many pods run as its Workload holds quota for. Work that ends unfinished meanwhile is lost
-as far as it was done since the last checkpoint. Whoever must leave so that the gang finds a place is a loss of the same
-kind, told with the loss that it came from. All of it is told by watch events alone.
+A gang is the pods of a Workload, or of a JobSet without a queue. It is lost with the first machine under one of its
+pods that crashes or that the cloud takes back. It is whole when as many pods run as its Workload holds quota for, or
+without a Workload as ran before. Work that ends unfinished meanwhile is lost as far as it was done since the last
+checkpoint. A gang that must leave for it is a loss of the same kind, listed with the loss that caused it. The watch
+events alone show all of it.
 """
 
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ from batchyard.ports.client import EventType, WatchEvent
 class Loss:
     """What happened to a gang, from the loss until it is whole again."""
 
-    #: `namespace/name` of its Workload, or of a pod that belongs to none.
+    #: `namespace/name` of its Workload, of its JobSet if that has no queue, or of a pod that belongs to neither.
     gang: str
     lost_at: Instant
     #: None: it is not whole yet, or ended before it was.
@@ -107,6 +108,8 @@ class Recoveries:
     # --- what changes ---
 
     def _on_job(self, event: WatchEvent) -> None:
+        if event.key.kind == scheme.JOB_SET and _has_ended(event):
+            self._open.pop(f"{event.key.namespace}/{event.key.name}", None)
         uid = event.obj["metadata"]["uid"]
         if event.type is not EventType.DELETED and annotation(event.obj, well_known.CHECKPOINT_EVERY) is not None:
             self._noted[uid] = event.obj
@@ -226,8 +229,13 @@ def _lost_at_end(run: _Run, now: Instant) -> Duration:
 
 
 def _gang_of(event: WatchEvent) -> str:
-    workload = annotation(event.obj, well_known.WORKLOAD)
-    return f"{event.key.namespace}/{workload}" if workload else ""
+    name = annotation(event.obj, well_known.WORKLOAD) or label(event.obj, well_known.JOB_SET_NAME)
+    return f"{event.key.namespace}/{name}" if name else ""
+
+
+def _has_ended(event: WatchEvent) -> bool:
+    """Whether a JobSet is gone, or at its end."""
+    return event.type is EventType.DELETED or bool((event.obj.get("status") or {}).get("terminalState"))
 
 
 def _pods_of(workload: WorkloadView) -> int:

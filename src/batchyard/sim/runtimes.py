@@ -22,6 +22,7 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.core.lifecycle.workload import is_finished
+from batchyard.core.machines.runtimes import default_runtime, named_runtime
 from batchyard.runtime.durations import FOR_EVER, annotated_runtime, sleeping_time
 from batchyard.sim.state import State
 from batchyard.sim.stretches import Stretches, chance, weights
@@ -142,6 +143,7 @@ class Runtimes:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._cluster = state.cluster
         self._runs: dict[_Group, list[_Run]] = {}
         self._recent: dict[_Group, Sequence[_Run]] = {}
         self._histories: dict[_Group, History] = {}
@@ -154,7 +156,7 @@ class Runtimes:
 
     def estimate(self, workload: Obj) -> Estimate:
         """How long a Workload runs."""
-        told = told_runtime(workload, self._state.objects)
+        told = told_runtime(workload, self._state.objects, self._cluster)
         if told is not None:
             return Estimate(Basis.MANIFEST, told + self._lag)
         bound = _bound(workload, self._state.objects)
@@ -187,7 +189,7 @@ class Runtimes:
         run = _Run(parse_time(admitted["lastTransitionTime"]), age, has_ended)
         for group in _groups(workload):
             self._runs.setdefault(group, []).append(run)
-        told = told_runtime(workload, self._state.objects) if has_ended else None
+        told = told_runtime(workload, self._state.objects, self._cluster) if has_ended else None
         return () if told is None else (max(0, age - told),)
 
 
@@ -201,16 +203,17 @@ def age_of(workload: Obj, now: Instant) -> Duration | None:
     return max(0, until - parse_time(admitted["lastTransitionTime"]))
 
 
-def told_runtime(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
-    """What the manifests say of a Workload's run; None if they say nothing."""
+def told_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | None) -> Duration | None:
+    """What the manifests, or the Cluster, say of a Workload's run; None if they say nothing."""
     told = annotated_runtime(workload)
     owner = owner_of(workload, objects)
     if told is not None or owner is None:
         return told
+    of_pod, other = annotated_runtime(owner), _by_cluster(owner, cluster)
     if owner["kind"] == "Job":
-        return _of_job(owner["spec"], annotated_runtime(owner))
+        return _of_job(owner["spec"], of_pod, other)
     rows = owner["spec"].get("replicatedJobs") or ()
-    found = [_of_job(row["template"]["spec"], annotated_runtime(owner)) for row in rows]
+    found = [_of_job(row["template"]["spec"], of_pod, other) for row in rows]
     times = [each for each in found if each is not None]
     return max(times) if times and len(times) == len(found) else None
 
@@ -220,13 +223,21 @@ def rounds_of(owner: Obj) -> int:
     return _rounds(owner["spec"]) if owner["kind"] == "Job" else 1
 
 
-def _of_job(spec: Mapping[str, object], of_pod: Duration | None) -> Duration | None:
-    """How long a Job takes whose pods take so long, or as long as they sleep."""
+def _by_cluster(owner: Obj, cluster: Obj | None) -> Duration | None:
+    """The run time that the Cluster gives for pods of a job that do not say it."""
+    metadata = owner["metadata"]
+    named = named_runtime(cluster, [f"{metadata.get('namespace') or ''}/{metadata['name']}"])
+    return default_runtime(cluster) if named is None else named
+
+
+def _of_job(spec: Mapping[str, object], of_pod: Duration | None, other: Duration | None) -> Duration | None:
+    """How long a Job takes whose pods take so long, else as long as they sleep, else `other`."""
     template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
     container = template["spec"]["containers"][0]
     if of_pod is None:
         line = (tuple(container.get(field) or ()) for field in ("command", "args"))
         of_pod = sleeping_time(container.get("image") or "", *line)
+    of_pod = other if of_pod is None else of_pod
     if of_pod is None or of_pod >= FOR_EVER:
         return None
     return of_pod * _rounds(spec)

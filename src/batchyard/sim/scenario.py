@@ -52,6 +52,8 @@ class Scenario:
     hotswap: bool = True
     #: Where pods run; None: anywhere.
     cluster: Obj | None = None
+    #: How long pods run for which nothing else gives a run time; None: as the Cluster has it.
+    runtime: Duration | None = None
     #: How many objects of each kind are applied.
     counts: dict[str, int] = field(default_factory=dict)
 

@@ -41,6 +41,11 @@ class State:
         """Whether there are nodes, or a Cluster that says which there could be."""
         return any(key.kind in {scheme.NODE, scheme.CLUSTER} for key in self.objects)
 
+    @property
+    def cluster(self) -> Obj | None:
+        """The Cluster, if there is one. It looks through all objects."""
+        return next(iter(self.of_kind(scheme.CLUSTER)), None)
+
     def of_kind(self, kind: str) -> Sequence[Obj]:
         """All objects of a kind, in no particular order."""
         return [obj for key, obj in self.objects.items() if key.kind == kind]

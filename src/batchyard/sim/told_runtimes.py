@@ -25,9 +25,10 @@ def with_runtimes(state: State) -> tuple[State, list[str]]:
     """The state, and the Workloads that run of which nobody knows for how long."""
     runtimes, unknown = Runtimes(state), list[str]()
     told: dict[Key, Obj] = {}
+    cluster = state.cluster
     for workload in state.of_kind(scheme.WORKLOAD):
         view = workload_view(workload)
-        if view.finished or told_runtime(workload, state.objects) is not None:
+        if view.finished or told_runtime(workload, state.objects, cluster) is not None:
             continue
         drawn = runtimes.estimate(workload).draw(0.5, age_of(workload, state.at) or 0)
         if drawn is None and view.quota_reserved:

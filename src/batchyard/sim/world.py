@@ -174,7 +174,8 @@ class World:
     def _start_platform(self) -> Platform:
         self._wire = None if self._trouble is None else FaultyClient(self.client, self._trouble)
         nodes = self._settings.with_nodes
-        kubelets = Kubelets(pace_of(self.scenario.cluster, self._seed), with_nodes=nodes)
+        pace = pace_of(self.scenario.cluster, self._seed)
+        kubelets = Kubelets(pace, with_nodes=nodes, runtime=self.scenario.runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if nodes else ()))
         cloud = simulated_cloud(self._seed) if nodes else ()
         ports = Ports(self.kernel, self._wire or self.client, runtime, cloud, self._record, self._on_loop)

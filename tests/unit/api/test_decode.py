@@ -181,3 +181,12 @@ def test_what_must_be_said_is_missed_beside_what_is_known() -> None:
 def test_a_label_without_a_value_is_empty_whatever_else_is_wrong() -> None:
     labelled = {**TASK, "metadata": {"name": "a", "labels": {"team": None}}}
     assert [fault.path for fault in decode({**labelled, "speck": {}}).faults] == ["speck"]
+
+
+def test_a_queue_that_is_given_as_an_annotation_is_warned_of() -> None:
+    name = "kueue.x-k8s.io/queue-name"
+    noted = {**TASK, "metadata": {"name": "train", "annotations": {name: "main"}}}
+    (warning,) = decode(noted).warnings
+    assert f"set the label {name}: main" in warning
+    assert decode({**TASK, "metadata": {"name": "t", "annotations": {name: "a"}, "labels": {name: "a"}}}).warnings == []
+    assert decode(TASK).warnings == []

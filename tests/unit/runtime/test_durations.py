@@ -131,3 +131,33 @@ def test_a_pod_whose_job_is_gone_runs_until_it_is_stopped() -> None:
     """What the Job said went with it; that the pod has run as long as it says is not known."""
     left = pod(containers=UNKNOWN, metadata={"ownerReferences": owner("Job", "gone")})
     assert plan_of(left, Stage().client) == Plan(FOR_EVER, 0)
+
+
+RUNTIMES = {
+    "default": "7m",
+    "jobs": [{"names": ["team/j-2", "x/y"], "runtime": "90s"}, {"names": ["*/j*"], "runtime": "3m"}],
+}
+
+
+def plan_in(runtimes: dict[str, Any] | None, name: str, default: int | None = None) -> Plan:
+    """The plan of a pod in a Cluster with these run times."""
+    stage = Stage()
+    if runtimes is not None:
+        cluster = {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "c"}}
+        stage.put({**cluster, "spec": {"zones": ["z-a"], "region": "z", "runtimes": runtimes}})
+    return plan_of(pod(name, containers=UNKNOWN), stage.client, default)
+
+
+def test_a_cluster_gives_the_time_of_pods_that_do_not_say_it() -> None:
+    assert plan_in(RUNTIMES, "other").runtime == 7 * MINUTE
+    assert plan_in(RUNTIMES, "j-1").runtime == 3 * MINUTE
+    assert plan_in(RUNTIMES, "j-2").runtime == 90 * SECOND
+    assert plan_in({"default": "5s"}, "j-1").runtime == 5 * SECOND
+    assert plan_in({}, "j-1").runtime == MINUTE
+    assert plan_in(None, "j-1").runtime == MINUTE
+
+
+def test_a_default_that_is_asked_for_replaces_that_of_the_cluster() -> None:
+    assert plan_in(RUNTIMES, "other", 2 * HOUR).runtime == 2 * HOUR
+    assert plan_in(RUNTIMES, "j-1", 2 * HOUR).runtime == 3 * MINUTE
+    assert plan_in(None, "other", 2 * HOUR).runtime == 2 * HOUR

@@ -109,10 +109,10 @@ def test_our_runtimes_make_the_second_step_the_guides_own() -> None:
 def test_steps_come_at_the_guides_spacing() -> None:
     assert [(step.name, step.starts_after) for step in guide_steps()] == [
         ("low-priority", "0s"),
-        ("high-priority", "5m"),
-        ("compact-placement", "16m"),
-        ("jobset", "32m"),
-        ("dws", "43m"),
+        ("high-priority", "4m30s"),
+        ("compact-placement", "15m50s"),
+        ("jobset", "31m30s"),
+        ("dws", "42m40s"),
         ("all-completed", "58m"),
     ]
 

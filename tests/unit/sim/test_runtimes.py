@@ -10,11 +10,11 @@ from batchyard.sim.runtimes import Basis, Runtimes, told_runtime
 from unit.sim.forks_make import queue, state, untold, workload
 
 
-def owned(owner: Obj) -> tuple[Obj, dict[Key, Obj]]:
-    """The Workload of a Job or JobSet, and the objects there are."""
+def owned(owner: Obj, cluster: Obj | None = None) -> tuple[Obj, dict[Key, Obj], Obj | None]:
+    """The Workload of a Job or JobSet, the objects there are, and the Cluster."""
     kind = scheme.JOB if owner["kind"] == "Job" else scheme.JOB_SET
     found = with_metadata(make.workload("w"), ownerReferences=[controller_reference(owner)])
-    return found, {Key(kind, "team", owner["metadata"]["name"]): owner}
+    return found, {Key(kind, "team", owner["metadata"]["name"]): owner}, cluster
 
 
 def sleeping(seconds: int) -> dict[str, Any]:
@@ -38,6 +38,14 @@ def test_of_a_command_that_does_more_than_sleep_nothing_is_told() -> None:
 def test_an_annotation_goes_before_the_command() -> None:
     job = make.job(**sleeping(10), annotations={"batchyard.dev/runtime": "7s"})
     assert told_runtime(*owned(job)) == 7 * SECOND
+
+
+def test_a_cluster_gives_the_time_of_jobs_that_do_not_say_it() -> None:
+    rows = [{"names": ["team/long-*"], "runtime": "9s"}]
+    cluster = {"spec": {"runtimes": {"default": "3s", "jobs": rows}}}
+    assert told_runtime(*owned(make.job("long-1"), cluster)) == 9 * SECOND
+    assert told_runtime(*owned(make.job("short"), cluster)) == 3 * SECOND
+    assert told_runtime(*owned(make.job("short", **sleeping(10)), cluster)) == 10 * SECOND
 
 
 HISTORY = [workload(f"train-{n}", 10) for n in range(6)] + [workload(f"test-{n}", 2) for n in range(6)]

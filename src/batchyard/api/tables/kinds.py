@@ -71,6 +71,13 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Finished"), cells.ConditionStatus("Finished")),
         _AGE_OF_CUSTOM,
     ),
+    scheme.PROVISIONING_REQUEST: (
+        _NAME,
+        (Column("Accepted"), cells.ConditionStatus("Accepted")),
+        (Column("Provisioned"), cells.ConditionStatus("Provisioned")),
+        (Column("Failed"), cells.ConditionStatus("Failed")),
+        _AGE_OF_CUSTOM,
+    ),
     scheme.WORKLOAD_PRIORITY_CLASS: (_NAME, (Column("Value", type="integer"), at("value"))),
     scheme.MULTI_KUEUE_CLUSTER: (_NAME, (Column("Connected"), cells.ConditionStatus("Active")), _AGE_OF_CUSTOM),
     scheme.JOB_SET: (

@@ -15,7 +15,7 @@ from typing import Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj, annotation
+from batchyard.api.meta import Key, Obj, annotation, label
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.core.lifecycle import node as nodes
@@ -58,7 +58,7 @@ class Hotswap:
         """Fail a pod of a gang if its node is lost, and remove it when that is written."""
         pod = reader.get(key)
         name = "" if pod is None else lifecycle.node_of(pod)
-        if pod is None or not name or not annotation(pod, well_known.WORKLOAD):
+        if pod is None or not name or not _is_of_gang(pod):
             return Outcome()
         node = reader.get(Key(scheme.NODE, "", name))
         if (node is not None and not is_lost(node)) or not _is_left_over(pod):
@@ -74,6 +74,11 @@ class Hotswap:
     def _may_be_lost(self, node: str) -> bool:
         """Whether a node is lost, or not known."""
         return bool(node) and self._lost.get(node, True)
+
+
+def _is_of_gang(pod: Obj) -> bool:
+    """Whether a pod is of a Workload, or of a JobSet without a queue: such a JobSet restarts as a whole too."""
+    return bool(annotation(pod, well_known.WORKLOAD) or label(pod, well_known.JOB_SET_UID))
 
 
 def is_lost(node: Obj) -> bool:
