@@ -20,6 +20,9 @@ _RULES_SUFFIX: Final = ".rules.yml"
 _DASHBOARDS: Final = "deploy/monitoring/grafana/dashboards"
 #: How often rules are worked out; managed Prometheus wants it said.
 _INTERVAL: Final = "30s"
+#: The ServiceAccount that reads Kueue's metrics, and the Secret of its token.
+_READER: Final = "kueue-metrics-collector"
+_KUEUE_METRICS_PORT: Final = 8443
 _SIDECAR: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 
 
@@ -29,7 +32,7 @@ def files(platform: Platform) -> Mapping[str, str]:
         return {}
     objects = []
     if platform.engine is Engine.KUEUE:
-        objects.append(_kueue_monitor(platform))
+        objects += _kueue_scraping(platform)
     if platform.monitoring.rules:
         objects.append(_rules(platform))
     dashboards = read_folder(_DASHBOARDS, ".json") if platform.monitoring.dashboards else {}
@@ -61,8 +64,72 @@ def _rules(platform: Platform) -> Mapping[str, Any]:
     return {**head, "metadata": metadata, "spec": {"groups": timed}}
 
 
-def _kueue_monitor(platform: Platform) -> Mapping[str, Any]:
-    """Kueue tells its metrics over TLS, to who shows a token that may read them."""
+def _kueue_scraping(platform: Platform) -> list[Mapping[str, Any]]:
+    """The objects by which the collector reads Kueue's metrics: over TLS, with the token of a reader."""
+    if platform.monitoring.collector is Collector.SERVICE_MONITOR:
+        return [_kueue_service_monitor(platform)]
+    return [*_kueue_reader(platform), _kueue_pod_monitoring(platform)]
+
+
+def _kueue_reader(platform: Platform) -> list[Mapping[str, Any]]:
+    """A reader of Kueue's metrics, its token, and the right of Google's collector to read that token.
+
+    Source: prometheus-engine, pkg/operator/apis/monitoring/v1/http_types.go (SecretKeySelector).
+    """
+    metadata = {"name": _READER, "namespace": NAMESPACES[Engine.KUEUE], "labels": labels_of(platform.name)}
+    rights, account = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "name": _READER}
+    of_account = {"kubernetes.io/service-account.name": _READER}
+    secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"]}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {**metadata, "annotations": of_account},
+            "type": "kubernetes.io/service-account-token",
+        },
+        {
+            "apiVersion": f"{rights}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"{platform.name}-{_READER}", "labels": labels_of(platform.name)},
+            "roleRef": {"apiGroup": rights, "kind": "ClusterRole", "name": "kueue-metrics-reader"},
+            "subjects": [{**account, "namespace": NAMESPACES[Engine.KUEUE]}],
+        },
+        {
+            "apiVersion": f"{rights}/v1",
+            "kind": "Role",
+            "metadata": metadata,
+            "rules": [{**secrets, "resourceNames": [_READER]}],
+        },
+        {
+            "apiVersion": f"{rights}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": rights, "kind": "Role", "name": _READER},
+            "subjects": [{"kind": "ServiceAccount", "name": "collector", "namespace": "gmp-system"}],
+        },
+    ]
+
+
+def _kueue_pod_monitoring(platform: Platform) -> Mapping[str, Any]:
+    endpoint = {
+        "port": _KUEUE_METRICS_PORT,
+        "path": "/metrics",
+        "scheme": "https",
+        "interval": _INTERVAL,
+        "tls": {"insecureSkipVerify": True},
+        "authorization": {"type": "Bearer", "credentials": {"secret": {"name": _READER, "key": "token"}}},
+    }
+    selector = {"app.kubernetes.io/name": "kueue", "control-plane": "controller-manager"}
+    return {
+        "apiVersion": "monitoring.googleapis.com/v1",
+        "kind": "PodMonitoring",
+        "metadata": {"name": "kueue", "namespace": NAMESPACES[Engine.KUEUE], "labels": labels_of(platform.name)},
+        "spec": {"endpoints": [endpoint], "selector": {"matchLabels": selector}},
+    }
+
+
+def _kueue_service_monitor(platform: Platform) -> Mapping[str, Any]:
     endpoint = {
         "port": "https",
         "path": "/metrics",

@@ -154,9 +154,9 @@ def _quotas(rows: Sequence[Part]) -> Sequence[FlavorQuotas]:
 
 
 def _monitoring(spec: Part, google: Google | None) -> Monitoring:
-    """Without a word of it, our operator's metrics are fetched where Google's managed Prometheus is at hand."""
+    """Unless the file names a collector, Google's managed Prometheus collects if the cluster has it."""
     row, usual = spec["monitoring"], Collector.NONE
-    if google is not None and google.managed_prometheus and spec["engine"] == Engine.BATCHYARD:
+    if google is not None and google.managed_prometheus:
         usual = Collector.POD_MONITORING
     return Monitoring(Collector(row.get("collector", usual)), row["rules"], row["dashboards"])
 

@@ -44,10 +44,7 @@ def faults_of(platform: Platform, spec: Part) -> Iterator[FieldError]:
     yield from _budget_faults(platform)
     if platform.google is not None:
         yield from google_faults(platform, platform.google)
-    if platform.monitoring.collector is Collector.POD_MONITORING and platform.engine is Engine.KUEUE:
-        remedy = "write ServiceMonitor, for a cluster with the Prometheus Operator, or None"
-        yield FieldError("spec.monitoring.collector", "Kueue tells its metrics only to who shows a token", remedy)
-    elif platform.monitoring.collector is Collector.POD_MONITORING and platform.google is None:
+    if platform.monitoring.collector is Collector.POD_MONITORING and platform.google is None:
         remedy = "write ServiceMonitor, for a cluster with the Prometheus Operator, or None"
         yield FieldError("spec.monitoring.collector", "PodMonitoring is a kind of GKE, and this is none", remedy)
 

@@ -12,7 +12,7 @@ from batchyard.plan.engine import deployed
 from batchyard.plan.model import Platform
 from batchyard.plan.reading import Source, read_platform
 from batchyard.plan.render import render
-from batchyard.shipped import find_folder
+from batchyard.shipped import find_folder, read_folder
 from clouds import in_a_process
 
 
@@ -147,3 +147,22 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert in_a_process(without_room, tmp_path / "told") == 70
     assert there(folder) == {"a.yaml": "a"}
     assert write({"a.yaml": "c"}, folder, overwrite=False) == ([], 0)
+
+
+def test_managed_prometheus_reads_kueues_metrics_with_the_token_of_a_reader() -> None:
+    text = read_folder("examples/platforms", ".yaml")["multislice.yaml"].replace(
+        "\nspec:\n", "\nspec:\n  engine: kueue\n"
+    )
+    platform = read_platform(Source("p", text))
+    objects = list(yaml.safe_load_all(render(platform)["manifests/70-monitoring/monitoring.yaml"]))
+    by_kind = {obj["kind"]: obj for obj in objects}
+    (endpoint,) = by_kind["PodMonitoring"]["spec"]["endpoints"]
+    secret = endpoint["authorization"]["credentials"]["secret"]
+    assert (endpoint["port"], endpoint["scheme"], secret["key"]) == (8443, "https", "token")
+    assert by_kind["Secret"]["type"] == "kubernetes.io/service-account-token"
+    assert by_kind["Secret"]["metadata"]["name"] == secret["name"]
+    account = by_kind["Secret"]["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+    assert account == by_kind["ServiceAccount"]["metadata"]["name"]
+    assert by_kind["Role"]["rules"][0]["resourceNames"] == [secret["name"]]
+    assert by_kind["RoleBinding"]["subjects"][0]["namespace"] == "gmp-system"
+    assert {obj["metadata"].get("namespace", "") for obj in objects} <= {"kueue-system", ""}
