@@ -126,11 +126,28 @@ def test_pods_of_a_team_are_one_service_account_with_the_roles_of_the_file(refar
 
 def test_the_dashboard_counts_gpus_and_shows_heat_maps_of_this_cluster(refarch_plan: Plan) -> None:
     dashboard = json.loads(the(refarch_plan, "google_monitoring_dashboard")["dashboard_json"])
-    charts = [tile["widget"]["xyChart"]["dataSets"][0] for tile in dashboard["mosaicLayout"]["tiles"]]
-    queries = [json.dumps(chart["timeSeriesQuery"]) for chart in charts]
-    assert [chart["plotType"] for chart in charts].count("HEATMAP") == 2
-    assert all("gke-batch-refarch" in query for query in queries)
+    widgets = [tile["widget"] for tile in dashboard["mosaicLayout"]["tiles"]]
+    charts = [widget["xyChart"]["dataSets"] for widget in widgets if "xyChart" in widget]
+    tables = [widget["timeSeriesTable"]["dataSets"] for widget in widgets if "timeSeriesTable" in widget]
+    queries = [json.dumps(row["timeSeriesQuery"]) for rows in (*charts, *tables) for row in rows]
+    assert [row["plotType"] for rows in charts for row in rows].count("HEATMAP") == 2
+    assert all("gke-batch-refarch" in query for query in queries if "kubernetes_io" in query)
     assert any("count by (model)" in query for query in queries)
+    per_gpu = [query for query in queries if "accelerator_id" in query]
+    assert (len(per_gpu), sum("[24h]" in query for query in per_gpu)) == (6, 3)
+    assert sum("gpu_processes" in query for query in queries) == 2
+
+
+def test_the_tiles_of_the_dashboard_do_not_overlap(refarch_plan: Plan) -> None:
+    dashboard = json.loads(the(refarch_plan, "google_monitoring_dashboard")["dashboard_json"])
+    cells = [
+        (tile["xPos"] + right, tile["yPos"] + down)
+        for tile in dashboard["mosaicLayout"]["tiles"]
+        for right in range(tile["width"])
+        for down in range(tile["height"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(right for right, _ in cells) < dashboard["mosaicLayout"]["columns"]
 
 
 @pytest.mark.parametrize("name", ["nodepool1", "nodepool2", "nodepool3"])
