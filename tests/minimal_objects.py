@@ -89,7 +89,7 @@ MINIMAL_OBJECTS: Final = [
         ),
         (
             f"spec: {{{SELECTOR}, template: {STORED_TEMPLATE}, replicas: 1, revisionHistoryLimit: 10, "
-            "podManagementPolicy: OrderedReady, "
+            "podManagementPolicy: OrderedReady, serviceName: '', "
             "updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 0}}, "
             "persistentVolumeClaimRetentionPolicy: {whenDeleted: Retain, whenScaled: Retain}, "
             "volumeClaimTemplates: [{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: d}, "

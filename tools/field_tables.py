@@ -175,6 +175,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "ScaleIOPersistentVolumeSource.fsType": "xfs",
     "ScaleIOPersistentVolumeSource.storageMode": "ThinProvisioned",
     "ServiceAccountTokenProjection.expirationSeconds": 3600,
+    "StatefulSetSpec.serviceName": "",
 }
 #: Lists that CRDs hold to be maps, but in which Kubernetes itself lets keys come twice.
 MAY_REPEAT: Final = (

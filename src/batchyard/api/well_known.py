@@ -149,6 +149,8 @@ RESIZE_REQUEST_UID: Final = "cloud.batchyard.dev/resize-request-uid"
 NODE_POOL_FINALIZER: Final = "cloud.batchyard.dev/node-pool"
 
 # On whatever is simulated: when it comes and goes, how long it runs, how it ends, how often it saves its work.
+#: On objects that the platform provides: a client that creates one of that name takes it over.
+PROVIDED: Final = "batchyard.dev/provided"
 SUBMIT_AT: Final = "batchyard.dev/submit-at"
 DELETE_AT: Final = "batchyard.dev/delete-at"
 RUNTIME: Final = "batchyard.dev/runtime"

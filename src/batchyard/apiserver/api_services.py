@@ -1,82 +1,127 @@
-"""APIServices: which group and version is served by whom. Here it is always this server, and nobody else can be named.
+"""APIServices: which server answers for a group and version.
 
+The platform provides one for each group and version that it serves. An APIService that names a Service is stored, and
+requests are not passed on to that Service: the platform answers for what it serves.
 Source: k8s.io/kube-aggregator, pkg/registry/apiservice and pkg/controllers/autoregister.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from batchyard.api import scheme
-from batchyard.api.conditions import find_condition
-from batchyard.api.meta import Key, Obj
+from batchyard.api import well_known
+from batchyard.api.conditions import find_condition, with_condition
+from batchyard.api.meta import Obj, with_status
+from batchyard.api.scheme import ServedKind
 from batchyard.api.tables import cells
 from batchyard.api.tables.cells import Column
-from batchyard.api.whole_seconds import metadata_in_whole_seconds
-from batchyard.apiserver.derived import Derived, derived
+from batchyard.api.whole_seconds import Places, times_of_metadata
+from batchyard.apiserver.custom.definition_schema import CONDITIONS
+from batchyard.apiserver.custom.schemas import PRESERVES
+from batchyard.apiserver.custom.strategy import CustomStrategy
 from batchyard.apiserver.discovery import versions_by_group
-from batchyard.apiserver.objects import Found
 from batchyard.apiserver.resources import Resource
-from batchyard.apiserver.unstored import unstored_kind
 from batchyard.base.instant import Instant
 
-_GROUP: Final = "apiregistration.k8s.io"
-_KIND: Final = "APIService"
-_LABELS: Final = {"kube-aggregator.kubernetes.io/automanaged": "onstart"}
-_AVAILABLE: Final = {
-    "type": "Available",
-    "status": "True",
-    "reason": "Local",
-    "message": "Local APIServices are always available",
+API_SERVICE: Final = "APIService.apiregistration.k8s.io"
+_INFO: Final = ServedKind(
+    API_SERVICE,
+    "APIService",
+    "apiregistration.k8s.io",
+    ("v1",),
+    "v1",
+    "apiservices",
+    "apiservice",
+    has_status=True,
+    categories=("api-extensions",),
+)
+_TEXT: Final = {"type": "string"}
+_NUMBER: Final = {"type": "integer", "format": "int32"}
+_SPEC: Final = {
+    "type": "object",
+    "required": ["groupPriorityMinimum", "versionPriority"],
+    "properties": {
+        "caBundle": _TEXT,
+        "group": _TEXT,
+        "groupPriorityMinimum": _NUMBER,
+        "insecureSkipTLSVerify": {"type": "boolean"},
+        "service": {
+            "type": "object",
+            "properties": {"name": _TEXT, "namespace": _TEXT, "port": {**_NUMBER, "default": 443}},
+        },
+        "version": _TEXT,
+        "versionPriority": _NUMBER,
+    },
 }
+_STATUS: Final = {"type": "object", "properties": {"conditions": CONDITIONS}, PRESERVES: True}
+_SCHEMA: Final = {"type": "object", "required": ["spec"], "properties": {"spec": _SPEC, "status": _STATUS}}
+_VERSION: Final = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _SCHEMA}}
+_LABELS: Final = {"kube-aggregator.kubernetes.io/automanaged": "onstart"}
+_AVAILABLE: Final = "Available"
 #: As Kubernetes ranks its core group, and others one after the other below.
 _PRIORITY: Final = 18000
 _VERSION_PRIORITY: Final = 15
 
 
-class ApiServices:
-    """See the module."""
+class ApiServiceStrategy(CustomStrategy):
+    """What is true of APIServices alone."""
 
-    def __init__(self, objects: Found, served: Callable[[], Sequence[Resource]]) -> None:
-        self._objects = objects
-        self._served = served
+    def __init__(self) -> None:
+        super().__init__(_INFO, [_VERSION])
 
-    def resource(self, now: Callable[[], Instant]) -> Resource:
-        """All of them, as a resource."""
-        info = unstored_kind(_GROUP, "v1", _KIND, "apiservices", "apiservice", namespaced=False)
-        table = (
-            (Column("Name"), cells.name),
-            (Column("Service"), lambda _obj, _now: "Local"),
-            (Column("Available"), _available),
-            (Column("Age"), cells.age),
-        )
-        return derived(Derived(info, table), info, self, now)
+    def _times(self) -> Places:
+        return {**times_of_metadata(), "status": {"conditions": {"lastTransitionTime": {}}}}
 
-    def found(self, _namespace: str) -> Sequence[Obj]:
-        """One for each version of each group, sorted by name."""
-        groups = versions_by_group(self._served())
-        places = [(group, version, rank) for rank, group in enumerate(groups) for version in groups[group]]
-        told = [self._told(group, version, rank, groups[group]) for group, version, rank in places]
-        return sorted(told, key=lambda obj: str(obj["metadata"]["name"]))
+    def columns(self, api_version: str) -> Sequence[Column]:
+        """The columns of its table."""
+        return Column("Name", format="name"), Column("Service"), Column("Available"), Column("Age")
 
-    def one(self, namespace: str, name: str) -> Obj | None:
-        """The one of that name."""
-        return next((obj for obj in self.found(namespace) if obj["metadata"]["name"] == name), None)
-
-    def _told(self, group: str, version: str, rank: int, versions: Sequence[str]) -> Obj:
-        system = self._objects.get(Key(scheme.NAMESPACE, "", "kube-system"))
-        begun = None if system is None else metadata_in_whole_seconds(system["metadata"])
-        born = {} if begun is None else {"creationTimestamp": begun["creationTimestamp"]}
-        since = {"lastTransitionTime": born["creationTimestamp"]} if born else {}
-        spec = {"groupPriorityMinimum": _PRIORITY - rank, "version": version}
-        spec["versionPriority"] = _VERSION_PRIORITY - versions.index(version)
-        return {
-            "kind": _KIND,
-            "apiVersion": f"{_GROUP}/v1",
-            "metadata": {"name": f"{version}.{group}", "labels": _LABELS, **born},
-            "spec": {**spec, **({"group": group} if group else {})},
-            "status": {"conditions": [{**_AVAILABLE, **since}]},
-        }
+    def cells(self, stored: Obj, now: Instant, api_version: str) -> list[str]:
+        """The cells of an APIService."""
+        service: Mapping[str, str] = stored["spec"].get("service") or {}
+        named = f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
+        condition = find_condition(stored, _AVAILABLE) or {}
+        return [stored["metadata"]["name"], named, str(condition.get("status", "Unknown")), cells.age(stored, now)]
 
 
-def _available(obj: Obj, _now: Instant) -> str:
-    return str((find_condition(obj, "Available") or {}).get("status", "Unknown"))
+def api_service_resource() -> Resource:
+    """APIServices, as they are served."""
+    strategy = ApiServiceStrategy()
+    return Resource(
+        _INFO, strategy, ("status",), shape=strategy.shape, is_native=True, drops_unknown=True, is_adoptable=True
+    )
+
+
+def provided_services(served: Sequence[Resource], now: Instant) -> list[dict[str, Any]]:
+    """An APIService for each version of each group that is served."""
+    groups = versions_by_group(served)
+    return [
+        _provided(group, version, _PRIORITY - rank, _VERSION_PRIORITY - place, now)
+        for rank, (group, versions) in enumerate(groups.items())
+        for place, version in enumerate(versions)
+    ]
+
+
+def with_availability(service: Obj, names: Mapping[str, Any], now: Instant) -> Obj:
+    """An APIService whose status reports whether the platform serves its group and version; itself if it does."""
+    is_served = service["metadata"]["name"] in names
+    reason, message = (
+        ("Local", "Local APIServices are always available")
+        if is_served
+        else ("NotProxied", "batchyard passes no requests on to other servers")
+    )
+    status = service.get("status") or {}
+    known = status.get("conditions") or []
+    told = with_condition(known, type=_AVAILABLE, status=is_served, reason=reason, message=message, now=now)
+    return service if told is known else with_status(service, {**status, "conditions": told})
+
+
+def _provided(group: str, version: str, priority: int, version_priority: int, now: Instant) -> dict[str, Any]:
+    name = f"{version}.{group}"
+    spec = {"groupPriorityMinimum": priority, "version": version, "versionPriority": version_priority}
+    service: Obj = {
+        "apiVersion": _INFO.api_version,
+        "kind": _INFO.kind,
+        "metadata": {"name": name, "labels": _LABELS, "annotations": {well_known.PROVIDED: "true"}},
+        "spec": {**spec, **({"group": group} if group else {})},
+    }
+    return dict(with_availability(service, {name: None}, now))

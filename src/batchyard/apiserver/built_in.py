@@ -115,6 +115,7 @@ def _resource(info: ServedKind) -> Resource:
         # A kubelet registers its Node with a status.
         is_born_with_status=info.constant == scheme.NODE,
         returns_deleted=info.constant in _RETURN_DELETED,
+        is_adoptable=info.constant == scheme.CLUSTER_ROLE,
         propagation=Propagation.ORPHAN if orphans else Propagation.BACKGROUND,
         propagation_warning=_ORPHANS if orphans else "",
     )

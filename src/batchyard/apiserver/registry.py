@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.admission.pod_security import Review, review
 from batchyard.api.errors import FieldError, InvalidObject
-from batchyard.api.meta import Key, Obj, key_of, with_metadata
+from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.whole_seconds import as_stored
 from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
@@ -81,6 +81,9 @@ class Registry:
         sent = decoded(_newborn(body, path), path, options)
         if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
+        named = path._replace(name=sent.obj["metadata"].get("name", ""))
+        if path.resource.is_adoptable and (stored := self._objects.get(_key(named))) and _is_provided(stored, named):
+            return self._replaced(sent, stored, named, options)._replace(code=201)
         return self._made(sent, path, options)
 
     def _update(self, request: Request, path: ResourcePath) -> Response:
@@ -109,10 +112,9 @@ class Registry:
         if stored is None and path.subresource:
             raise not_found(path)
         live = None if stored is None else _shown(stored, path)
-        author = self._author(path, options)
-        result = applied(
-            live, _own_part(config, path), author, versions_of(path.resource, path.namespace), force=options.force
-        )
+        author, versions = self._author(path, options), versions_of(path.resource, path.namespace)
+        force = options.force or (stored is not None and _is_provided(stored, path))
+        result = applied(live, _own_part(config, path), author, versions, force=force)
         if stored is None:
             made = decoded(_newborn(Body(result.obj, body.faults), path), path, options)
             if uid := result.obj["metadata"].get("uid"):
@@ -184,6 +186,7 @@ class Registry:
         """Put what was sent in the place of what is stored, or its status."""
         strategy, has_part = path.resource.strategy, _STATUS in path.resource.subresources
         obj = as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored)
+        obj = _adopted(obj) if _is_provided(stored, path) and not path.subresource else obj
         sent = Sent(strategy.prepared(obj, stored), sent.warnings)
         _check_same(sent.obj, stored, path)
         if path.subresource == _STATUS:
@@ -284,6 +287,18 @@ def _own_part(config: Mapping[str, Any], path: ResourcePath) -> dict[str, Any]:
         return {name: value for name, value in config.items() if name in ("apiVersion", "kind", "metadata", "status")}
     has_other = _STATUS in path.resource.subresources
     return {name: value for name, value in config.items() if name != "status" or not has_other}
+
+
+def _is_provided(stored: Obj, path: ResourcePath) -> bool:
+    """Whether the platform provides an object, and no client has taken it over."""
+    return path.resource.is_adoptable and annotation(stored, well_known.PROVIDED) is not None
+
+
+def _adopted(obj: Obj) -> dict[str, Any]:
+    """An object that a client has taken over."""
+    annotations = dict(obj["metadata"].get("annotations") or {})
+    annotations.pop(well_known.PROVIDED, None)
+    return with_metadata(obj, annotations=annotations or None)
 
 
 def _entries_of(sent: Obj, stored: Obj) -> Sequence[Entry]:

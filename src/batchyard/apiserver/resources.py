@@ -114,6 +114,8 @@ class Resource(NamedTuple):
     is_born_with_status: bool = False
     #: Whether a delete returns the object; else it returns a Status.
     returns_deleted: bool = False
+    #: Whether the platform provides objects of it that a client takes over by creating or applying one of that name.
+    is_adoptable: bool = False
     #: Whether many of its objects can be deleted at once.
     deletes_together: bool = True
     #: What becomes of dependents where a delete does not say, and what whoever deletes is then told.

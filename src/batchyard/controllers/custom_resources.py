@@ -76,7 +76,7 @@ class CustomResourceDefinitions:
         held = with_finalizer(definition, FINALIZER)
         if held is not definition:
             return Outcome([Update(held)])
-        status = _status(definition, reader, now)
+        status = status_of(definition, reader, now)
         if status == definition.get("status"):
             return Outcome()
         return Outcome([UpdateStatus(with_status(definition, status))])
@@ -106,7 +106,7 @@ def _emptied(definition: Obj, reader: Reader, now: Instant) -> Outcome:
     return Outcome(writes)
 
 
-def _status(definition: Obj, reader: Reader, now: Instant) -> dict[str, Any]:
+def status_of(definition: Obj, reader: Reader, now: Instant) -> dict[str, Any]:
     """The status of a definition that is there to stay."""
     old = definition.get("status") or {}
     wanted, mine = definition["spec"]["names"], accepted_names(definition)

@@ -12,7 +12,7 @@ from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api.meta import Obj, key_of, with_path
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
-from batchyard.apiserver.api_services import ApiServices
+from batchyard.apiserver.api_services import api_service_resource
 from batchyard.apiserver.audit import Audited, Auditor, no_audit
 from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.built_in import built_in_resources
@@ -57,6 +57,7 @@ from batchyard.live.machine_clock import MachineClock
 from batchyard.live.pace import Pace
 from batchyard.live.place import Place
 from batchyard.live.pod_tokens import pod_token
+from batchyard.live.provided import ProvidedObjects, provided_role
 from batchyard.live.real_time import RealTime
 from batchyard.live.report import PATH as REPORT
 from batchyard.live.report import Report
@@ -112,7 +113,7 @@ class Embedded:
         settings = Settings(kueue, with_nodes=nodes, with_api=True, root_certificate=root)
         settings = replace(settings, controllers=place.controllers, with_costs=nodes, is_endless=True)
         self._is_fair = kueue.policy.fair_sharing
-        built_in = [events_resource(), *built_in_resources(), definition_resource()]
+        built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claimed = InProcess(built_in, self._kernel.now).claimed
         chain = AdmissionChain(with_nodes=nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
         self._client = LocalClient(self._store, self._kernel, admission=chain.rules(), claimed=claimed)
@@ -155,8 +156,9 @@ class Embedded:
         resources = Resources(security.resources)
         client.judge_owners(resources.is_namespaced)
         resources.serve_always(decisions(self._ledger, security.rbac, now))
-        resources.serve_always(ApiServices(client, resources.all).resource(now))
         self._store.listen(CustomResources(client, resources, now).observe)
+        self._provided = ProvidedObjects(client, self._kernel, resources.all)
+        self._store.listen(self._provided.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.access, audit)
         if self._futures is not None:
             self._futures.authorizer = security.rbac
@@ -249,11 +251,12 @@ class Embedded:
         watched = Observed(self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair)
         self._figures.begin(watched, events, self._server)
         self._history.observe(events)
-        wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *bootstrap_roles()]
+        wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *map(provided_role, bootstrap_roles())]
         if cluster is not None:
             wanted += initial_objects(cluster)
             self._kernel.post(lambda: self._remember_local(cluster))
         self._kernel.post(lambda: self._make(wanted))
+        self._provided.begin()
 
     def _remember_local(self, cluster: Obj) -> None:
         """What was said of this machine last counts, also when nothing is said the next time."""

@@ -10,7 +10,7 @@ import make
 from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.apiserver.api_services import ApiServices
+from batchyard.apiserver.api_services import api_service_resource
 from batchyard.apiserver.audit import Audited
 from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
 from batchyard.apiserver.built_in import built_in_resources
@@ -107,7 +107,7 @@ class Api:
     def __init__(self, window: int = 1000, start: Instant = 0) -> None:
         self.stored = Stored(window, start)
         self.tokens = Tokens(self.stored, Sealed(), self.stored.kernel.now)
-        built_in = [events_resource(), *built_in_resources(), definition_resource()]
+        built_in = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         self.containers = SimulatedContainers(self.stored.client, self.stored.kernel)
         self.stored.join(self.containers)
         self.index = AdmissionIndex()
@@ -116,7 +116,6 @@ class Api:
         self.stored.store.listen(security.rbac.observe)
         self.audited: list[Audited] = []
         now, resources = self.stored.kernel.now, Resources(security.resources)
-        resources.serve_always(ApiServices(self.stored, resources.all).resource(now))
         self.resources = resources
         self.stored.client.judge_owners(resources.is_namespaced)
         self.stored.store.listen(CustomResources(self.stored, resources, self.stored.kernel.now).observe)

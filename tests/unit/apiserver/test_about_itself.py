@@ -1,16 +1,125 @@
 """What the server tells of itself as objects: who serves what, how its parts are, where it is reached."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from batchyard.api.conditions import is_true
+from batchyard.api.custom_kinds import DEFINITION
 from batchyard.api.decode import decode
+from batchyard.api.meta import Key
 from batchyard.api.tables import row
+from batchyard.apiserver.bootstrap_roles import bootstrap_roles
 from batchyard.apiserver.own_service import own_service
+from batchyard.apiserver.watching import WatchStream
+from batchyard.controllers.custom_resources import CustomResourceDefinitions
+from batchyard.live.provided import ProvidedObjects, provided_role
+from batchyard.ports.client import Create
 from unit.apiserver.api import Api
 
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+QUEUES = "clusterqueues.kueue.x-k8s.io"
 SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
+class ProvidedApi(Api):
+    """An API with the objects that the platform provides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        stored = self.stored
+        self.provided = ProvidedObjects(stored.client, stored.kernel, self.resources.all)
+        stored.store.listen(self.provided.observe)
+        self.provided.begin()
+        self.pass_time(1)
+
+    def look_after(self) -> None:
+        """Let the platform do what is due."""
+        self.pass_time(1)
+
+
+def manifest_of(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """A definition as a release has it: without what a server adds, with a conversion webhook."""
+    service = {"name": "kueue-webhook-service", "namespace": "kueue-system", "path": "/convert"}
+    webhook = {"clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}
+    spec = {**definition["spec"], "conversion": {"strategy": "Webhook", "webhook": webhook}}
+    head = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    return {**head, "metadata": {"name": definition["metadata"]["name"], "labels": {"a": "b"}}, "spec": spec}
+
+
+def test_the_kinds_of_the_platform_have_established_definitions() -> None:
+    found = {item["metadata"]["name"]: item for item in ProvidedApi().get(DEFINITIONS)["items"]}
+    assert {QUEUES, "jobsets.jobset.x-k8s.io", "workloads.kueue.x-k8s.io"} <= found.keys()
+    assert all(is_true(definition, "Established") for definition in found.values())
+    versions = found[QUEUES]["spec"]["versions"]
+    assert [(each["name"], each["storage"]) for each in versions] == [("v1beta1", False), ("v1beta2", True)]
+
+
+def test_a_client_that_creates_a_provided_definition_takes_it_over() -> None:
+    api = ProvidedApi()
+    sent = manifest_of(api.get(f"{DEFINITIONS}/{QUEUES}"))
+    made = api.post(DEFINITIONS, sent)
+    assert made["spec"]["conversion"]["strategy"] == "Webhook"
+    assert made["metadata"]["labels"] == {"a": "b"}
+    assert "annotations" not in made["metadata"]
+    assert is_true(made, "Established")
+    assert api.ask("POST", DEFINITIONS, sent).code == 409
+    assert api.ask("GET", "/apis/kueue.x-k8s.io/v1beta1/clusterqueues").code == 200
+
+
+def test_a_client_that_applies_a_provided_definition_takes_it_over_without_conflicts() -> None:
+    api = ProvidedApi()
+    sent = manifest_of(api.get(f"{DEFINITIONS}/{QUEUES}"))
+    headers = {"content-type": "application/apply-patch+yaml"}
+    for _ in range(2):
+        answer = api.ask("PATCH", f"{DEFINITIONS}/{QUEUES}?fieldManager=kubectl", sent, headers=headers)
+        assert answer.code == 200, answer.body
+    assert answer.body["spec"]["conversion"]["strategy"] == "Webhook"
+
+
+def test_a_provided_object_that_is_deleted_is_made_again() -> None:
+    api = ProvidedApi()
+    controller = CustomResourceDefinitions()
+    assert api.ask("DELETE", f"{DEFINITIONS}/{QUEUES}").code == 200
+    for write in controller.reconcile(Key(DEFINITION, "", QUEUES), api.stored.client, api.stored.kernel.now()).writes:
+        assert api.stored.attempt(write).error is None
+    assert api.ask("DELETE", f"{SERVICES}/v1.batch").code == 200
+    api.look_after()
+    assert is_true(api.get(f"{DEFINITIONS}/{QUEUES}"), "Established")
+    assert api.get(f"{SERVICES}/v1.batch")["spec"]["group"] == "batch"
+
+
+def test_a_client_that_creates_a_provided_role_takes_it_over() -> None:
+    api, path = Api(), "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    for role in map(provided_role, bootstrap_roles()):
+        assert api.stored.attempt(Create(role)).error is None
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    head = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules}
+    sent = {**head, "metadata": {"name": "kueue-job-viewer-role"}}
+    assert api.post(path, sent)["rules"] == rules
+    assert api.ask("POST", path, sent).code == 409
+    assert api.ask("POST", path, {**head, "metadata": {"name": "view"}}).code == 409
+
+
+def test_an_api_service_that_names_a_service_is_kept() -> None:
+    api = ProvidedApi()
+    spec = {"group": "visibility.kueue.x-k8s.io", "version": "v1beta2", "groupPriorityMinimum": 100}
+    spec |= {"versionPriority": 100, "service": {"name": "s", "namespace": "kueue-system"}}
+    head = {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService"}
+    sent = {**head, "metadata": {"name": "v1beta2.visibility.kueue.x-k8s.io"}, "spec": spec}
+    made = api.post(SERVICES, sent)
+    assert made["spec"]["service"] == {"name": "s", "namespace": "kueue-system", "port": 443}
+    assert is_true(made, "Available")
+    other = {**sent, "metadata": {"name": "v1.example.com"}, "spec": {**spec, "group": "example.com", "version": "v1"}}
+    api.post(SERVICES, other)
+    api.look_after()
+    found = api.get(f"{SERVICES}/v1.example.com")
+    assert [(each["status"], each["reason"]) for each in found["status"]["conditions"]] == [("False", "NotProxied")]
+    assert isinstance(api.watch(f"{SERVICES}?watch=true"), WatchStream)
+
+
 def test_every_version_of_every_group_has_its_service() -> None:
-    found = {item["metadata"]["name"]: item["spec"] for item in Api().get(SERVICES)["items"]}
+    found = {item["metadata"]["name"]: item["spec"] for item in ProvidedApi().get(SERVICES)["items"]}
     assert {"v1.", "v1.batch", "v1beta2.kueue.x-k8s.io", "v1beta1.metrics.k8s.io"} <= found.keys()
     assert "group" not in found["v1."]
     newest, oldest = found["v1beta2.kueue.x-k8s.io"], found["v1beta1.kueue.x-k8s.io"]
@@ -18,10 +127,9 @@ def test_every_version_of_every_group_has_its_service() -> None:
 
 
 def test_they_are_all_here_and_available() -> None:
-    table = Api().get(f"{SERVICES}/v1.batch", accept=TABLE)
+    table = ProvidedApi().get(f"{SERVICES}/v1.batch", accept=TABLE)
     assert table["rows"][0]["cells"][:3] == ["v1.batch", "Local", "True"]
     assert Api().ask("GET", f"{SERVICES}/v9.batch").code == 404
-    assert Api().ask("POST", SERVICES, {}).code == 405
 
 
 def test_who_asks_how_its_parts_are_is_told_that_nobody_asks_so_any_more() -> None:

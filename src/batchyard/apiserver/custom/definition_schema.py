@@ -91,9 +91,10 @@ _CONDITION: Final = _object(
     message=_TEXT,
     observedGeneration={"type": "integer", "format": "int64"},
 )
+CONDITIONS: Final = _list(_CONDITION, "type")
 _STATUS: Final = _object(
     about="how it stands with the definition",
-    conditions=_list(_CONDITION, "type"),
+    conditions=CONDITIONS,
     acceptedNames=_object(**_NAMES["properties"]),
     storedVersions=_TEXTS,
     observedGeneration={"type": "integer", "format": "int64"},

@@ -76,7 +76,9 @@ class DefinitionStrategy(CustomStrategy):
 def definition_resource() -> Resource:
     """CustomResourceDefinitions, as they are served."""
     strategy = DefinitionStrategy()
-    return Resource(_INFO, strategy, ("status",), shape=strategy.shape, is_native=True, drops_unknown=True)
+    return Resource(
+        _INFO, strategy, ("status",), shape=strategy.shape, is_native=True, drops_unknown=True, is_adoptable=True
+    )
 
 
 def _with_all_names(definition: dict[str, Any]) -> dict[str, Any]:

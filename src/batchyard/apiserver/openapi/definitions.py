@@ -8,7 +8,7 @@ fields are not in it.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.scheme import ServedKind
 from batchyard.api.tables.cells import json_path
 from batchyard.api.tables.kinds import TABLES
@@ -29,6 +29,15 @@ class Conversion(NamedTuple):
     service: str
     namespace: str
     path: str
+
+
+def provided_definition(info: ServedKind) -> dict[str, Any]:
+    """The definition of a kind as the platform provides it: of all versions that it serves."""
+    definition = definition_of(info)
+    metadata = {**definition["metadata"], "annotations": {well_known.PROVIDED: "true"}}
+    versions = [_version(info, version) for version in info.versions]
+    spec = {**definition["spec"], "versions": versions, "conversion": {"strategy": "None"}}
+    return {**definition, "metadata": metadata, "spec": spec}
 
 
 def definition_of(info: ServedKind, conversion: Conversion | None = None) -> dict[str, Any]:
