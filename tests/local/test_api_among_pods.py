@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A platform in which the ServiceAccount of pods may read pods."""
-    with local_platform(tmp_path_factory.mktemp("platform")) as started:
+    with local_platform(tmp_path_factory.mktemp("platform"), "--host-network") as started:
         may = ("--clusterrole=view", "--serviceaccount=default:default", "--namespace=default")
         started.kubectl("create", "rolebinding", "reads", *may)
         yield started

@@ -10,7 +10,7 @@ import pytest
 from batchyard.node.attempts import Outcome, attempt
 from batchyard.node.entry import Container
 
-HERE = Container("main", 1, False, {}, {}, "/", None, None, "127.0.0.1")
+HERE = Container("main", 1, False, {}, {}, "/", None, None, None, "127.0.0.1")
 
 
 class Answers(http.server.BaseHTTPRequestHandler):

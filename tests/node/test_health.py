@@ -12,7 +12,7 @@ SERVE = (
     "import http.server as h, os, socketserver\n"
     "class S(h.BaseHTTPRequestHandler):\n"
     " def do_GET(self):\n"
-    "  self.send_response(200 if os.path.exists('/tmp/well') else 503)\n"
+    "  self.send_response(200 if os.path.exists('/volume/well') else 503)\n"
     "  self.send_header('Content-Length', '2'); self.end_headers(); self.wfile.write(b'ok')\n"
     "socketserver.TCPServer(('', 80), S).serve_forever()\n"
 )
@@ -51,14 +51,16 @@ def test_a_startup_probe_goes_before_the_others(node: Machine) -> None:
 
 
 def test_readiness_comes_and_goes_with_what_the_server_answers(node: Machine) -> None:
+    volume = node.make("pods/u/volumes/data", 0o777)
     node.sandbox(**PLUGGED)
     probe = {"httpGet": {"path": "health", "port": 80, "scheme": "HTTP"}, **ONCE}
-    spec = container("python3", "-c", SERVE, network="pod", probes={"readiness": probe})
+    mount = {"source": "volumes/data", "target": "/volume", "readOnly": False}
+    spec = container("python3", "-c", SERVE, network="pod", probes={"readiness": probe}, mounts=[mount])
     run = node.start(spec)
     failed = "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503"
     until(lambda: failed in messages(run), "it fails")
     assert not state(run)["ready"]
-    well = Path(f"/proc/{state(run)['pid']}/root/tmp/well")
+    well = volume / "well"
     well.touch()
     until(lambda: state(run)["ready"], "it is ready")
     well.unlink()

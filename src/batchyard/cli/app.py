@@ -218,6 +218,9 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     config: _Config = None,
     image: _Images = None,
     host_path: _HostPaths = None,
+    host_network: Annotated[
+        bool, typer.Option("--host-network", help="Let pods of this machine ask for its network (hostNetwork).")
+    ] = False,
     speed: Annotated[
         float, typer.Option(parser=speed, metavar="FACTOR", show_default="1x", help="How fast time runs: 1x, 60x.")
     ] = 1.0,
@@ -270,7 +273,8 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         runtime=runtime,
     )
     logs = LogSettings(log_level.value, log_form is LogForm.JSON)
-    command.up(command.Wanted(place, cluster, speed, image or (), host_path or (), logs, config), detach=detach)
+    wanted = command.Wanted(place, cluster, speed, image or (), host_path or (), logs, config, host_network)
+    command.up(wanted, detach=detach)
 
 
 def _lease_option(name: str, told: str, default: str) -> Any:

@@ -38,6 +38,8 @@ class Wanted(NamedTuple):
     logs: LogSettings = LogSettings()
     #: Kueue's Configuration.
     config: Path | None = None
+    #: Whether pods may use this machine's network.
+    host_network: bool = False
 
 
 def up(wanted: Wanted, *, detach: bool) -> None:
@@ -189,6 +191,7 @@ def _arguments(wanted: Wanted) -> list[str]:
     arguments += ["--log-level", wanted.logs.level, "--log-format", "json" if wanted.logs.is_json else "text"]
     arguments += [] if place.runtime is None else ["--runtime", duration_text(place.runtime)]
     arguments += ["--otlp", place.traces_to] if place.traces_to else []
+    arguments += ["--host-network"] if wanted.host_network else []
     flags = {"--insecure-loopback": place.is_insecure, "--accept-loss": place.accept_loss}
     return arguments + [flag for flag, is_set in flags.items() if is_set]
 

@@ -22,6 +22,8 @@ from batchyard.sim.answering import Answering
 from batchyard.store.mark import JournalError
 
 _ENGINES: Final = ("podman", "docker")
+#: The options of `up` that need this machine as a node.
+_OF_PODS: Final = "--image, --host-path and --host-network"
 #: What `--cluster` means by this machine as the one node.
 _LOCAL: Final = Path("local")
 _LOCAL_CLUSTER: Final = """\
@@ -53,23 +55,24 @@ def configured(wanted: Wanted) -> Place:
 
 def cluster_of(wanted: Wanted) -> Obj | None:
     """The Cluster that is wanted, None where nobody names one; ends the command where there is none."""
-    is_about_pods = bool(wanted.images or wanted.host_paths)
+    is_about_pods = bool(wanted.images or wanted.host_paths or wanted.host_network)
     if wanted.cluster is None:
         if is_about_pods:
-            output.fail("batchyard: --image and --host-path are for pods of this machine: add --cluster local")
+            output.fail(f"batchyard: {_OF_PODS} are for pods of this machine: add --cluster local")
         return None
     cluster = _read(wanted.cluster)
     local = cluster["spec"].get("local")
     if local is None:
         if is_about_pods:
-            told = f"batchyard: {wanted.cluster}: --image and --host-path are for pods of this machine"
+            told = f"batchyard: {wanted.cluster}: {_OF_PODS} are for pods of this machine"
             output.fail(f"{told}, which is no node of this Cluster; add spec.local to it")
         return cluster
     if wanted.speed != 1:
         output.fail("batchyard: processes run as fast as they run: leave out --speed where this machine is a node")
     images = [*map(_image, wanted.images), *(local.get("images") or ())]
     paths = [*(str(path.expanduser().resolve()) for path in wanted.host_paths), *(local.get("hostPaths") or ())]
-    return with_path(cluster, ("spec", "local"), {**local, "images": images, "hostPaths": paths})
+    own = {**local, "images": images, "hostPaths": paths}
+    return with_path(cluster, ("spec", "local"), {**own, "hostNetwork": True} if wanted.host_network else own)
 
 
 def _image(text: str) -> dict[str, object]:

@@ -18,6 +18,7 @@ from batchyard.live.name_server import NameServer
 from batchyard.live.node_times import NodeTimes
 from batchyard.live.pods_network import PodsNetwork
 from batchyard.metrics.gpus import MEASURED, GpuState, Holder
+from batchyard.node import seccomp
 from batchyard.ports.client import Reader
 from batchyard.ports.controller import Controller
 from batchyard.runtime.local.devices import Gpu
@@ -50,7 +51,8 @@ class LocalNodeParts:
         self._folder = folder / FOLDER
         times = NodeTimes(kernel.clock, wall_clock)
         self.machine = LocalMachine(self._folder, kernel, loop, times)
-        settings = settings_of(local, [each["name"] for each in self.machine.features.get("engines") or ()])
+        engines = [each["name"] for each in self.machine.features.get("engines") or ()]
+        settings = settings_of(local, engines, self._profile_fault)
         self.containers = LocalContainers(self.machine, self.machine.folders, loop, times)
         wishes = Wishes(facts.name, settings, token, self._gpus.found)
         self.controllers: Sequence[Controller] = (LocalKubelet(facts.name, wishes), LocalNode(facts))
@@ -58,6 +60,14 @@ class LocalNodeParts:
             _LOG.warning("%s is missing: %s; %s", row["what"], row["means"], row["remedy"])
         self._names = NameServer(objects, settings.cluster_domain)
         self._serving = loop.create_task(self._serve_names(self._folder))
+
+    def _profile_fault(self, name: str) -> str:
+        """Return why the seccomp profile of that name, below `seccomp` in the node's folder, cannot be loaded."""
+        try:
+            seccomp.filter_of_file(str(self._folder / seccomp.FOLDER / name))
+        except ValueError as error:
+            return str(error)
+        return ""
 
     def told(self) -> Mapping[str, Any]:
         """What this machine is as a node: how its pods are kept apart, what is missing for more, and how many run."""

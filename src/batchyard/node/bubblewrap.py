@@ -4,16 +4,17 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from batchyard.node import images, overlays, settings
+from batchyard.node import images, masks, overlays, settings
 
 
 class Places(NamedTuple):
-    """Absolute paths of folders: of the node, the pod, its sandbox, the run."""
+    """Absolute paths of folders: of the node, the pod, its sandbox, the run, and of what masks paths of /proc."""
 
     node: str
     pod: str
     sandbox: str
     run: str
+    masks: str
 
 
 #: What gives a container a user namespace of its own.
@@ -44,11 +45,13 @@ def options(spec: Mapping[str, Any], places: Places, view: View, environment: Ma
         "--die-with-parent",
         *([] if spec["tty"] else ["--new-session"]),
         "--unshare-pid",
+        "--unshare-cgroup-try",
         "--cap-drop",
         "ALL",
         *_user(spec["user"]),
         *_root(view, places),
         *_devices(spec["devices"]),
+        *([] if spec.get("procMount") == "Unmasked" else masks.options_for_proc(places.masks)),
         *_settings(places, view),
         *_folder(spec, places, view),
         *_mounts(spec["mounts"], view),
@@ -59,7 +62,7 @@ def options(spec: Mapping[str, Any], places: Places, view: View, environment: Ma
 
 
 def _user(user: Mapping[str, int] | None) -> list[str]:
-    """Another user lives in a user namespace of his own: outside he is who runs the node, without any privilege."""
+    """Another user has a user namespace that maps them to the user who starts bubblewrap."""
     return [*OWN_USERS, "--uid", str(user["uid"]), "--gid", str(user["gid"])] if user else []
 
 

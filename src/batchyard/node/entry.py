@@ -15,6 +15,7 @@ _NAMESPACES = (
     ("ipc", linux.NEWIPC),
     ("net", linux.NEWNET),
     ("pid", linux.NEWPID),
+    ("cgroup", linux.NEWCGROUP),
 )
 _NOT_STARTED = 127
 
@@ -36,6 +37,8 @@ class Container(NamedTuple):
     folder: str
     #: Who a command becomes that enters it: uid, gid and groups; None where who enters is he already.
     user: User | None
+    #: The filter of its system calls, if it has one.
+    rules: bytes | None
     #: Where the network of pods is seen from, held open; None for the machine's own.
     network: int | None
     address: str
@@ -69,17 +72,17 @@ def execute(argv: Sequence[str], container: Container, timeout: float | None) ->
 def enter(pid: int) -> bool:
     """Enter all namespaces of a process that are others than one's own; whether that encloses what is forked now.
 
-    Its user namespace comes last, for the others may belong to one around it.
+    Its user namespace comes last, for the others may belong to one around it. This process becomes its one user.
     """
     process = os.pidfd_open(pid)
     others = [flag for name, flag in _NAMESPACES if _differs(name, pid)]
-    is_of_another = _differs("user", pid)
+    users = (_first_id(pid, "uid_map"), _first_id(pid, "gid_map")) if _differs("user", pid) else None
+    linux.leave_session_keyring()
+    linux.hide()
     if others:
         linux.enter(process, sum(others))
-    if is_of_another:
-        with suppress(PermissionError):
-            os.setgroups([])
-        linux.enter(process, linux.NEWUSER)
+    if users:
+        linux.become_user_of(process, *users)
     return linux.NEWPID in others
 
 
@@ -112,18 +115,31 @@ def _differs(name: str, pid: int) -> bool:
     return os.stat(f"/proc/self/ns/{name}").st_ino != os.stat(f"/proc/{pid}/ns/{name}").st_ino
 
 
+def confine(rules: bytes | None) -> None:
+    """Have no capabilities, get none, and make the system calls alone that a filter lets through."""
+    linux.drop_privileges()
+    if rules is not None:
+        linux.filter_calls(rules)
+
+
+def _first_id(pid: int, name: str) -> int:
+    """Return the first id that a process's user namespace has, as it looks from inside."""
+    with open(f"/proc/{pid}/{name}", encoding="utf-8") as file:
+        return int(file.read().split()[0])
+
+
 def _become(argv: Sequence[str], container: Container, stdout: int, stderr: int) -> NoReturn:
     """Become the command."""
     try:
-        linux.die_with_parent(signal.SIGKILL)
         os.setsid()
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         os.chdir(container.folder)
         if container.user:
             become(container.user)
+        linux.die_with_parent(signal.SIGKILL)  # it is forgotten when a process changes its user
         if container.is_wrapped:
-            linux.drop_privileges()
+            confine(container.rules)
         linux.default_signals()
         os.execvpe(argv[0], list(argv), dict(container.environment))
     except (OSError, IndexError) as failure:

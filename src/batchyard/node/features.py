@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from batchyard.node import cgroups, commands, engines, folder, linux, overlays, switch
+from batchyard.node import cgroups, commands, engines, folder, linux, overlays, seccomp, switch
 from batchyard.node.cgroups import Cgroups
 from batchyard.node.engine import DOCKER, PODMAN, Engine, program
 from batchyard.node.engines import Failure, Found
+from batchyard.node.pod_users import PodUsers, make_namespace
 
 _MISSING = {
     "user namespaces": (
@@ -20,6 +21,14 @@ _MISSING = {
     "bubblewrap": (
         "containers are plain processes: they see all files that this user sees, and volumes cannot be mounted",
         "apt-get install bubblewrap",
+    ),
+    "users of pods": (
+        "root in a container is root of this machine, with no capabilities: pods of other users are refused",
+        "allow user namespaces (sysctl user.max_user_namespaces), on Linux 5.12 or later; or run as an ordinary user",
+    ),
+    "seccomp": (
+        "containers may make all system calls: pods of other users are refused",
+        "use a kernel with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64",
     ),
     "pod network": (
         "pods share the machine's network: two cannot listen to the same port",
@@ -37,6 +46,8 @@ _MISSING = {
 
 
 _TRIAL_SECONDS = 10.0
+#: The folder of the node's folder in which users of pods are tried.
+_USERS_TRIAL = "users-trial"
 #: Given the variables of engines, what connects with who asks them, and which there are.
 AskOutside: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, Found]]
 
@@ -58,6 +69,10 @@ class Features(NamedTuple):
     #: The path of bubblewrap, if it works here.
     bubblewrap: str | None
     bubblewrap_version: str | None
+    #: The node runs as root, and containers have the ids of their pods.
+    maps_users: bool
+    #: System calls of containers can be filtered.
+    filters: bool
     cgroups: Cgroups | None
     #: Those that can be used, the one first that is asked where nothing is said.
     engines: tuple[Engine, ...]
@@ -94,7 +109,10 @@ def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Featur
     network = held.network if held and "network" not in without else None
     failure = held.failure if held else "no namespaces can be made"
     bwrap = None if "bubblewrap" in without or not namespaces else program("bwrap")
-    version = _version(bwrap) if bwrap else None
+    may_map = is_root and not user_namespace and "users" not in without
+    maps_users = may_map and bwrap is not None and _maps_users(node, bwrap)
+    version = _version(bwrap, is_tried=maps_users) if bwrap else None
+    filters = "seccomp" not in without and _can_filter()
     groups = None if "cgroups" in without else cgroups.find()
     if has_engines and may_run:
         found = engines.find(node, dict(os.environ), groups, without, may_run=True)
@@ -108,6 +126,8 @@ def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Featur
         network_failure=failure,
         bubblewrap=bwrap if version else None,
         bubblewrap_version=version,
+        maps_users=maps_users,
+        filters=filters,
         cgroups=groups,
         engines=found.engines,
         engine_failures=found.failures,
@@ -123,6 +143,7 @@ def told(found: Features) -> dict[str, object]:
         "isRoot": found.is_root,
         "userNamespaces": found.user_namespace,
         "bubblewrap": found.bubblewrap_version,
+        "isolated": is_isolated(found),
         "podNetwork": found.network is not None,
         "cgroups": found.cgroups and {"version": found.cgroups.version, "controllers": sorted(found.cgroups.base)},
         "engines": [{"name": each.kind, "version": each.version, "runs": each.runs} for each in found.engines],
@@ -131,11 +152,21 @@ def told(found: Features) -> dict[str, object]:
     }
 
 
+def is_isolated(found: Features) -> bool:
+    """Whether a container has no rights on this machine that its own user there has not been given.
+
+    The owner of the node may run containers without that; other users may not.
+    """
+    return found.bubblewrap is not None and found.filters and (found.maps_users or not found.is_root)
+
+
 def missing(found: Features) -> list[dict[str, str]]:
     """What does not work here, what that means, and what to do about it."""
     gone = {
         "user namespaces": found.namespaces or found.is_root,
         "bubblewrap": found.bubblewrap is not None,
+        "users of pods": found.maps_users or not found.is_root or found.bubblewrap is None,
+        "seccomp": found.filters,
         "pod network": found.network is not None,
         "cgroups": found.cgroups is not None,
         "container engine": bool(found.engines) or not found.engine_failures,
@@ -208,9 +239,48 @@ def _lay(lower: str, own: str) -> None:
     os.close(os.open(f"{overlays.writable(lower, own)}/file", os.O_WRONLY | os.O_CREAT))
 
 
-def _version(bubblewrap: str) -> str | None:
+#: What containers need of bubblewrap.
+_TRIAL = ("--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL", "true")
+
+
+def _version(bubblewrap: str, *, is_tried: bool) -> str | None:
     """The version of bubblewrap, where it can do here what containers need."""
-    trial = ["--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL", "true"]
-    if commands.run([bubblewrap, "--die-with-parent", *trial], os.environ, _TRIAL_SECONDS).code != 0:
+    if not is_tried and commands.run([bubblewrap, "--die-with-parent", *_TRIAL], os.environ, _TRIAL_SECONDS).code != 0:
         return None
     return commands.run([bubblewrap, "--version"], os.environ, _TRIAL_SECONDS).output.split()[-1]
+
+
+def _maps_users(node: int, bubblewrap: str) -> bool:
+    """Whether bubblewrap works as the user of a pod, and that user reaches a folder of its pod."""
+    os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}", 0o700, exist_ok=True)
+    found = works(partial(_become_pod, node, bubblewrap))
+    folder.remove_tree(node, _USERS_TRIAL)
+    return found
+
+
+def _become_pod(node: int, bubblewrap: str) -> None:
+    """In a process of its own: become the user of a pod, write into its folder, and become bubblewrap."""
+    own = os.readlink(f"/proc/self/fd/{node}") + f"/{_USERS_TRIAL}"
+    executable, silent = os.open(bubblewrap, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
+    users = PodUsers("", make_namespace(""), own)
+    place = users.copy(own)
+    users.enter()
+    os.close(os.open(f"{place}/file", os.O_WRONLY | os.O_CREAT))
+    for file in (1, 2):
+        os.dup2(silent, file)
+    os.execve(executable, ["bwrap", *_TRIAL], dict(os.environ))
+
+
+def _can_filter() -> bool:
+    """Whether system calls can be filtered. The filter is made here, so that keepers, which are forks, have it."""
+    try:
+        rules = seccomp.default_filter()
+    except ValueError:
+        return False
+    return works(partial(_filter_calls, rules))
+
+
+def _filter_calls(rules: bytes) -> None:
+    """In a process of its own: have its system calls filtered as a container's are."""
+    linux.drop_privileges()
+    linux.filter_calls(rules)

@@ -3,9 +3,10 @@
 import json
 import os
 import resource
-from collections.abc import Mapping
+import stat
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from batchyard.node import (
     bubblewrap,
@@ -15,17 +16,20 @@ from batchyard.node import (
     folder,
     images,
     linux,
+    masks,
     overlays,
     parts,
     plain,
     podman,
     roots,
+    seccomp,
     users,
     words,
 )
 from batchyard.node.cgroups import Group
 from batchyard.node.entry import Container, User, user_of
 from batchyard.node.features import Features
+from batchyard.node.pod_users import PodUsers, id_of, make_namespace
 from batchyard.node.run import Run
 
 _SHARED = linux.NEWNS | linux.NEWIPC | linux.NEWUTS
@@ -78,7 +82,8 @@ def launch(run: Run, features: Features, group: Group) -> Launched:
         cgroups.make(group, cgroups.settings(version, run.spec["limits"], run.spec["requests"]))
     outputs, ends = _connect(run)
     starts = None
-    if is_wrapped(run, features) and features.user_namespace and "pids" not in group:
+    has_users = features.user_namespace or features.maps_users
+    if is_wrapped(run, features) and has_users and "pids" not in group:
         waits, starts = os.pipe2(os.O_CLOEXEC)
         ends = ends._replace(starts=waits)
     pid = os.fork()
@@ -136,6 +141,7 @@ def container(run: Run, features: Features, pid: int, group: Group) -> Container
         environment=variables(run, pid),
         folder=run.spec["workingDir"] or "/",
         user=credentials(run, pid, is_enclosed=is_enclosed),
+        rules=filter_of(run, features),
         network=network,
         address=address.partition("/")[0] if address else "127.0.0.1",
     )
@@ -216,18 +222,28 @@ def _become(run: Run, features: Features, group: Group, ends: _Ends) -> NoReturn
         run.release()
         for source, target in ((ends.stdin, 0), (ends.stdout, 1), (ends.stderr, 2)):
             os.dup2(source, target)
+        give_streams(run, features, range(3))
         if run.spec["tty"] and (features.bubblewrap or is_contained(run)):
             linux.own_terminal(0)
         if is_contained(run):
             contained.warden(_contained(run, features, group), ends.status)
         bound(run.spec["limits"], group)
         if features.bubblewrap:
-            _wrap(run, features.bubblewrap, features.network is not None, ends)
+            _wrap(run, features.bubblewrap, features, ends)
         plain.warden(_plain_command(run), ends.status)
     except (OSError, ValueError) as failure:
         told = {"error": words.start_error(str(failure))}
         os.write(ends.status, json.dumps(told).encode() + b"\n")
     os._exit(1)
+
+
+def give_streams(run: Run, features: Features, files: Sequence[int]) -> None:
+    """Let the user of a pod open its standard files again by /dev/stdout and the like, as runc does."""
+    if features.maps_users and is_wrapped(run, features):
+        owner = id_of(run.path.split("/")[1])
+        for file in files:
+            if stat.S_ISFIFO(os.fstat(file).st_mode) or os.isatty(file):
+                os.fchown(file, owner, -1)
 
 
 def bound(limits: Mapping[str, Any], group: Group) -> None:
@@ -237,31 +253,91 @@ def bound(limits: Mapping[str, Any], group: Group) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
 
 
-def _wrap(run: Run, program: str, is_networked: bool, ends: _Ends) -> NoReturn:
-    places = _places(run)
-    variables = environment(run)
-    is_plugged = is_networked and run.spec["network"] == "pod"
-    _enter_pod(run, _SHARED | linux.NEWNET if is_plugged else _SHARED)
-    own_mounts = parts.held(run.spec["mounts"], places.pod, f"{places.run}/root")
-    spec = run.spec | {"mounts": own_mounts, "user": _user(run)}
-    options = bubblewrap.options(spec, places, _view(spec, places), variables)
+def _wrap(run: Run, program: str, features: Features, ends: _Ends) -> NoReturn:
+    """Become bubblewrap. It is opened before the pod's files are all that this process reaches."""
+    executable = os.open(program, os.O_RDONLY)
+    variables, user, rules = environment(run), _user(run), filter_of(run, features)
+    is_plugged = features.network is not None and run.spec["network"] == "pod"
+    keeper = _enter_pod(run, _SHARED | linux.NEWNET if is_plugged else _SHARED)
+    linux.leave_session_keyring()
+    spec = run.spec | {"user": user}
+    spec, view, places = _seen_by_pod(run, spec, keeper) if features.maps_users else _seen(run, spec)
+    options = bubblewrap.options(spec, places, view, variables)
     if ends.starts is not None:
         options += ["--block-fd", str(ends.starts), *bubblewrap.OWN_USERS]
-    arguments = os.memfd_create("arguments")
-    os.write(arguments, b"\0".join(os.fsencode(option) for option in options) + b"\0")
-    os.lseek(arguments, 0, os.SEEK_SET)
-    for file in (arguments, ends.status, ends.starts):
+    if rules is not None:
+        options += ["--seccomp", str(_file_with(rules, "seccomp"))]
+    arguments = _file_with(b"\0".join(os.fsencode(option) for option in options) + b"\0", "arguments")
+    for file in (ends.status, ends.starts):
         if file is not None:
             os.set_inheritable(file, True)
     linux.default_signals()
     told = ["--args", str(arguments), "--json-status-fd", str(ends.status)]
-    os.execve(program, ["bwrap", *told, "--", *run.spec["argv"]], {})
+    os.execve(executable, ["bwrap", *told, "--", *run.spec["argv"]], {})
+
+
+def _file_with(content: bytes, name: str) -> int:
+    """Return a file in memory that a program reads which is executed."""
+    file = os.memfd_create(name, 0)
+    os.write(file, content)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def filter_of(run: Run, features: Features) -> bytes | None:
+    """Return the filter of a container's system calls; None if it has none. ValueError if it cannot be made."""
+    profile: Mapping[str, str] = run.spec.get("seccomp") or {}
+    if not features.filters:
+        if profile.get("type", "Unconfined") != "Unconfined":
+            raise ValueError("seccomp is not supported")
+        return None
+    match profile.get("type"):
+        case "Unconfined":
+            return None
+        case "Localhost":
+            node = os.readlink(f"/proc/self/fd/{run.node}")
+            return seccomp.filter_of_file(f"{node}/{seccomp.FOLDER}/{profile['profile']}")
+    return seccomp.default_filter()
 
 
 def _places(run: Run) -> bubblewrap.Places:
     node = os.readlink(f"/proc/self/fd/{run.node}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
-    return bubblewrap.Places(node, pod, f"{pod}/sandbox", f"{node}/{run.path}")
+    return bubblewrap.Places(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", f"{node}/{masks.FOLDER}")
+
+
+_Seen: TypeAlias = tuple[dict[str, Any], bubblewrap.View, bubblewrap.Places]
+
+
+def _seen(run: Run, spec: dict[str, Any]) -> _Seen:
+    """Return what the container sees of this machine where its files belong to the user that runs the node."""
+    places = _places(run)
+    spec = spec | {"mounts": parts.held(spec["mounts"], places.pod, f"{places.run}/root")}
+    root = images.root(spec["image"], places.node)
+    folders = {} if root else images.folders(spec["image"], places.node)
+    return spec, _view(spec, places, root, folders), places
+
+
+def _seen_by_pod(run: Run, spec: dict[str, Any], keeper: int) -> _Seen:
+    """Return the same where files belong to the pod's own user; this process becomes that user.
+
+    `keeper` is the process of the pod's sandbox, which holds the pod's user namespace open.
+    """
+    places = _places(run)
+    mounts = parts.held(spec["mounts"], places.pod, f"{places.run}/root")
+    pod, held = run.path.split("/")[1], _of_sandbox(run, "state.json").get("users")
+    namespace = make_namespace(pod) if held is None else os.open(f"/proc/{keeper}/fd/{held}", os.O_RDONLY)
+    users = PodUsers(pod, namespace, places.pod)
+    own = bubblewrap.Places("", "", users.copy(places.sandbox), users.copy(places.run), users.copy(places.masks))
+    root = images.root(spec["image"], places.node)
+    folders = {} if root else images.folders(spec["image"], places.node)
+    root = users.copy(root) if root else ""
+    folders = {place: users.copy(source) for place, source in folders.items()}
+    shared = [not (each["readOnly"] or images.is_within(each["source"], places.pod)) for each in mounts]
+    sources = [users.copy(each["source"], is_shared=is_shared) for each, is_shared in zip(mounts, shared, strict=True)]
+    spec = spec | {"mounts": [{**mount, "source": source} for mount, source in zip(mounts, sources, strict=True)]}
+    users.enter()
+    return spec, _view(spec, own, root, folders), own
 
 
 def _contained(run: Run, features: Features, group: Group) -> contained.Contained:
@@ -277,13 +353,11 @@ def _contained(run: Run, features: Features, group: Group) -> contained.Containe
     return contained.Contained(engine, engine.name(run.path), options, run.folder, bool(run.spec["tty"]), group)
 
 
-def _view(spec: Mapping[str, Any], places: bubblewrap.Places) -> bubblewrap.View:
-    """What the container is to see of this machine."""
-    image, own = spec["image"], f"{places.run}/root"
-    root = images.root(image, places.node)
+def _view(spec: Mapping[str, Any], places: bubblewrap.Places, root: str, folders: Mapping[str, str]) -> bubblewrap.View:
+    """What the container is to see of this machine: a root filesystem, or some of its folders."""
+    own = f"{places.run}/root"
     if root:
         return bubblewrap.View({"/": overlays.writable(root, own)}, {}, lacks_folder=False, root=root)
-    folders = images.folders(image, places.node)
     lacks_folder = bubblewrap.lacks_folder(spec, folders)
     seen = overlays.with_points(folders, bubblewrap.targets(spec), own)
     return bubblewrap.View(seen, images.links(), lacks_folder)

@@ -6,10 +6,11 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from batchyard.node import cgroups, clock, folder, linux, network, sweep, usage
+from batchyard.node import cgroups, clock, folder, linux, masks, network, sweep, usage
 from batchyard.node.cgroups import Group
 from batchyard.node.features import Features
 from batchyard.node.loop import Loop
+from batchyard.node.pod_users import make_namespace
 from batchyard.node.run import Run
 
 _GONE_SECONDS = 2.0
@@ -25,8 +26,9 @@ def keep(run: Run, features: Features) -> None:
     run.write(keeper=os.getpid(), phase="Starting")
     group = _pods_group(run, features)
     try:
+        users = make_namespace(run.path.split("/")[1]) if features.maps_users else None
         _make(run, features, group)
-        _tell(run, phase="Ready", pid=os.getpid(), startedAt=clock.now(), cgroup=group)
+        _tell(run, phase="Ready", pid=os.getpid(), startedAt=clock.now(), cgroup=group, users=users)
         _wait(run)
         _end_runs(run)
         message = {}
@@ -111,6 +113,7 @@ def _make(run: Run, features: Features, group: Group) -> None:
             network.enter_new(run.spec, features.network)
         linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
         linux.keep_mounts_to_oneself()
+        masks.hide_in_sys(os.readlink(f"/proc/self/fd/{run.node}") + f"/{masks.FOLDER}")
         socket.sethostname(run.spec["hostname"])
         _mount_volumes(run)
 

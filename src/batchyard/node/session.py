@@ -13,8 +13,9 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from batchyard.node import cgroups, entry, folder, launch, linux, plain, words
+from batchyard.node import cgroups, entry, folder, launch, plain, words
 from batchyard.node.entry import User
+from batchyard.node.features import Features
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
 
@@ -22,7 +23,7 @@ _ASKED_BYTES = 1 << 20
 _KILLED = 128 + signal.SIGKILL
 
 
-def host(node: int, connection: socket.socket) -> None:
+def host(node: int, features: Features, connection: socket.socket) -> None:
     """Host the session that somebody asks for, until it has ended."""
     said, files, _, _ = socket.recv_fds(connection, _ASKED_BYTES, 3, socket.MSG_CMSG_CLOEXEC)
     if not said:
@@ -32,7 +33,7 @@ def host(node: int, connection: socket.socket) -> None:
         if "sockets" in asked:
             _give_sockets(node, asked["sockets"], connection)
         else:
-            _Session(node, asked, files, connection).host()
+            _Session(Run(node, asked["run"]), features, asked, files, connection).host()
     except (OSError, ValueError) as failure:
         _tell(connection, [], error=str(failure))
 
@@ -40,8 +41,12 @@ def host(node: int, connection: socket.socket) -> None:
 class _Session:
     """One command, from its start to its end."""
 
-    def __init__(self, node: int, asked: dict[str, Any], files: list[int], connection: socket.socket) -> None:
-        self._run = Run(node, asked["run"])
+    def __init__(
+        self, run: Run, features: Features, asked: dict[str, Any], files: list[int], connection: socket.socket
+    ) -> None:
+        self._run = run
+        self._features = features
+        self._rules: bytes | None = None
         self._run.spec = folder.read_json(self._run.folder, "spec.json") or {}
         self._asked = asked
         self._files = files
@@ -57,10 +62,12 @@ class _Session:
         group, variables = launch.pods_group(self._run), launch.variables(self._run, pid)
         user = launch.credentials(self._run, pid, is_enclosed=True)
         launch.bound(self._run.spec["limits"], cgroups.leaf(group) if launch.is_contained(self._run) else group)
+        self._rules = launch.filter_of(self._run, self._features)
+        ends = list(os.openpty()) if self._asked["tty"] else []
+        launch.give_streams(self._run, self._features, [*ends[1:], *self._files])
         is_enclosed = entry.enter(pid)
         own = self._run.spec["user"]
         given = [] if self._asked["tty"] else self._files
-        ends = list(os.openpty()) if self._asked["tty"] else []
         opened = [*ends, *self._files]
         command = plain.Command(
             self._asked["argv"],
@@ -97,7 +104,7 @@ class _Session:
                 if user:
                     entry.become(user)
                 if is_enclosed:
-                    linux.drop_privileges()
+                    entry.confine(self._rules)
                 plain.warden(command, telling, is_enclosed=is_enclosed)
             finally:
                 os._exit(1)

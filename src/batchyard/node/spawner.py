@@ -13,7 +13,20 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 
-from batchyard.node import features, folder, forks, keeper, outside, pulling, roots, sandbox, session, settings, sweep
+from batchyard.node import (
+    features,
+    folder,
+    forks,
+    keeper,
+    masks,
+    outside,
+    pulling,
+    roots,
+    sandbox,
+    session,
+    settings,
+    sweep,
+)
 from batchyard.node.features import Features
 from batchyard.node.loop import Loop
 from batchyard.node.run import Run
@@ -60,7 +73,9 @@ class Spawner:
         if self._features.outside:
             self._loop.when_readable(self._features.outside.fileno(), self._loop.stop)
         if self._features.bubblewrap:
-            settings.refresh(os.readlink(f"/proc/self/fd/{self._node}"))
+            place = os.readlink(f"/proc/self/fd/{self._node}")
+            settings.refresh(place)
+            masks.make(place)
         folder.remove(self._node, "spawner")
         self._wishes.bind(folder.address(self._node, "spawner"))
         self._loop.when_readable(self._wishes.fileno(), self._take)
@@ -110,7 +125,7 @@ class Spawner:
         with connection:
             if os.fork() == 0:
                 self._let_go()
-                forks.be(self._node, "a session", partial(session.host, self._node, connection))
+                forks.be(self._node, "a session", partial(session.host, self._node, self._features, connection))
 
     def _tidy(self, path: str) -> None:
         """Tidy up after a keeper."""

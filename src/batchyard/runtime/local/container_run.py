@@ -4,7 +4,7 @@ Source of the order in which things are looked at, which decides what is told fi
 (startContainer, generateContainerConfig); of resources: kuberuntime_container_linux.go.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -20,10 +20,23 @@ from batchyard.runtime.local.mounts import Mount, mounts_of
 from batchyard.runtime.local.plans import Plan
 from batchyard.runtime.local.probes import hooks_of, probes_of
 from batchyard.runtime.local.quoting import quoted
-from batchyard.runtime.local.security import ROOT, User, refuse_what_cannot_be, shared_group, user_in_image, user_of
+from batchyard.runtime.local.security import (
+    ROOT,
+    User,
+    refuse_what_cannot_be,
+    seccomp_of,
+    shared_group,
+    user_in_image,
+    user_of,
+)
 
 _MESSAGE_PATH: Final = "/dev/termination-log"
 _MESSAGE_POLICY: Final = "File"
+
+
+def no_fault(_: str) -> str:
+    """Every seccomp profile can be loaded."""
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,10 @@ class NodeSettings:
     engines: Sequence[str] = ()
     #: How many bytes unpacked images may take that no container uses.
     cache_bytes: int = 20 << 30
+    #: Whether pods may use the machine's network, and so reach what listens on its loopback.
+    host_network: bool = False
+    #: Why a seccomp profile of this machine cannot be loaded, by its name; '' where it can.
+    profile_fault: Callable[[str], str] = no_fault
 
 
 class Standing(NamedTuple):
@@ -82,7 +99,8 @@ def container_run(
     """The run of a container, the attempt counted from 0; ContainerError if it cannot be made as it is asked for."""
     name: str = container["name"]
     standing = given.standing or Standing(find_row(container.get("image") or "", settings.images), {})
-    refuse_what_cannot_be(pod, container, reader)
+    refuse_what_cannot_be(pod, container, reader, host_network=settings.host_network)
+    seccomp = seccomp_of(pod, container, settings.profile_fault)
     devices = given.devices.get(name, Devices())
     variables = {**devices.variables, **environment(pod, container, given.addresses, reader)}
     mounts = mounts_of(container, variables, given.volumes)
@@ -101,6 +119,8 @@ def container_run(
         "mounts": [*_mounts_of_image(standing.row), *(mount.row() for mount in mounts)],
         "readOnlyRoot": bool(context.get("readOnlyRootFilesystem")),
         **_resources(pod, container, settings.pids),
+        "seccomp": seccomp,
+        "procMount": context.get("procMount") or "Default",
         "devices": list(devices.paths),
         "network": "node" if pod["spec"].get("hostNetwork") else "pod",
         "probes": probes_of(container),
@@ -142,13 +162,14 @@ def _place(pod: Obj, container: Mapping[str, Any], standing: Standing, default: 
 def _argv(container: Mapping[str, Any], variables: Mapping[str, str], image: Mapping[str, Any]) -> list[str]:
     """The container's command and arguments, or those of its image where it has none of its own.
 
-    An image's own arguments go with its own command alone. Source: containerd (internal/cri/server: WithProcessArgs).
+    An image's own arguments go with its own command alone. Where the image has no command, the container's arguments
+    are the command line. Source: containerd (internal/cri/server: WithProcessArgs).
     """
-    own, said = container.get("command"), command_line(container, variables)
-    if not own:
+    said = command_line(container, variables)
+    if not container.get("command"):
         entrypoint, arguments = image.get("entrypoint") or [], image.get("command") or []
         said = [*entrypoint, *(said or arguments)]
-    if not said or not (own or image):
+    if not said:
         what = f"what stands for image {quoted(container.get('image') or '')} names none"
         raise ContainerError(CREATE, f"no command specified: {what}; say it in the container's command")
     return said

@@ -5,7 +5,7 @@ fine; what asks for more is refused rather than left out. Sources: pkg/kubelet/k
 pkg/securitycontext (DetermineEffectiveSecurityContext); pkg/volume/util (FsUserFrom).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
@@ -108,12 +108,42 @@ def _effective(pod: Obj, container: Mapping[str, Any], field: str) -> Any:
     return (pod["spec"].get("securityContext") or _NOTHING).get(field) if own is None else own
 
 
+# --- system calls ---
+
+
+def seccomp_of(pod: Obj, container: Mapping[str, Any], fault: Callable[[str], str]) -> dict[str, str]:
+    """Return the seccomp profile of a container; the runtime's default profile where the pod names none.
+
+    `fault` returns why a profile of the machine cannot be loaded. ContainerError if that is so, or if the profile has
+    no name. Source: pkg/kubelet/kuberuntime/helpers.go (with the kubelet's seccompDefault).
+    """
+    profile = _effective(pod, container, "seccompProfile") or {"type": "RuntimeDefault"}
+    if profile["type"] != "Localhost":
+        return {"type": profile["type"]}
+    name: str = profile.get("localhostProfile") or ""
+    if not name:
+        raise ContainerError(CONFIG, "localhostProfile must be set if seccompProfile type is Localhost.")
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ContainerError(CONFIG, f"localhostProfile {name} must be a relative path that does not contain '..'")
+    why = fault(name)
+    if why:
+        raise ContainerError(CREATE, f"failed to create containerd container: {why}")
+    return {"type": "Localhost", "profile": name}
+
+
 # --- what cannot be given ---
 
 
-def refuse_what_cannot_be(pod: Obj, container: Mapping[str, Any], reader: Reader) -> None:
-    """Raise ContainerError if a pod or container asks for what cannot be given here; it names all of that."""
-    wrong = [*_of_pod(pod["spec"]), *_of_profiles(pod, container), *_of_container(pod["spec"], container)]
+def refuse_what_cannot_be(
+    pod: Obj, container: Mapping[str, Any], reader: Reader, *, host_network: bool = False
+) -> None:
+    """Raise ContainerError if a pod or container asks for what cannot be given here; it names all of that.
+
+    `host_network` is whether pods may use the machine's network.
+    """
+    wrong = [*_of_pod(pod["spec"]), *_of_app_armor(pod, container), *_of_container(pod["spec"], container)]
+    if pod["spec"].get("hostNetwork") and not host_network:
+        wrong.append("hostNetwork (start with `batchyard up --host-network`, or set spec.local.hostNetwork to true)")
     if wrong:
         raise ContainerError(CONFIG, f"cannot be given here: {'; '.join(wrong)}")
     _refuse_runtime_class(pod["spec"].get("runtimeClassName") or "", reader)
@@ -133,11 +163,10 @@ def _of_pod(spec: Mapping[str, Any]) -> Iterator[str]:
             yield f"{field} {', '.join(names)}"
 
 
-def _of_profiles(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:
-    for field in ("seccompProfile", "appArmorProfile"):
-        profile = _effective(pod, container, field) or _NOTHING
-        if profile.get("type", "RuntimeDefault") not in _PROFILES:
-            yield f"{field} of type {profile['type']}"
+def _of_app_armor(pod: Obj, container: Mapping[str, Any]) -> Iterator[str]:
+    profile = _effective(pod, container, "appArmorProfile") or _NOTHING
+    if profile.get("type", "RuntimeDefault") not in _PROFILES:
+        yield f"appArmorProfile of type {profile['type']}"
 
 
 def _of_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
@@ -147,8 +176,8 @@ def _of_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iter
         yield "privileged"
     if added:
         yield f"capabilities {', '.join(added)}"
-    if context.get("procMount", "Default") != "Default":
-        yield f"procMount {context['procMount']}"
+    if context.get("procMount") == "Unmasked" and spec.get("hostUsers") is not False:
+        yield "procMount Unmasked without hostUsers: false"
     if container.get("volumeDevices"):
         yield f"volumeDevices {', '.join(device['name'] for device in container['volumeDevices'])}"
     if (container.get("resources") or _NOTHING).get("claims"):

@@ -1,6 +1,6 @@
 """What a kubelet wants of its machine for a pod: a sandbox, and the starts of its containers, in all that they need."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchyard.api import quantity
@@ -10,7 +10,7 @@ from batchyard.base.instant import Instant
 from batchyard.ports.client import Reader
 from batchyard.ports.machine import RUN
 from batchyard.runtime.local.admission import Refusal, allocate, find_refusal
-from batchyard.runtime.local.container_run import Given, NodeSettings, Standing, container_run
+from batchyard.runtime.local.container_run import Given, NodeSettings, Standing, container_run, no_fault
 from batchyard.runtime.local.container_status import Trouble
 from batchyard.runtime.local.devices import GPU, Allocation, Devices, Gpu, gpu_devices
 from batchyard.runtime.local.errors import ContainerError, InputError, VolumeError
@@ -121,8 +121,13 @@ def _amounts(pod: Obj) -> Iterator[Mapping[str, Any]]:
         yield from (resources.get(kind) or {} for kind in ("limits", "requests"))
 
 
-def settings_of(local: Mapping[str, Any], engines: Sequence[str] = ()) -> NodeSettings:
-    """What `spec.local` of a Cluster says for all pods alike; `engines` are the container engines that work here."""
+def settings_of(
+    local: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = no_fault
+) -> NodeSettings:
+    """What `spec.local` of a Cluster says for all pods alike; `engines` are the container engines that work here.
+
+    `profile_fault` returns why a seccomp profile of this machine cannot be loaded.
+    """
     log = local.get("log") or {}
     return NodeSettings(
         [image_row(row) for row in local.get("images") or ()],
@@ -131,4 +136,6 @@ def settings_of(local: Mapping[str, Any], engines: Sequence[str] = ()) -> NodeSe
         log_max_files=log.get("files", 5),
         engines=engines,
         cache_bytes=quantity.amount("memory", local.get("imageCache", "20Gi")),
+        host_network=bool(local.get("hostNetwork")),
+        profile_fault=profile_fault,
     )

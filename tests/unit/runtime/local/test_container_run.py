@@ -16,7 +16,7 @@ from batchyard.runtime.local.plans import Empty, File, Files
 from batchyard.runtime.local.volumes import Sources, volume_plans
 from unit.runtime.local.local_make import NOTHING, Shelf, container, pod
 
-SETTINGS = NodeSettings(images=[ImageRow("python:*", environment="/venv")], pids=500)
+SETTINGS = NodeSettings(images=[ImageRow("python:*", environment="/venv")], pids=500, host_network=True)
 
 UNSAID: Mapping[str, Any] = {
     "workingDir": None,
@@ -55,6 +55,8 @@ def test_a_container_that_says_little_has_all_else_filled_in() -> None:
         "limits": {"cpu": None, "memory": None, "pids": 500},
         "requests": {"cpu": None},
         "network": "pod",
+        "seccomp": {"type": "RuntimeDefault"},
+        "procMount": "Default",
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
         "log": {"maxBytes": 10485760, "maxFiles": 5},
@@ -168,8 +170,13 @@ def test_the_image_is_looked_at_first_and_the_command_last() -> None:
     bad = {**bad, "image": "python:3", "volumeMounts": [mount]}
     assert refused(bad) == ("CreateContainerConfigError", "unsupported fieldPath: x")
     assert refused({**bad, "env": []})[1].startswith("cannot find volume")
-    reason, told = refused({**bad, "env": [], "volumeMounts": [], "args": ["x"]})
+    reason, told = refused({**bad, "env": [], "volumeMounts": []})
     assert (reason, told.partition(":")[0]) == ("CreateContainerError", "no command specified")
+
+
+def test_arguments_alone_are_the_command_where_what_stands_for_the_image_has_none() -> None:
+    only = container(command=[], args=["echo", "$(WORD)"], env=[{"name": "WORD", "value": "hi"}])
+    assert run(only).spec["argv"] == ["echo", "hi"]
 
 
 def test_what_cannot_be_given_and_a_name_too_long_are_refused() -> None:

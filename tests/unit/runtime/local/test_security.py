@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchyard.runtime.local.errors import ContainerError
-from batchyard.runtime.local.security import ROOT, User, refuse_what_cannot_be, user_of
+from batchyard.runtime.local.security import ROOT, User, refuse_what_cannot_be, seccomp_of, user_of
 from unit.runtime.local.local_make import NOTHING, Shelf, container, pod
 
 ANYBODY = User(1000, 100)
@@ -69,8 +69,7 @@ def test_who_must_not_be_root_may_be_somebody() -> None:
     [
         ({"securityContext": {"privileged": True}}, "privileged"),
         ({"securityContext": {"capabilities": {"add": ["SYS_ADMIN", "NET_RAW"]}}}, "capabilities SYS_ADMIN, NET_RAW"),
-        ({"securityContext": {"procMount": "Unmasked"}}, "procMount Unmasked"),
-        ({"securityContext": {"seccompProfile": {"type": "Localhost"}}}, "seccompProfile of type Localhost"),
+        ({"securityContext": {"procMount": "Unmasked"}}, "procMount Unmasked without hostUsers: false"),
         ({"securityContext": {"appArmorProfile": {"type": "Localhost"}}}, "appArmorProfile of type Localhost"),
         ({"volumeDevices": [{"name": "disk", "devicePath": "/dev/x"}]}, "volumeDevices disk"),
         ({"resources": {"claims": [{"name": "gpu"}]}}, "resources.claims"),
@@ -104,7 +103,57 @@ def test_what_asks_for_no_more_than_there_is_is_fine() -> None:
     ports = [{"containerPort": 80, "hostPort": 80}]
     only = container(securityContext=own, ports=ports, lifecycle={"preStop": {"sleep": {"seconds": 1}}})
     context = {"seccompProfile": {"type": "Unconfined"}, "seLinuxOptions": {"level": "s0"}}
-    refuse_what_cannot_be(pod(only, hostNetwork=True, hostPID=False, securityContext=context), only, NOTHING)
+    of = pod(only, hostNetwork=True, hostPID=False, securityContext=context)
+    refuse_what_cannot_be(of, only, NOTHING, host_network=True)
+
+
+def test_the_machines_network_is_for_pods_where_the_node_allows_it() -> None:
+    reason, told = refused(container(), hostNetwork=True)
+    assert (reason, "batchyard up --host-network" in told) == ("CreateContainerConfigError", True)
+
+
+def test_proc_is_unmasked_for_a_pod_with_users_of_its_own() -> None:
+    only = container(securityContext={"procMount": "Unmasked"})
+    refuse_what_cannot_be(pod(only, hostUsers=False), only, NOTHING)
+
+
+def profile(own: Mapping[str, Any] | None, of_pod: Mapping[str, Any] | None = None, fault: str = "") -> dict[str, str]:
+    """The seccomp profile of a container with these security contexts."""
+    only = container(securityContext=own and {"seccompProfile": own})
+    context = of_pod and {"seccompProfile": of_pod}
+    return seccomp_of(pod(only, securityContext=context), only, lambda name: fault and f"{name}: {fault}")
+
+
+def test_a_container_without_a_seccomp_profile_has_the_runtimes() -> None:
+    assert profile(None) == {"type": "RuntimeDefault"}
+    assert profile(None, {"type": "Unconfined"}) == {"type": "Unconfined"}
+    assert profile({"type": "RuntimeDefault"}, {"type": "Unconfined"}) == {"type": "RuntimeDefault"}
+
+
+def test_a_seccomp_profile_of_the_machine_is_named_by_its_path() -> None:
+    assert profile({"type": "Localhost", "localhostProfile": "team/a.json"}) == {
+        "type": "Localhost",
+        "profile": "team/a.json",
+    }
+
+
+@pytest.mark.parametrize(
+    ("named", "reason", "told"),
+    [
+        (None, "CreateContainerConfigError", "localhostProfile must be set if seccompProfile type is Localhost."),
+        (
+            "../x",
+            "CreateContainerConfigError",
+            "localhostProfile ../x must be a relative path that does not contain '..'",
+        ),
+        ("/x", "CreateContainerConfigError", "localhostProfile /x must be a relative path that does not contain '..'"),
+        ("x", "CreateContainerError", "failed to create containerd container: x: no such file"),
+    ],
+)
+def test_a_seccomp_profile_that_cannot_be_loaded_is_refused(named: str | None, reason: str, told: str) -> None:
+    with pytest.raises(ContainerError) as caught:
+        profile({"type": "Localhost", "localhostProfile": named}, fault="no such file")
+    assert (caught.value.reason, caught.value.message) == (reason, told)
 
 
 def test_a_runtime_class_may_not_stand_for_other_isolation() -> None:
