@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import yaml
 
-_STEP: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+_STEP: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
 #: How fields were called in the oldest version that is read, by what they are called now.
 _OLD_NAMES: Final = {
     "spec.cohortName": "spec.cohort",

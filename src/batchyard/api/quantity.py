@@ -19,8 +19,11 @@ _UNLIMITED_FROM: Final = 1 << 98
 _BINARY: Final = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4, "Pi": 1024**5, "Ei": 1024**6}
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
-_GRAMMAR: Final = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII)
-_LENGTH_MAX: Final = 400
+_GRAMMAR: Final = re.compile(
+    r"([+-]?)(\d++(?:\.\d*+)?|\.\d++)(?:([KMGTPE]i|[numkMGTPE]?)|[eE]([+-]?\d{1,4}))", re.ASCII
+)
+#: Letters of a quantity. Kubernetes has no bound, but no amount needs more than 19 digits and a suffix.
+LENGTH_MAX: Final = 400
 _EXPONENT: Final = re.compile(r"[eE][+-]?\d+\Z", re.ASCII)
 _BINARY_RESOURCES: Final = frozenset({"memory", "ephemeral-storage"})
 
@@ -32,7 +35,7 @@ def parse(value: str | int | float) -> int:
     Nothing is larger than 2**63 - 1, as in Kubernetes.
     """
     text = str(value)
-    match = _GRAMMAR.fullmatch(text) if len(text) <= _LENGTH_MAX else None
+    match = _GRAMMAR.fullmatch(text) if len(text) <= LENGTH_MAX else None
     if match is None or isinstance(value, bool):
         raise ValueError(f"{repr(value)[:40]} is not a quantity; write it as 500m, 2, 1.5, 10Gi or 1e3")
     sign, digits, suffix, exponent = match.groups()

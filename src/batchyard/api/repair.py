@@ -11,7 +11,7 @@ from batchyard.api.decode import decode
 from batchyard.api.errors import FieldError
 from batchyard.api.scheme import KINDS
 
-_STEP: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+_STEP: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
 #: Mending one fault may bring out the next; no document takes more rounds.
 _ROUNDS_MAX: Final = 6
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from batchyard.base.instant import Instant
+from batchyard.base.remembering import remembered
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all of it is UTC, and plain values are faster
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -64,7 +65,7 @@ def to_datetime(instant: Instant) -> datetime:
     return (_EPOCH + timedelta(microseconds=instant)).replace(tzinfo=UTC)
 
 
-@lru_cache(maxsize=_REMEMBERED_MAX)
+@remembered(maxsize=_REMEMBERED_MAX)
 def parse_time(text: str) -> Instant:
     """The instant of an RFC 3339 text, in any zone; ValueError says what is wrong. Below a microsecond is cut off."""
     match = _RFC3339.fullmatch(text)

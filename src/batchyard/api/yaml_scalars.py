@@ -8,8 +8,9 @@ import base64
 import binascii
 import math
 import re
-from functools import lru_cache
 from typing import Any, Final
+
+from batchyard.base.remembering import remembered
 
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE: Final = frozenset({"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
@@ -46,7 +47,7 @@ def scalar_value(text: str, tag: str | None, is_plain: bool) -> Any:
     return value
 
 
-@lru_cache(maxsize=65536)
+@remembered(maxsize=65536)
 def _plain_value(text: str) -> Any:
     """What a text without quotes stands for."""
     if text in _NULLS:

@@ -9,7 +9,7 @@ from batchyard.api.validation import names
 from batchyard.apiserver.request import Refused, bad_request
 
 #: A sign, or a word: whatever has no sign and no space in it.
-_TOKEN: Final = re.compile(r"\s*(==|!=|[=!<>(),]|[^\s=!<>(),]+)")
+_TOKEN: Final = re.compile(r"==|!=|[=!<>(),]|[^\s=!<>(),]++")
 _SIGNS: Final = frozenset({"", "==", "!=", *"=!<>(),"})
 _OF_ONE: Final = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
 _OF_MANY: Final = {"in": "In", "notin": "NotIn"}
@@ -20,7 +20,7 @@ _OPERATORS: Final = "in, notin, =, ==, !=, gt, lt"
 
 def requirements_of(text: str) -> tuple[Requirement, ...]:
     """All that a label selector demands; Refused if it cannot be read."""
-    words = iter([*_TOKEN.findall(text.rstrip()), ""])
+    words = iter([*_TOKEN.findall(text), ""])
     found: list[Requirement] = []
     word = next(words)
     while word:

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
+from batchyard.api.quantity import LENGTH_MAX
 from batchyard.api.schema.tables import Field, Scope
 from batchyard.apiserver.go_times import time_fault
 
-_QUANTITY: Final = re.compile(r"[+-]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*", re.ASCII)
+_QUANTITY: Final = re.compile(r"[+-]?[0-9.]++[eEinumkKMGTP]*+[-+]?[0-9]*+", re.ASCII)
 _NO_QUANTITY: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _GO_TYPES: Final[Mapping[str, str]] = {
     "string": "string",
@@ -82,12 +83,16 @@ def _of_its_own(value: Any, expression: str) -> Iterator[str]:
     """Faults of types that read themselves."""
     if expression == "int-or-string" and not isinstance(value, str | int):
         yield f"json: cannot unmarshal {_word(value)} into Go value of type int32"
-    elif expression == "quantity" and (isinstance(value, bool) or not _QUANTITY.fullmatch(_text(value))):
+    elif expression == "quantity" and (isinstance(value, bool) or not _is_quantity(_text(value))):
         yield _NO_QUANTITY
     elif expression in _TIMES and not isinstance(value, str):
         yield f"json: cannot unmarshal {_word(value)} into Go value of type string"
     elif expression in _TIMES and (fault := time_fault(value, is_micro=expression == "micro-time")):
         yield fault
+
+
+def _is_quantity(text: str) -> bool:
+    return len(text) <= LENGTH_MAX and _QUANTITY.fullmatch(text) is not None
 
 
 def _text(value: Any) -> str:

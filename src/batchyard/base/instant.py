@@ -17,10 +17,20 @@ SECOND: Final = 1_000_000
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 
-_UNITS: Final = {"us": MICROSECOND, "µs": MICROSECOND, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR}
-_PART: Final = re.compile(r"(\d+)(?:\.(\d*))?(us|µs|ms|s|m|h)|\.(\d+)(us|µs|ms|s|m|h)", re.ASCII)
-#: As long as no duration needs to be, and shorter than the numbers Python refuses to read.
-_LENGTH_MAX: Final = 100
+_UNITS: Final = {
+    "ns": 1,
+    "us": 1000 * MICROSECOND,
+    "\u00b5s": 1000 * MICROSECOND,
+    "\u03bcs": 1000 * MICROSECOND,
+    "ms": 1000 * MILLISECOND,
+    "s": 1000 * SECOND,
+    "m": 1000 * MINUTE,
+    "h": 1000 * HOUR,
+}
+_UNIT: Final = "(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
+_PART: Final = re.compile(rf"(\d++)(?:\.(\d*+))?{_UNIT}|\.(\d++){_UNIT}", re.ASCII)
+#: Letters of a duration. Go has no bound, but its longest duration, to the nanosecond, has 25.
+_LENGTH_MAX: Final = 400
 
 
 @lru_cache(maxsize=4096)
@@ -43,7 +53,7 @@ def parse_duration(text: str) -> Duration:
         position = part.end()
     if not text:
         raise ValueError("an empty text is not a duration; write it as 90s, 1h30m or 0.5s")
-    return total
+    return total // 1000
 
 
 def seconds(duration: Duration) -> int | float:

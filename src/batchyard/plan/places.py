@@ -12,7 +12,7 @@ from batchyard.plan.model import Part
 _GROUP: Final = re.compile(
     r"spec\.resourceGroups\[(\d+)\](?:\.flavors\[(\d+)\])?(?:\.resources\[(\d+)\](.*)|\.(?:coveredR|r)esources.*)"
 )
-_PATH: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
+_PATH: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*+)(?:\]|\Z)")
 #: Fields that name an object, by its kind; others are called by `name`.
 _NAMES: Final[Mapping[str, Sequence[str]]] = {
     "ClusterQueue": ("clusterQueue", "name"),

@@ -20,6 +20,7 @@ from batchyard.api.annotations import duration, whole_number
 from batchyard.api.meta import Obj, annotation
 from batchyard.api.views.owners import job_above, jobs_above
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, parse_duration
+from batchyard.base.remembering import LENGTH_MAX
 from batchyard.core.checkpoints import checkpoint_interval
 from batchyard.core.machines.runtimes import default_runtime, named_runtime
 from batchyard.ports.client import Reader
@@ -87,9 +88,14 @@ def annotated_runtime(obj: Obj) -> Duration | None:
     return duration(obj, well_known.RUNTIME)
 
 
-@lru_cache(maxsize=4096)
 def sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
     """How long a container sleeps; None if that is not certain."""
+    length = len(image) + sum(map(len, command)) + sum(map(len, args))
+    return (_sleeping_time if length <= LENGTH_MAX else _sleeping_time.__wrapped__)(image, command, args)
+
+
+@lru_cache(maxsize=4096)
+def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) -> Duration | None:
     if not command and _SLEEP_IMAGE.fullmatch(image) and args:
         return _go_duration(args[0])
     line = (*command, *args)

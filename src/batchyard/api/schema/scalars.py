@@ -16,6 +16,7 @@ from batchyard.api.schema.flaws import Flaw, Flaws, choice, flaw, shown, wrong_t
 from batchyard.api.schema.nearest import nearest
 from batchyard.api.times import in_utc, micro_in_utc
 from batchyard.base.instant import parse_duration
+from batchyard.base.remembering import remembered
 
 Visitor: TypeAlias = Callable[[Any], Any]
 PlainVisitor: TypeAlias = "Visitor | type"
@@ -102,7 +103,7 @@ def _string(facts: Mapping[str, Any]) -> Visitor:
     def check(value: str) -> Any:
         return Flaws(_string_flaws(value, facts)) or value
 
-    checked = lru_cache(maxsize=_CACHE_SIZE)(check)
+    checked = remembered(_CACHE_SIZE)(check)
 
     def visit(value: Any) -> Any:
         if type(value) is not str:

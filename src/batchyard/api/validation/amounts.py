@@ -9,9 +9,13 @@ from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults
 
 
-@lru_cache(maxsize=65536)
 def nano(value: str | int | float) -> int | None:
     """A quantity in billionths, or None where it is none."""
+    return None if isinstance(value, str) and len(value) > quantity.LENGTH_MAX else _nano(value)
+
+
+@lru_cache(maxsize=65536)
+def _nano(value: str | int | float) -> int | None:
     try:
         return quantity.parse(value)
     except ValueError:

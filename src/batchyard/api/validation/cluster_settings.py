@@ -1,10 +1,10 @@
 """Rules of what a Cluster says beside its pools: how it scales, how long things take, what machines are and cost."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
+from batchyard.api.patterns import pattern_fault
 from batchyard.api.validation import amounts, faults, names
 from batchyard.api.validation.resources import is_extended
 from batchyard.api.validation.slices import topology_faults
@@ -91,9 +91,7 @@ def _priorities_faults(autoscaling: Spec, path: str) -> Iterator[FieldError]:
         message = f"the expander {expander} does not go by it"
         yield faults.forbidden(path, message, "drop it, or set expander to priority")
     for i, pattern in enumerate(priorities or ()):
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError) as wrong:
+        if wrong := pattern_fault(pattern):
             message = f"must be a regular expression ({wrong})"
             yield faults.invalid(
                 f"{path}[{i}]", pattern, message, "use the name of a pool, or a pattern such as spot-.*"

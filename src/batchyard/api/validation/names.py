@@ -5,8 +5,10 @@ Source: k8s.io/apimachinery/pkg/util/validation. Results are cached, for the sam
 
 import re
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import Final, TypeAlias
+
+from batchyard.base.remembering import remembered
 
 Messages: TypeAlias = tuple[str, ...]
 NameRule: TypeAlias = Callable[[str], Messages]
@@ -69,31 +71,31 @@ def _malformed(text: str, pattern: str, words: str, *examples: str) -> Messages:
     return (f"{words} ({f'e.g. {shown}, ' if shown else ''}regex used for validation is '{pattern}')",)
 
 
-@lru_cache(maxsize=65536)
+@remembered(maxsize=65536)
 def dns_label(text: str) -> Messages:
     """RFC 1123 labels, at most 63 characters."""
     return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _LABEL, _LABEL_TEXT, "my-name", "123-abc")
 
 
-@lru_cache(maxsize=65536)
+@remembered(maxsize=65536)
 def dns_subdomain(text: str) -> Messages:
     """RFC 1123 subdomains, at most 253 characters: the names of most objects."""
     return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SUBDOMAIN, _SUBDOMAIN_TEXT, "example.com")
 
 
-@lru_cache(maxsize=65536)
+@remembered(maxsize=65536)
 def dns1035_label(text: str) -> Messages:
     """RFC 1035 labels, which start with a letter: the names of Services."""
     return _too_long(text, LABEL_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
-@lru_cache(maxsize=65536)
+@remembered(maxsize=65536)
 def gke_name(text: str) -> Messages:
     """RFC 1035 labels of at most 40 characters: the names of GKE's clusters and node pools."""
     return _too_long(text, GKE_LENGTH_MAX) + _malformed(text, _DNS1035, _DNS1035_TEXT, "my-name", "abc-123")
 
 
-@lru_cache(maxsize=65536)
+@remembered(maxsize=65536)
 def qualified_name(text: str) -> Messages:
     """Label keys, annotation keys and names of resources: a name, with an optional DNS prefix and '/'."""
     prefix, slash, name = text.rpartition("/")
@@ -112,7 +114,7 @@ def qualified_name(text: str) -> Messages:
     return wrong + _malformed(name, _QUALIFIED, f"name part {_QUALIFIED_TEXT}", *_NAME_EXAMPLES)
 
 
-@lru_cache(maxsize=65536)
+@remembered(maxsize=65536)
 def label_value(text: str) -> Messages:
     """Values of labels, at most 63 characters, possibly none."""
     examples = ("MyValue", "my_value", "12345")

@@ -1,11 +1,11 @@
 """Rules of what containers request and are limited to. Source: Kubernetes's pkg/apis/core/validation."""
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import amounts, faults, metadata, names
+from batchyard.base.remembering import remembered
 
 _STANDARD: Final = ("cpu", "memory", "ephemeral-storage")
 _OF_PODS: Final = ("cpu", "memory")
@@ -44,7 +44,7 @@ def _is_native(name: str) -> bool:
     return "/" not in name or "kubernetes.io/" in name
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def is_extended(name: str) -> bool:
     """Whether a resource is a device of some vendor, counted in whole numbers."""
     return not _is_native(name) and not name.startswith("requests.") and not names.qualified_name(f"requests.{name}")

@@ -6,12 +6,12 @@ Sources: k8s.io/component-helpers resource.PodRequests; kube-scheduler's NodeAff
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import quantity, well_known
 from batchyard.api.selectors import Requirement
 from batchyard.base.ids import fnv1a_64
+from batchyard.base.remembering import remembered
 
 Requests: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -67,7 +67,7 @@ class PodTemplate:
     over_limit: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-@lru_cache(maxsize=65536)
+@remembered(maxsize=65536)
 def resource_order(resource: str) -> tuple[int, str]:
     """The sort key in which Kueue goes through the resources of a pod set: FNV-1a hash, then name."""
     return fnv1a_64(resource), resource

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 _BEGINNING: Final = 100  # steps that an evaluation takes before its first iteration
 _ITERATIONS: Final = 10_000  # what the library lets one evaluation have
 _LETTERS: Final = 100  # of the texts, that an iteration may join to others in one step
-_BRACKET: Final = re.compile(r"(\w*)\s*\(|\)")
+_BRACKET: Final = re.compile(r"(?:(?<!\w)(\w++)\s*+)?\(|\)")
 _ITERATING: Final = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
 
 

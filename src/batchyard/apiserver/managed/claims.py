@@ -7,7 +7,6 @@ Sources: sigs.k8s.io/structured-merge-diff, merge/update.go; k8s.io/apimachinery
 
 import marshal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -38,12 +37,15 @@ from batchyard.apiserver.managed.merging import (
 )
 from batchyard.apiserver.request import Refused, bad_request
 from batchyard.apiserver.shapes import Shape
+from batchyard.base.remembering import remembered
 
 APPLY: Final = "Apply"
 UPDATE: Final = "Update"
 #: Of those who only update so many are told apart; what the oldest cared for is put together.
 UPDATERS_MAX: Final = 10
 _REMEMBERED_MAX: Final = 512
+#: Bytes of such a part: 16 MiB for all that a cache keeps.
+_REMEMBERED_LENGTH_MAX: Final = 32 * 1024
 _MARSHAL_WITHOUT_REFERENCES: Final = 2
 _ANCIENT: Final = "ancient-changes"
 #: Whoever wrote what was there before anybody's fields were kept.
@@ -147,7 +149,7 @@ def created(new: Obj, author: Author, shape: Shape) -> list[dict[str, Any]]:
     return [{**claim.entry(), "fieldsV1": dict(sorted(fields.items()))}]
 
 
-@lru_cache(maxsize=_REMEMBERED_MAX)
+@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _metadata_v1_of(encoded: bytes) -> dict[str, Any]:
     """What somebody cares for of new metadata with these fields."""
     about = difference({"f:metadata": marshal.loads(encoded)}, _NOBODYS)  # noqa: S302 - it was just written, by us
@@ -167,13 +169,13 @@ def _part_v1(value: Any, shape: Shape, *, is_marked: bool) -> dict[str, Any]:
     return fields
 
 
-@lru_cache(maxsize=_REMEMBERED_MAX)
+@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _fields_v1_of(encoded: bytes, shape: Shape) -> dict[str, Any]:
     """The fields of a new part of an object that is one thing."""
     return to_fields_v1(all_fields_of(marshal.loads(encoded), shape))  # noqa: S302 - it was just written, by us
 
 
-@lru_cache(maxsize=_REMEMBERED_MAX)
+@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _within_v1_of(encoded: bytes, shape: Shape) -> dict[str, Any]:
     """The fields within one of its fields."""
     fields = all_fields_of(marshal.loads(encoded), shape)  # noqa: S302 - it was just written, by us
@@ -185,7 +187,7 @@ def _as_written(fields: FieldSet) -> dict[str, Any]:
     return _written_of(marshal.dumps({**fields}, _MARSHAL_WITHOUT_REFERENCES))
 
 
-@lru_cache(maxsize=_REMEMBERED_MAX)
+@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _written_of(encoded: bytes) -> dict[str, Any]:
     return to_fields_v1(marshal.loads(encoded))  # noqa: S302 - it was just written, by us
 
@@ -346,7 +348,7 @@ def _read(entries: Sequence[Entry]) -> Iterator[Claim]:
             )
 
 
-@lru_cache(maxsize=_REMEMBERED_MAX)
+@remembered(_REMEMBERED_MAX, _REMEMBERED_LENGTH_MAX)
 def _read_fields(encoded: bytes) -> tuple[FieldSet, dict[str, Any]]:
     """The fields of an entry, and how they are written; those of many objects are alike."""
     fields = of_fields_v1(marshal.loads(encoded))  # noqa: S302 - it was just written, by us

@@ -28,6 +28,8 @@ class Differences(NamedTuple):
 _NONE: Final = Differences()
 _ABSENT: Final = object()
 _REMEMBERED_MAX: Final = 1024
+#: Letters of a name whose step is remembered.
+_NAME_MAX: Final = 256
 
 
 def fields_of(value: Any, shape: Shape) -> FieldSet:
@@ -188,7 +190,7 @@ def step_of(item: Any, shape: Shape) -> str:
         return f"v:{_encode(item).decode()}"
     if not isinstance(item, Mapping):
         raise bad_request("associative list with keys may not have non-map elements")
-    if len(shape.keys) == 1 and type(value := item.get(shape.keys[0])) is str:
+    if len(shape.keys) == 1 and type(value := item.get(shape.keys[0])) is str and len(value) <= _NAME_MAX:
         return _step_named(shape.keys[0], value)
     keys = {}
     for name in shape.keys:

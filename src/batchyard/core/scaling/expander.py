@@ -5,11 +5,11 @@ preference for machines of a certain size. Source: kubernetes-sigs/cluster-autos
 pods ask for are those of kubernetes/autoscaler, cloudprovider/gce/gce_price_info.go.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from batchyard.api.patterns import is_found
 from batchyard.api.views.pods import PodView
 from batchyard.core.scaling.groups import NodeGroup
 from batchyard.core.scaling.settings import ScalingSettings
@@ -76,7 +76,7 @@ def _value(pod: PodView) -> float:
     return pod.shape.cpu * _CORE_PRICE / 1000 + pod.shape.memory * _GIB_PRICE / _GIB + devices * _DEVICE_PRICE
 
 
-def _rank(option: Option, priorities: Sequence[re.Pattern[str]]) -> int:
+def _rank(option: Option, priorities: Sequence[str]) -> int:
     """The place of a pool in the order of priorities; those it does not name come last."""
     name = option.group.name.pool
-    return next((rank for rank, pattern in enumerate(priorities) if pattern.search(name)), len(priorities))
+    return next((rank for rank, pattern in enumerate(priorities) if is_found(pattern, name)), len(priorities))

@@ -4,10 +4,8 @@ Sources: the flags of kubernetes-sigs/cluster-autoscaler (pkg/config/flags) and 
 autoscaler, pkg/cloudprovider/gke/gke_cloud_provider_impl.go (provision times).
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import quantity
@@ -70,7 +68,7 @@ class ScalingSettings:
     profile: Profile
     expander: str
     #: Patterns of the names of pools, most wanted first.
-    priorities: tuple[re.Pattern[str], ...]
+    priorities: tuple[str, ...]
     scan_interval: Duration
     patience: Patience
     #: In billionths of what a node has.
@@ -94,7 +92,7 @@ def settings_of(cluster: Obj) -> ScalingSettings:
     return ScalingSettings(
         profile=profile,
         expander=said.get("expander", "least-waste"),
-        priorities=tuple(map(_compiled, said.get("priorities") or ())),
+        priorities=tuple(said.get("priorities") or ()),
         scan_interval=_duration(said, "scanInterval", _SCAN_INTERVAL),
         patience=Patience(_duration(said, "unneededTime", unneeded), after_add),
         utilization_threshold=quantity.parse(said.get("utilizationThreshold", _THRESHOLD)),
@@ -102,11 +100,6 @@ def settings_of(cluster: Obj) -> ScalingSettings:
         limits={row["resource"]: _limit(row) for row in (provisioning or _NOTHING).get("limits") or ()},
         makes_pools=provisioning is not None,
     )
-
-
-@lru_cache(maxsize=256)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
 
 
 def _duration(said: Mapping[str, Any], field: str, default: Duration) -> Duration:

@@ -1,0 +1,221 @@
+"""The regular expressions of the sources, and texts that make each of them work hard."""
+
+import ast
+import importlib
+import json
+import re
+import re._constants as codes
+import re._parser as parser
+import string
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import batchyard
+from batchyard.api.schema import scalars
+from batchyard.api.validation import names
+from batchyard.apiserver import go_times
+
+SOURCES = Path(batchyard.__file__).parent
+#: Functions of `re` that take a pattern first.
+FUNCTIONS = ("compile", "match", "fullmatch", "search", "sub", "split", "findall", "finditer")
+#: Methods that try a pattern at every position.
+SCANS = ("search", "sub", "split", "findall", "finditer")
+#: How `api/schema/scalars.py` compiles a pattern of the field tables.
+SCHEMA_PATTERN = r"re.sub('(?<!\\\\)\\$$', '\\\\Z', pattern)"
+#: Patterns that are arguments of the function around them, by module and expression, with the reason that this is safe.
+DYNAMIC = {
+    ("batchyard.api.validation.names", "pattern"): "the callers pass the constants of the module, tested below",
+    ("batchyard.api.validation.cluster_settings", "pattern"): "compiled for its error alone",
+    ("batchyard.core.scaling.settings", "pattern"): "from a Cluster, which only the owner writes",
+    ("batchyard.api.schema.scalars", SCHEMA_PATTERN): "the patterns of the field tables, tested below",
+    ("batchyard.apiserver.go_times", "fits"): "the elements of the layouts, tested below",
+    ("batchyard.plan.steps.model", "self.destroys_where"): "the constants of the steps, matched with our own output",
+}
+#: The letters that texts are made of, beside those of the pattern.
+_LETTERS = "0aAz.-_+/: ,\n\t\\\"'[]{}()=!<>@~\u00b5"
+_ENDS = ("", "\0", "!", "x\n")
+_LONGEST_PREFIX = 60
+
+
+class Pattern(NamedTuple):
+    """A pattern, where it is written, and the functions that use it."""
+
+    where: str
+    compiled: "re.Pattern[str]"
+    functions: tuple[str, ...]
+
+
+def patterns() -> Iterator[Pattern]:
+    """All patterns of the sources. AssertionError at one that is neither a constant nor listed as dynamic."""
+    for path in sorted(SOURCES.rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        calls = [node for node in ast.walk(tree) if _is_pattern_call(node)]
+        if calls:
+            name = ".".join(("batchyard", *path.relative_to(SOURCES).with_suffix("").parts)).removesuffix(".__init__")
+            yield from _of_module(name, tree, calls)
+
+    for pattern in (names._LABEL, names._SUBDOMAIN, names._DNS1035, names._QUALIFIED, names._LABEL_VALUE, names._PATH):
+        yield Pattern("batchyard.api.validation.names", names._compiled(pattern), ("fullmatch",))
+    for _, fits in (*go_times._SECOND_LAYOUT, *go_times._MICRO_LAYOUT):
+        yield Pattern("batchyard.apiserver.go_times", re.compile(fits, re.ASCII), ("match",))
+    for pattern in sorted(set(_schema_patterns())):
+        yield Pattern(f"the field tables: {pattern}", scalars._compiled(pattern), ("search",))
+
+
+def _schema_patterns() -> Iterator[str]:
+    """The patterns of all field tables."""
+    for path in sorted((SOURCES / "api/schema/fields").glob("*.json")):
+        yield from _named_patterns(json.loads(path.read_text("utf-8")))
+
+
+def _named_patterns(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("pattern"), str):
+            yield value["pattern"]
+        for child in value.values():
+            yield from _named_patterns(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _named_patterns(child)
+
+
+def _is_pattern_call(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "re"
+        and node.func.attr in FUNCTIONS
+    )
+
+
+def _of_module(name: str, tree: ast.Module, calls: list[Any]) -> Iterator[Pattern]:
+    constants = {
+        id(node.value): _target(node) for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AnnAssign)
+    }
+    for call in calls:
+        text = ast.unparse(call.args[0])
+        where = f"{name}:{call.lineno}"
+        try:
+            # The sources are ours, and the names of a pattern are constants of its module.
+            found = eval(text, vars(importlib.import_module(name)))
+        except NameError:
+            assert (name, text) in DYNAMIC, f"{where}: the pattern {text} is not a constant; list it in DYNAMIC"
+            continue
+        assert isinstance(found, str), f"{where}: {text} is no text"
+        yield Pattern(where, _compiled(call, found, name), _functions(call, tree, constants.get(id(call), "")))
+
+
+def _compiled(call: ast.Call, text: str, name: str) -> "re.Pattern[str]":
+    given = [ast.unparse(each) for each in call.args[1:] if call.func.attr == "compile"]  # type: ignore[attr-defined]
+    given += [ast.unparse(each.value) for each in call.keywords if each.arg == "flags"]
+    flags = eval(given[0], vars(importlib.import_module(name))) if given else 0
+    return re.compile(text, flags)
+
+
+def _target(node: ast.Assign | ast.AnnAssign) -> str:
+    target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def _functions(call: ast.Call, tree: ast.Module, constant: str) -> tuple[str, ...]:
+    """The functions that a pattern is used with; those that try it once where that cannot be known."""
+    used = call.func.attr  # type: ignore[attr-defined]
+    if used != "compile":
+        return ("search" if used in SCANS else used,)
+    found = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == constant
+    }
+    return tuple(
+        {"findall" if each in SCANS else each for each in found if each in FUNCTIONS} or {"match", "fullmatch"}
+    )
+
+
+def attacks(pattern: "re.Pattern[str]") -> Iterator[tuple[str, str, str]]:
+    """Texts for a pattern: what comes first, what is repeated, and what comes last."""
+    tree = parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE)
+    samples = dict.fromkeys(_samples(tree))
+    prefixes = [prefix[:_LONGEST_PREFIX] for prefix in dict.fromkeys(_prefixes(tree, ""))]
+    letters = dict.fromkeys([*samples, *_LETTERS])
+    for prefix in dict.fromkeys(["", *prefixes]):
+        for pump in letters:
+            for end in _ENDS:
+                yield prefix, pump, end
+
+
+def _samples(tree: Any) -> Iterator[str]:
+    """Texts that fit what a pattern repeats, one each."""
+    for code, argument in tree:
+        if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
+            yield _sample(argument[2]) or "a"
+        for child in _children(code, argument):
+            yield from _samples(child)
+
+
+def _prefixes(tree: Any, before: str) -> Iterator[str]:
+    """What comes before each repeat."""
+    for code, argument in tree:
+        if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
+            yield before
+        for child in _children(code, argument):
+            yield from _prefixes(child, before)
+        before += _sample([(code, argument)])
+
+
+def _children(code: Any, argument: Any) -> list[Any]:
+    if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
+        return [argument[2]]
+    if code is codes.SUBPATTERN:
+        return [argument[3]]
+    if code is codes.BRANCH:
+        return list(argument[1])
+    if code in (codes.ASSERT, codes.ASSERT_NOT):
+        return [argument[1]]
+    return [argument] if code is codes.ATOMIC_GROUP else []
+
+
+def _sample(tree: Any) -> str:
+    """A text that fits a part of a pattern."""
+    return "".join(_sample_of(code, argument) for code, argument in tree)
+
+
+def _sample_of(code: Any, argument: Any) -> str:
+    if code is codes.LITERAL:
+        return chr(argument)
+    if code is codes.NOT_LITERAL:
+        return "b" if argument == ord("a") else "a"
+    if code is codes.ANY:
+        return "a"
+    if code is codes.IN:
+        return next(letter for letter in string.printable + "\u00b5" if _is_in(letter, argument))
+    if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
+        return _sample(argument[2]) * max(1, argument[0])
+    children = _children(code, argument)
+    return _sample(children[0]) if children and code is not codes.ASSERT_NOT else ""
+
+
+def _is_in(letter: str, members: Any) -> bool:
+    wanted, found = True, False
+    for code, argument in members:
+        if code is codes.NEGATE:
+            wanted = False
+        elif code is codes.LITERAL:
+            found = found or letter == chr(argument)
+        elif code is codes.RANGE:
+            found = found or argument[0] <= ord(letter) <= argument[1]
+        else:
+            found = found or bool(_CATEGORIES[argument].fullmatch(letter))
+    return found is wanted
+
+
+_CATEGORIES: Mapping[Any, "re.Pattern[str]"] = {
+    codes.CATEGORY_DIGIT: re.compile(r"\d"),
+    codes.CATEGORY_NOT_DIGIT: re.compile(r"\D"),
+    codes.CATEGORY_SPACE: re.compile(r"\s"),
+    codes.CATEGORY_NOT_SPACE: re.compile(r"\S"),
+    codes.CATEGORY_WORD: re.compile(r"\w"),
+    codes.CATEGORY_NOT_WORD: re.compile(r"\W"),
+}

@@ -1,0 +1,89 @@
+"""Texts of a million letters are rejected at once, and as Kubernetes rejects them."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from batchyard.api import quantity
+from batchyard.api.times import parse_time
+from batchyard.api.validation import names
+from batchyard.api.validation.amounts import nano
+from batchyard.api.yaml_scalars import scalar_value
+from batchyard.apiserver.label_selectors import requirements_of
+from batchyard.base.instant import SECOND, parse_duration
+from batchyard.base.remembering import remembered
+from unit.apiserver.api import Api
+
+MILLION = 1_000_000
+DIGITS = "1" * MILLION
+NO_QUANTITY = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+
+
+def job(cpu: str) -> dict[str, Any]:
+    container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": cpu}}}
+    spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "spec": spec}
+
+
+@pytest.mark.parametrize("cpu", [DIGITS + "x", DIGITS, "." * MILLION, "1" + "e" * MILLION, "1e" + DIGITS])
+def test_a_long_quantity_is_rejected_in_kubernetes_words(cpu: str) -> None:
+    began = time.process_time()
+    answer = Api().ask("POST", "/apis/batch/v1/namespaces/default/jobs?dryRun=All", job(cpu))
+    assert answer.code == 400
+    assert NO_QUANTITY in answer.body["message"]
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("length", [19, 100, 350])
+def test_quantities_of_practical_lengths_are_read(length: int) -> None:
+    assert quantity.parse("0" * length + "5") == 5 * quantity.NANO
+    assert quantity.parse("1." + "0" * length) == quantity.NANO
+    assert quantity.parse("9" * length) == min(int("9" * length), quantity.INT64_MAX) * quantity.NANO
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(lambda: quantity.parse(DIGITS + "x"), id="quantity"),
+        pytest.param(lambda: parse_duration(DIGITS + "x"), id="duration"),
+        pytest.param(lambda: parse_time("2026-01-01T00:00:00." + DIGITS), id="time"),
+        pytest.param(lambda: scalar_value(DIGITS, None, is_plain=True), id="a number in YAML"),
+        pytest.param(lambda: scalar_value("0x" + DIGITS, None, is_plain=True), id="a hexadecimal number in YAML"),
+    ],
+)
+def test_a_long_text_is_an_error_at_once(read: Callable[[], Any]) -> None:
+    began = time.process_time()
+    with pytest.raises(ValueError, match="a"):
+        read()
+    assert time.process_time() - began < 0.5
+
+
+def test_other_long_texts_take_no_time() -> None:
+    began = time.process_time()
+    assert nano(DIGITS + "x") is None
+    assert names.dns_subdomain("a." * MILLION)
+    assert names.label_value("-" * MILLION)
+    assert requirements_of("a" + " " * MILLION)[0].key == "a"
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1500000ns", 1500), ("1\u00b5s", 1), ("1\u03bcs", 1), ("1.5h", 5400 * SECOND), ("999ns", 0), ("600ns600ns", 1)],
+)
+def test_durations_have_gos_units(text: str, expected: int) -> None:
+    assert parse_duration(text) == expected
+
+
+def test_results_of_long_texts_are_not_kept() -> None:
+    asked: list[str] = []
+
+    @remembered(maxsize=8, length_max=3)
+    def length(text: str) -> int:
+        asked.append(text)
+        return len(text)
+
+    assert [length(text) for text in ("abc", "abc", "abcd", "abcd")] == [3, 3, 4, 4]
+    assert asked == ["abc", "abcd", "abcd"]
