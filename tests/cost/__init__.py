@@ -1,0 +1,1 @@
+"""What requests, texts and patterns cost: no cost grows faster than its input."""

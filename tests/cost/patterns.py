@@ -98,8 +98,7 @@ def _of_module(name: str, tree: ast.Module, calls: list[Any]) -> Iterator[Patter
         text = ast.unparse(call.args[0])
         where = f"{name}:{call.lineno}"
         try:
-            # The sources are ours, and the names of a pattern are constants of its module.
-            found = eval(text, vars(importlib.import_module(name)))
+            found = _value(call.args[0], vars(importlib.import_module(name)))
         except NameError:
             assert (name, text) in DYNAMIC, f"{where}: the pattern {text} is not a constant; list it in DYNAMIC"
             continue
@@ -107,10 +106,30 @@ def _of_module(name: str, tree: ast.Module, calls: list[Any]) -> Iterator[Patter
         yield Pattern(where, _compiled(call, found, name), _functions(call, tree, constants.get(id(call), "")))
 
 
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of an expression of constants; NameError where it is no constant of the module."""
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.Attribute(value=holder, attr=name):
+            return getattr(_value(holder, names), name)
+        case ast.BinOp(left, ast.BitOr(), right):
+            return _value(left, names) | _value(right, names)
+        case ast.BinOp(left, ast.Add(), right):
+            return _value(left, names) + _value(right, names)
+        case ast.JoinedStr(values):
+            return "".join(map(str, (_value(each, names) for each in values)))
+        case ast.FormattedValue(value=value):
+            return _value(value, names)
+    raise NameError(ast.unparse(node))
+
+
 def _compiled(call: ast.Call, text: str, name: str) -> "re.Pattern[str]":
-    given = [ast.unparse(each) for each in call.args[1:] if call.func.attr == "compile"]  # type: ignore[attr-defined]
-    given += [ast.unparse(each.value) for each in call.keywords if each.arg == "flags"]
-    flags = eval(given[0], vars(importlib.import_module(name))) if given else 0
+    given = list(call.args[1:]) if call.func.attr == "compile" else []  # type: ignore[attr-defined]
+    given += [each.value for each in call.keywords if each.arg == "flags"]
+    flags = _value(given[0], vars(importlib.import_module(name))) if given else 0
     return re.compile(text, flags)
 
 

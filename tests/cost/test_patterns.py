@@ -6,10 +6,10 @@ import pytest
 
 from cost.patterns import Pattern, attacks, patterns
 
-SHORT = 3_000
+SHORT = 4_000
 #: Seconds: a linear pattern takes far less for the long text, a quadratic one more.
 LONG = 4 * SHORT
-FLOOR = 0.004
+FLOOR = 0.015
 RATIO = 6
 PATTERNS = list(patterns())
 

@@ -13,6 +13,7 @@ import msgspec
 from batchyard.api import scheme
 from batchyard.apiserver.authentication import User
 from batchyard.apiserver.authorization import Attributes, Authorizer
+from batchyard.apiserver.flows import flow_of, is_exempt
 from batchyard.apiserver.request import JSON, NO_SUCH_PATH, TEXT, Refused, Request, Response
 from batchyard.base.instant import MILLISECOND, Duration
 from batchyard.ports.client import WatchEvent
@@ -23,8 +24,11 @@ FILES: Final = "/ui"
 MODELS: Final = "/apis/ui.batchyard.dev/v1alpha1/"
 #: Of what does not exist, and of what the asker may not see.
 _NO_MODEL: Final = "there is nothing of that name, or nothing that you may see"
-#: How many may look on at once, and how often all of them together are sent something.
+#: Streams that may be open at once: all, those of one flow, and those that are kept for the owner.
 LOOKERS_MAX: Final = 50
+LOOKERS_OF_ONE_MAX: Final = 10
+LOOKERS_OF_OWNER: Final = 10
+#: How often all streams together are sent something.
 _EVERY: Final = 200 * MILLISECOND
 _EACH: Final = 50 * MILLISECOND
 #: What is written all the time, and is in no model.
@@ -109,7 +113,8 @@ class Models:
         self._authorizer = authorizer
         self._feed = feed
         self._timers = timers
-        self._lookers: dict[ModelStream, None] = {}
+        #: The streams, each with its flow.
+        self._lookers: dict[ModelStream, str] = {}
 
     def answer(self, request: Request) -> "Response | ModelStream":
         """A model, or a stream of what becomes of it."""
@@ -124,12 +129,27 @@ class Models:
             raise Refused(404, "NotFound", _NO_MODEL)
         if not request.flag("watch"):
             return Response(200, {**self._pages.time(), "model": made}, headers=_HEADERS)
-        if len(self._lookers) >= LOOKERS_MAX:
-            raise Refused(429, "TooManyRequests", f"{LOOKERS_MAX} look at the page already; try again later")
-        stream = ModelStream(make, self._pages.time, self._timers, self._lookers)
+        self._check_room(request.user)
+        stream = ModelStream(make, self._pages.time, self._timers, self._lookers, flow_of(request.user))
         stream.begin(made)
         self._feed.join(stream)
         return stream
+
+    def _check_room(self, user: User) -> None:
+        """Refuse a stream where there are too many: of the user's flow, or of all who are not the owner."""
+        if is_exempt(user):
+            most = LOOKERS_MAX
+        else:
+            most = LOOKERS_MAX - LOOKERS_OF_OWNER
+            flow = flow_of(user)
+            if sum(1 for each in self._lookers.values() if each == flow) >= LOOKERS_OF_ONE_MAX:
+                raise _too_many(f"{LOOKERS_OF_ONE_MAX} streams of the page are open for {flow}")
+        if len(self._lookers) >= most:
+            raise _too_many(f"{len(self._lookers)} streams of the page are open")
+
+
+def _too_many(problem: str) -> Refused:
+    return Refused(429, "TooManyRequests", f"{problem}; try again later", {"retryAfterSeconds": 1})
 
 
 _HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
@@ -146,13 +166,14 @@ class ModelStream:
         make: Callable[[], dict[str, Any] | None],
         time: Callable[[], dict[str, Any]],
         timers: Kernel,
-        lookers: "dict[ModelStream, None]",
+        lookers: "dict[ModelStream, str]",
+        flow: str,
     ) -> None:
         self._make = make
         self._time = time
         self._timers = timers
         self._lookers = lookers
-        self._lookers[self] = None
+        self._lookers[self] = flow
         #: The parts as they were sent.
         self._sent: dict[str, bytes] = {}
         self._waiting: list[bytes] = []

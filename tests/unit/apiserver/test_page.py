@@ -10,7 +10,16 @@ from batchyard.api.meta import Key
 from batchyard.apiserver.access import Access
 from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User
 from batchyard.apiserver.authorization import Attributes, Decision
-from batchyard.apiserver.page import FILES, LOOKERS_MAX, MODELS, Files, Models, ModelStream
+from batchyard.apiserver.page import (
+    FILES,
+    LOOKERS_MAX,
+    LOOKERS_OF_ONE_MAX,
+    LOOKERS_OF_OWNER,
+    MODELS,
+    Files,
+    Models,
+    ModelStream,
+)
 from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.tokens import Tokens, page_token
 from batchyard.base.instant import HOUR, SECOND
@@ -20,6 +29,7 @@ from batchyard.web.assets import HEADERS, asset
 from unit.apiserver.api import Sealed
 
 OWNER = User("owner", (MASTERS,))
+ANN = User("ann", ())
 
 
 class Counting:
@@ -65,8 +75,8 @@ class Page:
     def ask(self, user: str, query: dict[str, str]) -> Response | ModelStream:
         return self.models.answer(Request("GET", f"{MODELS}counting", query, user=User(user, ())))
 
-    def watch(self) -> ModelStream:
-        stream = self.ask("ann", {"watch": "true"})
+    def watch(self, user: User = ANN) -> ModelStream:
+        stream = self.models.answer(Request("GET", f"{MODELS}counting", {"watch": "true"}, user=user))
         assert isinstance(stream, ModelStream)
         return stream
 
@@ -123,18 +133,48 @@ def test_nothing_is_made_for_what_no_model_holds_or_nobody_takes() -> None:
     assert page.pages.made == 2
 
 
-def test_the_more_look_on_the_less_often_and_not_too_many_may() -> None:
+def test_the_more_streams_are_open_the_less_often_each_is_sent_changes() -> None:
     page = Page()
-    streams = [page.watch() for _ in range(LOOKERS_MAX)]
-    with pytest.raises(Refused, match="look at the page already"):
-        page.watch()
+    streams = [page.watch(OWNER) for _ in range(LOOKERS_MAX)]
+    with pytest.raises(Refused, match="50 streams of the page are open"):
+        page.watch(OWNER)
     for stream in streams:
         stream.take()
     page.change()
     page.kernel.run()
     assert page.kernel.now() >= 2 * SECOND
     streams[0].end()
+    assert page.watch(OWNER).is_over is False
+
+
+def test_one_user_has_few_streams_and_locks_out_no_other() -> None:
+    page = Page()
+    streams = [page.watch() for _ in range(LOOKERS_OF_ONE_MAX)]
+    with pytest.raises(Refused, match="10 streams of the page are open for ann") as refused:
+        page.watch()
+    assert (refused.value.code, refused.value.details) == (429, {"retryAfterSeconds": 1})
+    assert page.watch(User("bob", ())).is_over is False
+    streams[0].end()
     assert page.watch().is_over is False
+
+
+def test_service_accounts_of_one_namespace_are_one_user() -> None:
+    page = Page()
+    for number in range(LOOKERS_OF_ONE_MAX):
+        page.watch(User(f"system:serviceaccount:team-a:bot-{number}", ()))
+    with pytest.raises(Refused, match="are open for system:serviceaccounts:team-a"):
+        page.watch(User("system:serviceaccount:team-a:another", ()))
+    assert page.watch(User("system:serviceaccount:team-b:bot", ())).is_over is False
+
+
+def test_some_streams_are_kept_for_the_owner() -> None:
+    page = Page()
+    for number in range(LOOKERS_MAX - LOOKERS_OF_OWNER):
+        page.watch(User(f"user-{number}", ()))
+    with pytest.raises(Refused, match="40 streams of the page are open"):
+        page.watch()
+    for _ in range(LOOKERS_OF_OWNER):
+        page.watch(OWNER)
 
 
 def test_a_defect_ends_the_stream_and_is_told_in_the_log(
