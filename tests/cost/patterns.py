@@ -4,8 +4,6 @@ import ast
 import importlib
 import json
 import re
-import re._constants as codes
-import re._parser as parser
 import string
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +14,9 @@ from batchyard.api.schema import scalars
 from batchyard.api.validation import names
 from batchyard.apiserver import go_times
 
+#: How `re` reads patterns, which it does not publish.
+parser: Any = importlib.import_module("re._parser")
+codes: Any = importlib.import_module("re._constants")
 SOURCES = Path(batchyard.__file__).parent
 #: Functions of `re` that take a pattern first.
 FUNCTIONS = ("compile", "match", "fullmatch", "search", "sub", "split", "findall", "finditer")
@@ -209,7 +210,7 @@ def _sample_of(code: Any, argument: Any) -> str:
     if code is codes.ANY:
         return "a"
     if code is codes.IN:
-        return next(letter for letter in string.printable + "\u00b5" if _is_in(letter, argument))
+        return next(str(letter) for letter in string.printable + "\u00b5" if _is_in(letter, argument))
     if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
         return _sample(argument[2]) * max(1, argument[0])
     children = _children(code, argument)

@@ -9,8 +9,9 @@ Nothing here can blow up: nesting is bounded, and so is what anchors multiply.
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,13 +23,17 @@ from batchyard.api.yaml_scalars import BadScalarError, scalar_value
 
 #: Far deeper than any manifest, and far from where recursion would fail.
 NESTING_MAX: Final = 100
+#: Values of a document of a client: an object of 1.5 MiB, the largest that is stored, has far less.
+VALUES_MAX: Final = 200_000
+#: Faults of one document that are reported. Source: sigs.k8s.io/json, kubernetes_patch.go.
+FAULTS_MAX: Final = 100
 #: How many values anchors and aliases may stand for in one document.
 ALIASED_VALUES_MAX: Final = 100_000
 
 _SEPARATOR: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
-#: A bracket, or a whole string; one that does not end goes to the end, so that no text is looked at twice.
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
-_STEPS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
+#: All bytes but brackets, and how a bracket changes the depth.
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _REMEDIES: Final = (
     ("mapping values are not allowed", "check the indentation, and put texts that hold ': ' in quotes"),
     ("found a tab character", "indent with spaces, never with tabs"),
@@ -59,11 +64,11 @@ class Document(NamedTuple):
     line: int
 
 
-def read_documents(text: str) -> Iterator[Document]:
-    """All documents of a text that are not empty."""
+def read_documents(text: str, values_max: int | None = None) -> Iterator[Document]:
+    """All documents of a text that are not empty; one in YAML with more values than the bound has a fault."""
     number = 0
     for chunk, line in _chunks(text.removeprefix("\ufeff")):
-        for part, first_line, value, faults in _parts(chunk, line):
+        for part, first_line, value, faults in _parts(chunk, line, values_max):
             if value is not None or faults:
                 number += 1
                 yield Document(number, part, value, faults, first_line)
@@ -95,7 +100,7 @@ def _is_empty(chunk: str) -> bool:
     return all(not line or line.isspace() or line.lstrip()[0] in "#%" for line in chunk.splitlines())
 
 
-def _parts(chunk: str, first_line: int) -> Iterator[tuple[str, int, Any, Sequence[FieldError]]]:
+def _parts(chunk: str, first_line: int, values_max: int | None) -> Iterator[tuple[str, int, Any, Sequence[FieldError]]]:
     """Text, first line, value and faults of each document: the whole chunk, or its lines if all are JSON objects."""
     content = chunk.strip()
     is_json = content.startswith("{")
@@ -105,9 +110,9 @@ def _parts(chunk: str, first_line: int) -> Iterator[tuple[str, int, Any, Sequenc
     elif is_json and "\n{" in content and (lines := _json_lines(chunk, first_line)):
         for line, number in lines:
             value = _read_json(line)
-            yield line, number, *((value, ()) if value is not None else _read_yaml(line, number))
+            yield line, number, *((value, ()) if value is not None else _read_yaml(line, number, values_max))
     else:
-        yield chunk, first_line, *_read_yaml(chunk, first_line)
+        yield chunk, first_line, *_read_yaml(chunk, first_line, values_max)
 
 
 def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
@@ -118,9 +123,9 @@ def _json_lines(chunk: str, first_line: int) -> list[tuple[str, int]] | None:
     return lines if all(line[0] == "{" and line.rstrip()[-1] == "}" for line, _ in lines) else None
 
 
-def _read_yaml(chunk: str, first_line: int) -> tuple[Any, Sequence[FieldError]]:
+def _read_yaml(chunk: str, first_line: int, values_max: int | None) -> tuple[Any, Sequence[FieldError]]:
     """The value of a YAML document, and the faults of its text."""
-    builder = _Builder(first_line)
+    builder = _Builder(first_line, values_max)
     try:
         return builder.build(chunk), builder.faults
     except yaml.YAMLError as wrong:
@@ -154,16 +159,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def is_too_deep(chunk: str) -> bool:
     """Whether a JSON text is nested deeper than any object need be."""
-    return chunk.count("[") + chunk.count("{") > NESTING_MAX and nesting(chunk) > NESTING_MAX
+    return chunk.count("[") + chunk.count("{") > NESTING_MAX and nesting(chunk.encode(errors="replace")) > NESTING_MAX
 
 
-def nesting(chunk: str) -> int:
+def nesting(text: bytes) -> int:
     """How deep the brackets of a JSON text are nested."""
-    depth = deepest = 0
-    for bracket in _BRACKETS.finditer(chunk):
-        depth += _STEPS.get(bracket[0], 0)
-        deepest = max(deepest, depth)
-    return deepest
+    brackets = outside_strings(text).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+def outside_strings(text: bytes) -> bytes:
+    """A JSON text without its strings."""
+    return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
 def _syntax_fault(wrong: yaml.YAMLError, first_line: int, chunk: str) -> FieldError:
@@ -204,8 +211,9 @@ class _Frame:
 class _Builder:
     """Builds the value of one document from YAML's events, without recursion."""
 
-    def __init__(self, first_line: int) -> None:
+    def __init__(self, first_line: int, values_max: int | None) -> None:
         self.first_line = first_line
+        self._values_left = sys.maxsize if values_max is None else values_max
         self.faults: list[FieldError] = []
         self._frames: list[_Frame] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
@@ -215,6 +223,9 @@ class _Builder:
     def build(self, chunk: str) -> Any:
         """The value of the document; YAMLError if there is none."""
         for event in yaml.parse(chunk, Loader=yaml.CSafeLoader):
+            self._values_left -= 1
+            if self._values_left < 0:
+                raise _TooMuchError("too many values")
             if isinstance(event, yaml.ScalarEvent):
                 self._add(self._scalar(event), 1, event, event.anchor)
             elif isinstance(event, yaml.CollectionStartEvent):
@@ -301,7 +312,9 @@ class _Builder:
                 self._fault(event, "<< merges mappings only", "write << : *anchor, the anchor being on a mapping")
 
     def _fault(self, event: yaml.Event, problem: str, remedy: str) -> None:
-        """Note what is wrong, with the path so far and the line."""
+        """Note what is wrong, with the path so far and the line; no more of it than clients are told."""
+        if len(self.faults) >= FAULTS_MAX:
+            return
         mark = event.start_mark
         line = self.first_line + (mark.line if mark else 0)
         path = path_text(self._path())

@@ -6,15 +6,18 @@ Source of the words: sigs.k8s.io/json and k8s.io/apimachinery's pkg/runtime/seri
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from batchyard.api.documents import NESTING_MAX, is_too_deep, read_documents
+from batchyard.api.documents import FAULTS_MAX, NESTING_MAX, VALUES_MAX, nesting, outside_strings, read_documents
 from batchyard.apiserver.protobuf import PROTOBUF, BadMessage, decoded
 from batchyard.apiserver.request import JSON, Refused, Request, bad_request
 
 YAML: Final = "application/yaml"
+#: Documents of a body that are read: one is allowed, and two show that there are more.
+_DOCUMENTS_MAX: Final = 2
 _decode_json = msgspec.json.Decoder(strict=True).decode
 #: Where a mapping keeps the names that it was given twice; no name of a field is like it.
 _TWICE: Final = "\0twice"
@@ -47,7 +50,7 @@ def read_json(body: bytes) -> Body:
     """A JSON text; Refused if it is none."""
     try:
         text = body.decode()
-        _check_nesting(text)
+        check_size(body)
         value = _decode_json(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise bad_request(f"the body of the request is no JSON: {error}") from error
@@ -55,7 +58,7 @@ def read_json(body: bytes) -> Body:
     # form; only then is it worth looking closely.
     if msgspec.json.encode(value) == msgspec.json.format(body, indent=-1):
         return Body(value)
-    return Body(value, tuple(_duplicates(json.loads(text, object_pairs_hook=_marked), "")))
+    return Body(value, tuple(islice(_duplicates(json.loads(text, object_pairs_hook=_marked), ""), FAULTS_MAX)))
 
 
 def read_yaml(body: bytes) -> Body:
@@ -63,11 +66,12 @@ def read_yaml(body: bytes) -> Body:
     if body.lstrip()[:1] == b"{":
         return read_json(body)
     try:
-        documents = list(read_documents(body.decode()))
+        documents = list(islice(read_documents(body.decode(), VALUES_MAX), _DOCUMENTS_MAX))
     except UnicodeDecodeError as error:
         raise bad_request(f"error decoding YAML: {error}") from error
     if len(documents) != 1:
-        raise bad_request(f"error decoding YAML: there is one document to a request, not {len(documents)}")
+        found = "none" if not documents else "more"
+        raise bad_request(f"error decoding YAML: there is one document to a request, not {found}")
     document = documents[0]
     if document.value is None:
         raise bad_request(f"error decoding YAML: {'; '.join(map(str, document.faults))}")
@@ -88,9 +92,26 @@ _READERS: Final[Mapping[str, Callable[[bytes], Body]]] = {
 }
 
 
-def _check_nesting(text: str) -> None:
-    if is_too_deep(text):
+def check_size(body: bytes) -> None:
+    """Refuse a JSON text with too many values, or nested too deeply, before it is parsed.
+
+    Each value, and each name of a field, follows a bracket or a comma. So what is cheap to count is no less than the
+    values, and only where that is too much the strings are left out.
+    """
+    openings = body.count(b"[") + body.count(b"{")
+    if openings <= NESTING_MAX and openings + body.count(b",") <= VALUES_MAX:
+        return
+    if body.count(b'"') - body.count(b'\\"') > 4 * VALUES_MAX:
+        raise _too_many_values()
+    outside = outside_strings(body)
+    if outside.count(b"[") + outside.count(b"{") + outside.count(b",") > VALUES_MAX:
+        raise _too_many_values()
+    if nesting(outside) > NESTING_MAX:
         raise bad_request(f"the body of the request is nested more than {NESTING_MAX} deep")
+
+
+def _too_many_values() -> Refused:
+    return Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {VALUES_MAX} values")
 
 
 def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

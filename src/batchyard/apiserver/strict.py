@@ -6,6 +6,7 @@ Source: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,rest}.go.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from batchyard.api.documents import FAULTS_MAX
 from batchyard.apiserver.shapes import Shape
 
 
@@ -35,8 +36,9 @@ def _mapping_pruned(value: Mapping[str, Any], shape: Shape, path: str, faults: l
     kept, is_same = {}, True
     for name, child in value.items():
         if not shape.knows(name):
-            faults.append(f'unknown field "{path}{name}"')
             is_same = False
+            if len(faults) < FAULTS_MAX:
+                faults.append(f'unknown field "{path}{name}"')
             continue
         kept[name] = _pruned(child, shape.below(name), f"{path}{name}.", faults)
         is_same = is_same and kept[name] is child

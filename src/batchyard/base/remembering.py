@@ -2,29 +2,23 @@
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 #: Letters or bytes of an argument whose result is kept, unless the function has another bound.
 LENGTH_MAX: Final = 512
-_SizedT = TypeVar("_SizedT", str, bytes)
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-def remembered(
-    maxsize: int, length_max: int = LENGTH_MAX
-) -> Callable[[Callable[Concatenate[_SizedT, _P], _R]], Callable[Concatenate[_SizedT, _P], _R]]:
+def remembered(maxsize: int, length_max: int = LENGTH_MAX) -> Callable[[_FunctionT], _FunctionT]:
     """Cache the results of a function of a text; those of longer texts are computed each time."""
 
-    def decorate(function: Callable[Concatenate[_SizedT, _P], _R]) -> Callable[Concatenate[_SizedT, _P], _R]:
+    def decorate(function: _FunctionT) -> _FunctionT:
         cached = lru_cache(maxsize=maxsize)(function)
 
         @wraps(function)
-        def call(text: _SizedT, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-            if len(text) <= length_max:
-                return cached(text, *args, **kwargs)  # type: ignore[arg-type]
-            return function(text, *args, **kwargs)
+        def call(text: str | bytes, *args: Any) -> Any:
+            return cached(text, *args) if len(text) <= length_max else function(text, *args)
 
-        return call
+        return cast("_FunctionT", call)
 
     return decorate

@@ -1,25 +1,21 @@
 """Questions that take seconds, answered by forks of this process.
 
-A child has all objects for nothing: it works out one answer, writes it as JSON to a pipe and ends at once, without any
-of what ends a process in order. It closes all files but its pipe, keeps away from threads, sockets and the journal, and
-looks for no garbage, for that would copy all pages. One works at a time; others wait in a line that has an end. Who
-takes too long is killed. An answer holds as long as nothing has changed.
+A child (`children.py`) computes one answer, as JSON. One works at a time; others wait in a line that has an end. A
+child that takes too long is killed. An answer holds as long as nothing has changed.
 """
 
 import asyncio
-import contextlib
-import gc
-import os
-import signal
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn, TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from batchyard.apiserver.request import Refused, Response
 from batchyard.apiserver.streams import Later
+from batchyard.live.children import Child, ChildResult
 from batchyard.live.clock import ticks
 from batchyard.live.overload import too_many
 from batchyard.metrics.forks import ANSWERED, FAILED, REFUSED, ForkFigures
@@ -27,12 +23,8 @@ from batchyard.metrics.forks import ANSWERED, FAILED, REFUSED, ForkFigures
 #: Work of a child, in seconds; and how many may wait for it.
 WITHIN: Final = 30.0
 WAITING_MAX: Final = 16
-#: How much less than others a child is given of the processors.
-_NICE: Final = 10
-_READ: Final = 1 << 16
-#: Digits that an answer begins with; and what the kernel counts memory in.
+#: Digits that an answer begins with.
 _CODE: Final = 3
-_MAXRSS: Final = 1024
 _NO_ANSWER: Final = Refused(
     503, "ServiceUnavailable", f"no answer was found within {WITHIN:.0f} seconds", {"retryAfterSeconds": 10}
 )
@@ -49,7 +41,6 @@ class _Asked:
     work: Work
     revision: int
     told: list[Told] = field(default_factory=list)
-    answer: bytearray = field(default_factory=bytearray)
 
 
 class Forks:
@@ -59,7 +50,7 @@ class Forks:
         self._loop = loop
         self._revision = revision
         self._waiting: deque[_Asked] = deque()
-        self._child: tuple[int, _Asked] | None = None
+        self._child: Child | None = None
         #: The last answers, and at which revision they were given.
         self._known: dict[Hashable, Response] = {}
         self._known_at = -1
@@ -85,7 +76,7 @@ class Forks:
         """Let a child that works be ended."""
         self._waiting.clear()
         if self._child is not None:
-            _kill(self._child[0])
+            self._child.kill()
 
     def _same(self, question: Hashable) -> _Asked | None:
         """The same question, if it waits already."""
@@ -96,31 +87,15 @@ class Forks:
             return
         asked = self._waiting.popleft()
         asked.revision = self._revision()
-        reading, writing = os.pipe()
         self.figures.begin()
-        pid = os.fork()
-        if not pid:
-            _answer(asked.work, writing)
-        os.close(writing)
-        self._child = (pid, asked)
-        killing = self._loop.call_later(WITHIN, _kill, pid)
-        self._loop.add_reader(reading, self._read, reading, asked, killing)
+        self._child = Child(self._loop, partial(_worked_out, asked.work), WITHIN, partial(self._answered, asked))
 
-    def _read(self, reading: int, asked: _Asked, killing: asyncio.TimerHandle) -> None:
-        """Something came of the answer, or its end."""
-        part = os.read(reading, _READ)
-        if part:
-            asked.answer += part
-            return
-        self._loop.remove_reader(reading)
-        os.close(reading)
-        killing.cancel()
-        assert self._child is not None, "whoever answers is a child"
-        used = os.wait4(self._child[0], 0)[2]
+    def _answered(self, asked: _Asked, found: ChildResult) -> None:
+        """Pass on an answer."""
         self._child = None
-        response = _response(bytes(asked.answer))
-        result = ANSWERED if response.code == 200 else REFUSED if len(asked.answer) >= _CODE else FAILED
-        self.figures.end(result, used.ru_utime + used.ru_stime, used.ru_maxrss * _MAXRSS)
+        response = _response(found.sent)
+        result = ANSWERED if response.code == 200 else REFUSED if len(found.sent) >= _CODE else FAILED
+        self.figures.end(result, found.cpu_seconds, found.memory)
         self._keep(asked, response)
         for told in asked.told:
             told(response)
@@ -142,40 +117,12 @@ def _response(answer: bytes) -> Response:
     return Response(int(answer[:_CODE]), answer[_CODE:])
 
 
-def _answer(work: Work, writing: int) -> NoReturn:
-    """All that a child does."""
-    code = 1
-    try:
-        gc.disable()
-        os.nice(_NICE)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        _close_all_but(writing)
-        written = _worked_out(work)
-        while written:
-            written = written[os.write(writing, written) :]
-        code = 0
-    finally:
-        os._exit(code)
-
-
 def _worked_out(work: Work) -> bytes:
     try:
         return b"200" + msgspec.json.encode(work())
     except Refused as refused:
         response = refused.response()
         return b"%d" % response.code + msgspec.json.encode(response.body)
-
-
-def _close_all_but(kept: int) -> None:
-    """Close all files, so that nobody else waits for this process to let go of them."""
-    os.closerange(0, kept)
-    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _soon(loop: asyncio.AbstractEventLoop, told: Told, response: Response) -> None:

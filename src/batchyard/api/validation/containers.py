@@ -1,17 +1,20 @@
 """Rules of containers. Source: Kubernetes's pkg/apis/core/validation."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import faults, names, resources
 
 _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
+#: Volumes that a remedy names.
+_NAMED_MAX: Final = 10
 _PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _NAME_REMEDY: Final = "use lower case letters, digits and '-', at most 63 in all"
 
 
-def containers_faults(spec: Mapping[str, Any], volumes: Sequence[str], path: str) -> Iterator[FieldError]:
+def containers_faults(spec: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
     """A pod has containers, each with a name of its own."""
     if not spec.get("containers"):
         yield faults.required(f"{path}.containers", "", "give at least one container")
@@ -43,7 +46,7 @@ def _host_port_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError
         seen[taken] = None
 
 
-def _container_faults(container: Mapping[str, Any], volumes: Sequence[str], path: str) -> Iterator[FieldError]:
+def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
     """A container's name, image, ports, environment, resources and mounts."""
     name = container.get("name") or ""
     if not name:
@@ -110,7 +113,7 @@ def _env_source_faults(source: Mapping[str, Any], value: str | None, path: str) 
         yield faults.invalid(path, "", message, f"leave one of {', '.join(given)}")
 
 
-def _mount_faults(mounts: Sequence[Mapping[str, Any]], volumes: Sequence[str], path: str) -> Iterator[FieldError]:
+def _mount_faults(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, None], path: str) -> Iterator[FieldError]:
     """Mounts are of volumes of the pod, each at a place of its own."""
     seen: dict[str, None] = {}
     for i, mount in enumerate(mounts):
@@ -118,7 +121,8 @@ def _mount_faults(mounts: Sequence[Mapping[str, Any]], volumes: Sequence[str], p
         if not name:
             yield faults.required(f"{at}.name", "", "name the volume")
         elif name not in volumes:
-            choice = f"use one of {', '.join(volumes)}, or add the volume" if volumes else "add the volume to the pod"
+            some = ", ".join(islice(volumes, _NAMED_MAX))
+            choice = f"use one of {some}, or add the volume" if volumes else "add the volume to the pod"
             yield faults.not_found(f"{at}.name", name, choice)
         if not place:
             yield faults.required(f"{at}.mountPath", "", "say where the container sees the volume")

@@ -38,7 +38,7 @@ def pod_template_faults(template: Mapping[str, Any], path: str, claims: Sequence
 
 def _spec_faults(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> Iterator[FieldError]:
     """What runs, with what, and where it may run."""
-    volumes = [volume.get("name") or "" for volume in spec.get("volumes") or ()] + list(claims)
+    volumes = dict.fromkeys([*(volume.get("name") or "" for volume in spec.get("volumes") or ()), *claims])
     yield from _volume_faults(spec.get("volumes") or (), f"{path}.volumes")
     yield from containers.containers_faults(spec, volumes, path)
     yield from resources.pod_resources_faults(spec.get("resources") or {}, f"{path}.resources")

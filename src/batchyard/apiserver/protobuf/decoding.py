@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from batchyard.api.documents import NESTING_MAX, is_too_deep
+from batchyard.api.documents import NESTING_MAX, VALUES_MAX, is_too_deep
 from batchyard.api.times import format_micro_time, format_time
-from batchyard.apiserver.protobuf.wire import BadMessage, Value, fields_of, signed
+from batchyard.apiserver.protobuf.wire import Allowance, BadMessage, Value, fields_of, signed
 from batchyard.base.instant import SECOND, Instant
 
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
@@ -46,7 +46,11 @@ def decoded(body: bytes) -> dict[str, Any]:
     message = _message_name(api_version, kind)
     if message not in _messages():
         raise BadMessage(f'there is no {kind} in "{api_version}" in protobuf; send it as JSON')
-    return {"apiVersion": api_version, "kind": kind, **_object(_bytes(envelope.get(2, b"")), message, _DEPTH_MAX)}
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        **_object(_bytes(envelope.get(2, b"")), message, Reach(_DEPTH_MAX, Allowance(VALUES_MAX))),
+    }
 
 
 def _message_name(api_version: str, kind: str) -> str:
@@ -69,26 +73,34 @@ def _field(spec: str) -> _Field:
     return _Field(name, inner.strip("[]{}"), is_list, is_map, expression.endswith("*"))
 
 
-def _object(message: bytes, name: str, depth: int) -> dict[str, Any]:
-    if not depth:
+class Reach(NamedTuple):
+    """How much deeper objects may lie, and how many more fields there may be."""
+
+    depth: int
+    allowance: Allowance
+
+
+def _object(message: bytes, name: str, reach: Reach) -> dict[str, Any]:
+    if not reach.depth:
         raise BadMessage(f"objects lie more than {_DEPTH_MAX} deep")
     fields = _messages()[name]
     result: dict[str, Any] = {}
-    for number, value in fields_of(message):
+    within = Reach(reach.depth - 1, reach.allowance)
+    for number, value in fields_of(message, reach.allowance):
         field = fields.get(number)
         if field is not None:
-            _take(result, field, value, depth - 1)
+            _take(result, field, value, within)
     return result
 
 
-def _take(result: dict[str, Any], field: _Field, value: Value, depth: int) -> None:
+def _take(result: dict[str, Any], field: _Field, value: Value, reach: Reach) -> None:
     """Put the value of a field into an object."""
     if field.is_map:
         entry = dict(fields_of(_bytes(value)))
-        held = _plain(field.type, entry.get(2, b""), depth)
+        held = _plain(field.type, entry.get(2, b""), reach)
         result.setdefault(field.name, {})[_text(entry.get(1, b""))] = held
         return
-    plain = _plain(field.type, value, depth)
+    plain = _plain(field.type, value, reach)
     if field.is_list:
         result.setdefault(field.name, []).append(plain)
     elif not field.name:
@@ -97,10 +109,10 @@ def _take(result: dict[str, Any], field: _Field, value: Value, depth: int) -> No
         result[field.name] = plain
 
 
-def _plain(of: str, value: Value, depth: int) -> Any:
+def _plain(of: str, value: Value, reach: Reach) -> Any:
     """A value of a type as JSON has it."""
     if "." in of:
-        return _object(_bytes(value), of, depth)
+        return _object(_bytes(value), of, reach)
     reader = _READERS.get(of)
     assert reader is not None, f"the table knows no type {of}"
     return reader(value)

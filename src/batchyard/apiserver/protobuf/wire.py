@@ -7,14 +7,29 @@ Value: TypeAlias = int | bytes
 _VARINT_MAX = 10  # bytes
 
 
+class Allowance:
+    """How many more fields may be read of one message, with all that lie within it."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def spend(self) -> None:
+        """Count a field; BadMessage where that is one too many."""
+        self._left -= 1
+        if self._left < 0:
+            raise BadMessage("it has too many values")
+
+
 class BadMessage(ValueError):  # noqa: N818 - as a person would say it
     """The bytes are no message; says why."""
 
 
-def fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
+def fields_of(message: bytes, allowance: Allowance | None = None) -> Iterator[tuple[int, Value]]:
     """The number and the value of each field: of a varint the unsigned number, of all else the bytes."""
     at = 0
     while at < len(message):
+        if allowance is not None:
+            allowance.spend()
         tag, at = _varint(message, at)
         value, at = _value(message, at, tag & 7)
         yield tag >> 3, value

@@ -57,9 +57,8 @@ def ended_at(pod: Obj) -> Instant | None:
     """When the last container of a pod ended; None if it does not tell."""
     states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or ()]
     ends = [(state.get("terminated") or {}).get("finishedAt") for state in states]
-    if not ends or None in ends:
-        return None
-    return max(map(parse_time, ends))
+    told = [end for end in ends if end is not None]
+    return max(map(parse_time, told)) if told and len(told) == len(ends) else None
 
 
 def owner_of(pod: Obj, workload: Obj | None, device: str) -> Owner:
