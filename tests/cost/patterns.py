@@ -212,7 +212,7 @@ def _sample_of(code: Any, argument: Any) -> str:
     if code is codes.IN:
         return next(str(letter) for letter in string.printable + "\u00b5" if _is_in(letter, argument))
     if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
-        return _sample(argument[2]) * max(1, argument[0])
+        return "".join([_sample(argument[2])] * max(1, argument[0]))
     children = _children(code, argument)
     return _sample(children[0]) if children and code is not codes.ASSERT_NOT else ""
 

@@ -19,6 +19,7 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.api.whole_seconds import as_stored
 from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
 from batchyard.apiserver.decoding import Sent, decoded, with_kind
+from batchyard.apiserver.large import Prepared
 from batchyard.apiserver.list_options import limit_of
 from batchyard.apiserver.listing import in_order_of_keys
 from batchyard.apiserver.managed.claims import Author, Entry, applied, check_config, created, updated
@@ -56,18 +57,38 @@ class Registry:
             raise method_not_allowed()  # nothing is written to all namespaces at once
         if path.subresource and request.method == "DELETE":
             raise method_not_allowed()  # a part of an object goes with it alone
+        if request.method == "DELETE":
+            return self._delete(request, path) if path.name else self._delete_all(request, path)
+        return self.do(self.prepare(request, path), path)
+
+    def prepare(self, request: Request, path: ResourcePath) -> Prepared:
+        """Work out a write: all that takes longer for larger bodies. Nothing is stored."""
         match request.method, bool(path.name):
             case "POST", False:
-                return self._create(request, path)
+                prepared = self._create(request, path)
             case "PUT", True:
-                return self._update(request, path)
+                prepared = self._update(request, path)
             case "PATCH", True:
-                return self._patch(request, path)
-            case "DELETE", True:
-                return self._delete(request, path)
-            case "DELETE", False:
-                return self._delete_all(request, path)
-        raise method_not_allowed()
+                prepared = self._patch(request, path)
+            case _:
+                raise method_not_allowed()
+        if len(_encode(prepared.write.obj)) > OBJECT_MAX:
+            raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_MAX}")
+        return prepared
+
+    def is_current(self, prepared: Prepared, path: ResourcePath) -> bool:
+        """Whether the object that a write is based on is stored as it was; Refused where its place is gone."""
+        if isinstance(prepared.write, Create):
+            self._check_namespace(path)
+            return True
+        return bool(self._found(path)["metadata"]["resourceVersion"] == prepared.based_on)
+
+    def do(self, prepared: Prepared, path: ResourcePath) -> Response:
+        """Do a write, and answer it."""
+        with _annotated(prepared.annotations):
+            stored = self._write(prepared.write, path, prepared.name, dry_run=prepared.dry_run)
+        shown = _shown(stored, path)
+        return Response(prepared.code, shown, prepared.warnings, annotations=prepared.annotations)
 
     def makes_by_apply(self, request: Request, path: ResourcePath) -> bool:
         """Whether a request applies an object that is not there, and so makes it; a part of an object makes none."""
@@ -76,7 +97,7 @@ class Registry:
 
     # --- the verbs ---
 
-    def _create(self, request: Request, path: ResourcePath) -> Response:
+    def _create(self, request: Request, path: ResourcePath) -> Prepared:
         options, body = write_options(request), read_body(request)
         sent = decoded(_newborn(body, path), path, options)
         if sent.obj["metadata"].get("resourceVersion") and not options.dry_run:
@@ -86,12 +107,12 @@ class Registry:
             return self._replaced(sent, stored, named, options)._replace(code=201)
         return self._made(sent, path, options)
 
-    def _update(self, request: Request, path: ResourcePath) -> Response:
+    def _update(self, request: Request, path: ResourcePath) -> Prepared:
         options, body = write_options(request), read_body(request)
         stored = self._found(path)
         return self._replaced(decoded(body, path, options), stored, path, options)
 
-    def _patch(self, request: Request, path: ResourcePath) -> Response:
+    def _patch(self, request: Request, path: ResourcePath) -> Prepared:
         content_type = content_type_of(request)
         check_media_type(content_type, strategic=path.resource.is_native)
         options = write_options(request, content_type)
@@ -104,7 +125,7 @@ class Registry:
         sent = decoded(Body(wanted, faults), path, options, patched_from=shown)
         return self._replaced(sent, stored, path, options)
 
-    def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> Response:
+    def _apply(self, body: Body, path: ResourcePath, options: WriteOptions) -> Prepared:
         """Server-side apply: the object merged into the one there is, if there is one."""
         config = with_kind(body.value, path)
         check_config(config, path.resource.shape(path.version))
@@ -157,8 +178,8 @@ class Registry:
 
     def _made(
         self, sent: Sent, path: ResourcePath, options: WriteOptions, entries: Sequence[Entry] | None = None
-    ) -> Response:
-        """Store a new object."""
+    ) -> Prepared:
+        """A new object to be stored."""
         self._check_namespace(path)
         if entries is None:
             new = path.resource.strategy.in_version(sent.obj, path.api_version)
@@ -170,10 +191,8 @@ class Registry:
         obj = with_metadata(sent.obj, managedFields=entries or None)
         _check(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
         security = review(path.info.constant, obj, None, self._objects)
-        with _annotated(security):
-            stored = self._write(Create(obj), path, obj["metadata"].get("name", ""), dry_run=options.dry_run)
-        warnings = (*sent.warnings, *security.warnings)
-        return Response(201, _shown(stored, path), warnings, annotations=security.annotations)
+        warnings, name = (*sent.warnings, *security.warnings), obj["metadata"].get("name", "")
+        return Prepared(Create(obj), name, options.dry_run, 201, warnings, "", security.annotations)
 
     def _replaced(
         self,
@@ -182,8 +201,8 @@ class Registry:
         path: ResourcePath,
         options: WriteOptions,
         entries: Sequence[Entry] | None = None,
-    ) -> Response:
-        """Put what was sent in the place of what is stored, or its status."""
+    ) -> Prepared:
+        """What was sent, to be put in the place of what is stored, or its status."""
         strategy, has_part = path.resource.strategy, _STATUS in path.resource.subresources
         obj = as_stored(sent.obj, strategy.show(stored, path.info.api_version), stored)
         obj = _adopted(obj) if _is_provided(stored, path) and not path.subresource else obj
@@ -208,14 +227,10 @@ class Registry:
         is_status = path.subresource == _STATUS
         write = UpdateStatus(sent.obj, entries) if is_status else Update(sent.obj, entries, is_whole=not has_part)
         security = Review() if is_status else review(path.info.constant, new, stored, self._objects)
-        with _annotated(security):
-            done = self._write(write, path, path.name, dry_run=options.dry_run)
-        warnings = (*sent.warnings, *security.warnings)
-        return Response(200, _shown(done, path), warnings, annotations=security.annotations)
+        warnings, based_on = (*sent.warnings, *security.warnings), stored["metadata"]["resourceVersion"]
+        return Prepared(write, path.name, options.dry_run, 200, warnings, based_on, security.annotations)
 
     def _write(self, write: Write, path: ResourcePath, name: str, *, dry_run: bool) -> Obj:
-        if not isinstance(write, Delete) and len(_encode(write.obj)) > OBJECT_MAX:
-            raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_MAX}")
         result = self._objects.attempt(write, dry_run=dry_run)
         if result.error is not None:
             raise refusal(result.error, write, path, name) from result.error
@@ -239,12 +254,12 @@ class Registry:
 
 
 @contextmanager
-def _annotated(security: Review) -> Iterator[None]:
+def _annotated(annotations: Mapping[str, str]) -> Iterator[None]:
     """Annotate the audit event of a write that is refused."""
     try:
         yield
     except Refused as refused:
-        refused.annotations = security.annotations
+        refused.annotations = annotations
         raise
 
 

@@ -1,16 +1,19 @@
 """The API: a request in, a response or a watch out. Nothing here knows of sockets."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.apiserver.access import HEALTH, Access
 from batchyard.apiserver.audit import DEFECT, Audited, Auditor, no_audit
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
+from batchyard.apiserver.large import ATTEMPTS_MAX, SMALL_MAX, Apart, decoded, encoded
 from batchyard.apiserver.objects import Objects
 from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.paths import ResourcePath, resource_at
 from batchyard.apiserver.reading import Feed, Reading
+from batchyard.apiserver.refusals import conflict
 from batchyard.apiserver.registry import Registry
 from batchyard.apiserver.representation import Form, form_of, in_form
 from batchyard.apiserver.request import (
@@ -22,7 +25,7 @@ from batchyard.apiserver.request import (
     method_not_allowed,
 )
 from batchyard.apiserver.resources import Resources
-from batchyard.apiserver.streams import Reply
+from batchyard.apiserver.streams import Later, Reply
 from batchyard.base.instant import Instant
 
 #: What client-go asks for as a message, and kubectl too, of kinds that nobody patches, such as List.
@@ -57,6 +60,7 @@ class ApiServer:
         self._openapi = OpenApi(resources)
         self._documents: dict[str, Callable[[Request], Reply]] = {}
         self._foresee: Foresee | None = None
+        self._apart: Apart | None = None
         self._prefixes: dict[str, Callable[[Request], Reply]] = {}
 
     def tell_at(self, path: str, document: Callable[[], Any]) -> None:
@@ -70,6 +74,10 @@ class ApiServer:
     def foresee_with(self, foresee: Foresee) -> None:
         """Have somebody tell, in answers to dry runs of queues, what the change would do."""
         self._foresee = foresee
+
+    def work_out_with(self, apart: Apart) -> None:
+        """Have large writes worked out apart from this thread."""
+        self._apart = apart
 
     def answer_below(self, prefix: str, answer: Callable[[Request], Reply]) -> None:
         """Let somebody answer all that is read below a prefix, to those who may get that path."""
@@ -98,10 +106,22 @@ class ApiServer:
         finally:
             noted = answer or DEFECT.response()
             self._audit(Audited(known, acting, path, noted, is_defect=answer is None))
-        return answer
+        return (
+            answer if not isinstance(answer, Later) else self._noted_later(answer, Audited(known, acting, path, answer))
+        )
+
+    def _noted_later(self, later: Later, audited: Audited) -> Later:
+        """An answer that is noted once it is there."""
+
+        def noted(told: Callable[[Response], None], response: Response) -> None:
+            self._audit(audited._replace(answer=response))
+            told(response)
+
+        return Later(lambda told: later.then(partial(noted, told)))
 
     def _answer(self, request: Request, path: ResourcePath | None) -> Reply:
         self._access.check(request, path)
+        _check_small(request, path)
         if path is None:
             return self._about_the_server(request)
         if path.answer is not None:
@@ -116,6 +136,8 @@ class ApiServer:
             form = form_of(request)
             if self._registry.makes_by_apply(request, path):
                 self._access.check(request, path, "create")
+            if len(request.body) > SMALL_MAX and self._apart is not None:
+                return self._worked_out_apart(request, path, form, self._apart)
             answer = _with_deprecation(self._registry.handle(request, path), path)
             if form is not Form.WHOLE:
                 return in_form(answer, form) if isinstance(answer, Response) else answer
@@ -125,6 +147,38 @@ class ApiServer:
         if path.name:
             return self._reading.get(request, path)
         return self._reading.watch(request, path) if request.flag("watch") else self._reading.list(request, path)
+
+    def _worked_out_apart(self, request: Request, path: ResourcePath, form: Form, apart: Apart) -> Later:
+        """The answer to a large write: it is worked out apart, again where its object has changed meanwhile."""
+        user, work = request.user, partial(encoded, partial(self._registry.prepare, request, path))
+
+        def finish(told: Callable[[Response], None], attempt: int, sent: bytes | Refused) -> None:
+            try:
+                answer = self._stored(sent, path, is_last=attempt == ATTEMPTS_MAX)
+                if answer is None:
+                    apart.ask(user, work, partial(finish, told, attempt + 1))
+                else:
+                    told(answer if form is Form.WHOLE else in_form(answer, form))
+            except Refused as refused:
+                told(refused.response())
+            except Exception:
+                told(DEFECT.response())
+                raise
+
+        waiting: list[Callable[[Response], None]] = []
+        apart.ask(user, work, lambda sent: finish(waiting[0], 1, sent))
+        return Later(waiting.append)
+
+    def _stored(self, sent: bytes | Refused, path: ResourcePath, *, is_last: bool) -> Response | None:
+        """Store what was worked out apart; None where its object has changed meanwhile, and it is not the last try."""
+        prepared = decoded(sent)
+        if self._registry.is_current(prepared, path):
+            answer = _with_deprecation(self._registry.do(prepared, path), path)
+            assert isinstance(answer, Response), "a write is answered at once"
+            return answer
+        if is_last:
+            raise conflict(path, path.name)
+        return None
 
     def _about_the_server(self, request: Request) -> Reply:
         """What is served, and how it is."""
@@ -148,6 +202,13 @@ class ApiServer:
         if found is None:
             return NO_SUCH_PATH
         return Response(200, found, content_type=AGGREGATED) if is_aggregated else Response(200, found)
+
+
+def _check_small(request: Request, path: ResourcePath | None) -> None:
+    """Refuse a large body where no object is sent."""
+    is_object = path is not None and path.answer is None and request.method != "DELETE"
+    if len(request.body) > SMALL_MAX and not is_object:
+        raise Refused(413, "RequestEntityTooLarge", f"Request entity too large: limit is {SMALL_MAX}")
 
 
 def _is_trial(request: Request, path: ResourcePath) -> bool:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -71,6 +71,9 @@ def _only_pods_run(folder: Path) -> bool:
 
 def _end(running: Process, folder: Path) -> None:
     os.kill(running.pid, signal.SIGTERM)
+    if running.guard > 0:
+        with suppress(ProcessLookupError):
+            os.kill(running.guard, signal.SIGTERM)
     if not _has_ended(folder / JOURNAL):
         told = f"batchyard: {running.url}, pid {running.pid}, has not ended within {ENDED_WITHIN} s"
         output.fail(f"{told}; kill -9 {running.pid} ends it, and nothing that was answered is lost")

@@ -3,17 +3,21 @@
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from batchyard.apiserver.authentication import User
+from batchyard.apiserver.flows import flow_of, is_exempt
 from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.streams import Begun, Conversation, Later, Ongoing, Reply
+from batchyard.live.clock import ticks
 from batchyard.live.durability import GroupCommit
 from batchyard.live.encoding import shared
+from batchyard.live.fairness import FairQueue
 from batchyard.live.kernel import LiveKernel
-from batchyard.live.overload import Load
+from batchyard.live.overload import Load, too_many
 from batchyard.metrics.families import Labels
 from batchyard.metrics.requests import RequestFigures
 from batchyard.store.mark import JournalError
@@ -26,7 +30,40 @@ _UNKEPT: Final = Refused(
     500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
 )
 _encoder: Final = msgspec.json.Encoder()
+#: Paths of health checks, which are answered before all else.
+_HEALTH: Final = ("/healthz", "/livez", "/readyz")
+#: Seconds that a request is expected to take, and what reading a byte of its body took.
+_EXPECTED: Final = 0.0005
+_SECONDS_PER_BYTE: Final = 1e-8
 _LOG: Final = logging.getLogger("batchyard")
+
+
+class _Work(NamedTuple):
+    """A request that waits for its turn."""
+
+    request: Request
+    work: Callable[[], None]
+    answered: Answered
+
+
+class Guard(Protocol):
+    """What watches over the requests that are answered."""
+
+    def begin(self, request: Request) -> None:
+        """A request is answered from now on."""
+
+    def end(self) -> None:
+        """It is answered no more."""
+
+
+class _NoGuard:
+    """Nothing watches over requests."""
+
+    def begin(self, request: Request) -> None:
+        """Note nothing."""
+
+    def end(self) -> None:
+        """Note nothing."""
 
 
 class Answers:
@@ -39,15 +76,19 @@ class Answers:
         commit: GroupCommit,
         revision: Callable[[], int],
         figures: RequestFigures,
+        guard: Guard | None = None,
     ) -> None:
         self._server = server
         self._kernel = kernel
         self._commit = commit
         self._revision = revision
         self._figures = figures
+        self._guard = guard or _NoGuard()
         self._load = Load()
+        self._queue: FairQueue[_Work] = FairQueue(_EXPECTED)
+        self._is_ending = False
         #: Whose each watch is.
-        self._watching: dict[Ongoing | Conversation, str] = {}
+        self._watching: dict[Ongoing | Conversation, User] = {}
         self._defects = 0
 
     def known(self, request: Request) -> Request:
@@ -56,14 +97,40 @@ class Answers:
 
     def ask(self, request: Request, answered: Answered) -> None:
         """Answer a request, later; or at once, that there are too many."""
-        user = request.user.name
+        user = request.user
         try:
+            if self._is_ending:
+                raise too_many()
             self._load.enter(user, is_watch=request.flag("watch") and self._server.begins_watch(request))
         except Refused as refused:
             answered(encoded(refused.response()))
         else:
             began = self._figures.begin()
-            self._kernel.post(partial(self._work, request, began, partial(self._settle, user, answered)))
+            work = _Work(request, partial(self._work, request, began, partial(self._settle, user, answered)), answered)
+            is_urgent = is_exempt(user) or request.path.startswith(_HEALTH)
+            self._queue.put(flow_of(user), work, is_urgent=is_urgent)
+            self._kernel.post(self._next)
+
+    def end(self) -> None:
+        """Answer no more requests: those that wait are refused, so that their clients come back."""
+        self._is_ending = True
+        for work in self._queue.clear():
+            self._load.leave(work.request.user)
+            work.answered(encoded(too_many().response()))
+
+    def _next(self) -> None:
+        """Answer the request whose turn it is."""
+        if not len(self._queue):
+            return  # it was refused, since the platform ends
+        flow, work = self._queue.take()
+        began = ticks()
+        self._guard.begin(work.request)
+        try:
+            work.work()
+        finally:
+            self._guard.end()
+            if flow:
+                self._queue.charge(flow, ticks() - began + len(work.request.body) * _SECONDS_PER_BYTE)
 
     @property
     def watches(self) -> int:
@@ -86,10 +153,10 @@ class Answers:
         self._commit.when_durable(self._revision(), partial(settle, answer, (self._figures.latest, began)))
 
     def _settle(
-        self, user: str, answered: Answered, answer: Reply, measured: _Measured, failure: JournalError | None
+        self, user: User, answered: Answered, answer: Reply, measured: _Measured, failure: JournalError | None
     ) -> None:
         if isinstance(answer, Later):
-            answer.then(lambda response: self._come(user, answered, response, measured, failure))
+            answer.then(lambda response: self._come(user, answered, response, measured))
             return
         self._load.leave(user)
         self._figures.settle(*measured)
@@ -98,12 +165,10 @@ class Answers:
             self._load.begin_watch(user)
         answered(answer if failure is None else encoded(_UNKEPT.response()))
 
-    def _come(
-        self, user: str, answered: Answered, response: Response, measured: _Measured, failure: JournalError | None
-    ) -> None:
-        """The answer has come that was to come later."""
-        self._figures.count(measured[0], response.code)
-        self._settle(user, answered, encoded(response), measured, failure)
+    def _come(self, user: User, answered: Answered, response: Response, measured: _Measured) -> None:
+        """Send an answer that was to come later, once all that it is based on is durable."""
+        settle = partial(self._settle, user, answered, encoded(response), measured)
+        self._commit.when_durable(self._revision(), settle)
 
     def _answer(self, request: Request) -> Reply:
         """The answer; a defect of ours stops nobody else, and what it was is for the log alone."""

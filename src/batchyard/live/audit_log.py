@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from batchyard.apiserver.audit import Audited, audit_event
+from batchyard.apiserver.streams import Later
 from batchyard.live.clock import wall_clock
 
 #: At this size the file becomes FILE.1, in the place of the one before.
@@ -30,6 +31,8 @@ class AuditLog:
 
     def note(self, audited: Audited) -> None:
         """Write down a request that was answered; a disk that is full stops nobody, but is told."""
+        if isinstance(audited.answer, Later):
+            return  # it is noted once its answer is there
         self._count += 1
         line = _encode(audit_event(audited, wall_clock(), self._count)) + b"\n"
         try:

@@ -13,6 +13,8 @@ CONNECTIONS_MAX: Final = 900
 CONNECTIONS_OF_ONE_MAX: Final = 600
 #: Bytes of all bodies that are taken in and not answered yet.
 BODIES_MAX: Final = 256 * 1024 * 1024
+#: Of these, the bodies of one user.
+BODIES_OF_ONE_MAX: Final = 64 * 1024 * 1024
 
 
 class Ending(Protocol):
@@ -36,6 +38,7 @@ class Connections:
         self._open: dict[Ending, None] = {}
         self._none_left = asyncio.Event()
         self._held = 0
+        self._held_by: dict[str, int] = {}
         self._second = 0
         self._date = b""
 
@@ -46,10 +49,18 @@ class Connections:
         self._open[connection] = None
         return len(self._open) <= CONNECTIONS_MAX and alike < CONNECTIONS_OF_ONE_MAX
 
-    def hold(self, length: int) -> bool:
-        """Count bytes of bodies that are taken in, or given back; False where there are too many."""
+    def hold(self, holder: str, length: int) -> bool:
+        """Count bytes of bodies that are taken in, or given back; False where there are too many.
+
+        `holder` is the flow that they belong to; '' is the owner's, which has no bound of its own.
+        """
         self._held += length
-        return self._held <= BODIES_MAX
+        of_one = self._held_by.get(holder, 0) + length
+        if of_one:
+            self._held_by[holder] = of_one
+        else:
+            self._held_by.pop(holder, None)
+        return self._held <= BODIES_MAX and (not holder or of_one <= BODIES_OF_ONE_MAX)
 
     def leave(self, connection: Ending) -> None:
         """A connection is gone."""

@@ -33,6 +33,8 @@ class Process(NamedTuple):
 
     pid: int
     url: str
+    #: The process that ends this one if it is blocked; 0 where there is none.
+    guard: int = 0
 
 
 def prepare(folder: Path) -> None:
@@ -56,10 +58,11 @@ def _make_private(folder: Path) -> None:
     folder.chmod(0o700)
 
 
-def write_state(folder: Path, url: str) -> None:
-    """Say where this process listens."""
+def write_state(folder: Path, url: str, guard: int = 0) -> None:
+    """Write where this process listens, and which process is its guard."""
     own = os.getpid()
-    write_private(folder / STATE, json.dumps({**Process(own, url)._asdict(), _BEGAN: _beginning_of(own)}).encode())
+    state = {**Process(own, url, guard)._asdict(), _BEGAN: _beginning_of(own)}
+    write_private(folder / STATE, json.dumps(state).encode())
 
 
 def forget_state(folder: Path) -> None:
@@ -80,7 +83,7 @@ def process_in(folder: Path) -> Process | None:
     """What listens in a data directory; None if nothing does. What a process left that was killed does not count."""
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
-        found = Process(int(state["pid"]), str(state["url"]))
+        found = Process(int(state["pid"]), str(state["url"]), int(state.get("guard", 0)))
         if found.pid <= 0:  # to a signal it would mean a group of processes
             return None
         os.kill(found.pid, 0)

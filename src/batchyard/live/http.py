@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from batchyard.apiserver.authentication import ANONYMOUS, MASTERS, User, of_certificate
+from batchyard.apiserver.flows import flow_of, is_exempt
 from batchyard.apiserver.request import Refused, Request, Response
 from batchyard.apiserver.streams import Begun, Conversation, Ongoing
 from batchyard.live.answers import Answers, encoded
@@ -60,8 +61,9 @@ class HttpConnection(asyncio.Protocol):
         self._stream: Stream | None = None
         self._is_lost = False
         self._is_paused = False
-        #: How many bytes of bodies it holds, and what of an answer is not written yet.
-        self._held = 0
+        #: How many bytes of bodies it holds, by the flow that they belong to, and what of an answer is not written yet.
+        self._held: dict[str, int] = {}
+        self._holder = ""
         self._rest = memoryview(b"")
         #: Whether the client takes what is written.
         self.takes = True
@@ -128,7 +130,9 @@ class HttpConnection(asyncio.Protocol):
         """The request with the user who makes it; Refused where nobody is known."""
         if not self._is_secure:
             _check_local(request)
-        return self._answers.known(request.made_by(_user(self.peer) if self._is_secure else OWNER))
+        known = self._answers.known(request.made_by(_user(self.peer) if self._is_secure else OWNER))
+        self._holder = "" if is_exempt(known.user) else flow_of(known.user)
+        return known
 
     def take(self, whole: Whole) -> None:
         """Answer a request when its turn comes."""
@@ -146,8 +150,8 @@ class HttpConnection(asyncio.Protocol):
 
     def hold(self, length: int) -> bool:
         """Hold a part of a body until its request is answered; False where too many bytes are held."""
-        self._held += length
-        return self._connections.hold(length)
+        self._held[self._holder] = self._held.get(self._holder, 0) + length
+        return self._connections.hold(self._holder, length)
 
     def invite(self) -> None:
         """Give leave to send a body; while another request is answered nobody waits for it to be said."""
@@ -246,8 +250,9 @@ class HttpConnection(asyncio.Protocol):
 
     def _release(self) -> None:
         """Hold no bodies any more."""
-        self._connections.hold(-self._held)
-        self._held = 0
+        for holder, length in self._held.items():
+            self._connections.hold(holder, -length)
+        self._held.clear()
 
     def _is_last(self, whole: Whole) -> bool:
         return whole.is_last or (self._requests.is_over and not self._waiting)

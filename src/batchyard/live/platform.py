@@ -39,7 +39,8 @@ from batchyard.controllers.admission.life_spans import LifeSpans
 from batchyard.controllers.events import EventRecorder
 from batchyard.core.kueue_settings import SIMULATED, settings_of
 from batchyard.core.lifecycle.heartbeat import LEASE_NAMESPACE
-from batchyard.live.answers import Answers
+from batchyard.live.answers import Answers, Guard
+from batchyard.live.apart import ForkedWork
 from batchyard.live.clock import wall_clock
 from batchyard.live.credentials import Authority, SigningKey
 from batchyard.live.cycle_log import CycleLog
@@ -131,6 +132,7 @@ class Embedded:
         self._local = None if local is None else LocalNodeParts(local, place.folder, self._kernel, self._client, token)
         self._runtime = place.runtime
         self.platform = self._wired(settings, described, speed)
+        self._apart = ForkedWork(loop, self._kernel.post)
         self._futures = None
         if foresight is not None:
             self._futures = Futures(foresight, self._store, self._kernel.clock, loop, place.folder / FORECASTS)
@@ -160,6 +162,7 @@ class Embedded:
         self._provided = ProvidedObjects(client, self._kernel, resources.all)
         self._store.listen(self._provided.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.access, audit)
+        server.work_out_with(self._apart)
         if self._futures is not None:
             self._futures.authorizer = security.rbac
             server.foresee_with(self._futures.foreseen)
@@ -178,10 +181,11 @@ class Embedded:
         local = None if self._local is None else self._local.told()
         return report.document(wall=wall_clock(), clock=self._kernel.clock(), local=local)
 
-    def answers(self) -> Answers:
-        """What answers requests."""
+    def answers(self, guard: Guard | None = None) -> Answers:
+        """What answers requests, watched over by a guard."""
         figures = self._figures
-        answers = Answers(self._server, self._kernel, self._commit, lambda: self._store.revision, figures.requests)
+        revision = lambda: self._store.revision  # noqa: E731 - a reader of one field
+        answers = Answers(self._server, self._kernel, self._commit, revision, figures.requests, guard)
         figures.watches = lambda: answers.watches
         return answers
 
@@ -191,12 +195,14 @@ class Embedded:
         return self._commit.failure
 
     def end_watches(self) -> None:
-        """End what would never end by itself."""
+        """End what would never end by itself, and what is worked out apart."""
+        self._apart.close()
         self._commit.end_watches()
 
     async def close(self) -> None:
         """Write what is left, and let the file go."""
         self._kernel.stop()
+        self._apart.close()
         if self._futures is not None:
             self._futures.close()
         if self._local is not None:

@@ -8,10 +8,10 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchyard.api.meta import Obj
 from batchyard.apiserver.audit import no_audit
@@ -23,13 +23,14 @@ from batchyard.live.credentials import ADMIN, AUTHORITY, Authority, kubeconfig
 from batchyard.live.folder import KUBECONFIG, forget_state, write_private, write_state
 from batchyard.live.futures import Foresight
 from batchyard.live.garbage import seldom_collected
+from batchyard.live.guarding import LoopGuard
 from batchyard.live.http import HEAD_WITHIN, HttpConnection
 from batchyard.live.place import LOOPBACK, Place
 from batchyard.live.platform import Embedded
 from batchyard.live.tls import server_context
 
 #: How long requests may take to end when the platform is told to.
-REQUESTS_END_WITHIN: Final = 10  # seconds
+REQUESTS_END_WITHIN: Final = 3  # seconds
 #: Connections that may wait to be taken.
 _BACKLOG: Final = 2048
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
@@ -75,27 +76,45 @@ async def _serve_on(listener: socket.socket, place: Place, embedded: Embedded, r
     among_pods = None if place.is_insecure else embedded.listener_among_pods()  # who is asked for nothing may anything
     own = LOOPBACK if address in _EVERYWHERE else address
     embedded.reached_at(own, port, is_secure=not place.is_insecure, among_pods=among_pods[0] if among_pods else "")
-    ended = asyncio.Event()
-    _end_when_told(ended, embedded)
     context = None if place.is_insecure else _secured(place, url, among_pods)
-    answers, connections = embedded.answers(), Connections()
-    connect = partial(HttpConnection, answers, connections, is_secure=context is not None)
+    listeners = [listener, *(among_pods[1:] if among_pods else ())]
+    guard = LoopGuard(asyncio.get_running_loop(), listeners, None if context is None else place.folder / _SERVER)
+    with closing(guard):
+        await _answer(place, url, embedded, _Sockets(listeners, context), guard, ready)
+
+
+async def _answer(
+    place: Place, url: str, embedded: Embedded, sockets: "_Sockets", guard: LoopGuard, ready: Callable[[str], None]
+) -> None:
+    """Answer requests until the platform is told to end, and then those that are under way."""
+    answers, connections, ended = embedded.answers(guard), Connections(), asyncio.Event()
+    _end_when_told(ended, embedded)
+    connect = partial(HttpConnection, answers, connections, is_secure=sockets.context is not None)
     loop = asyncio.get_running_loop()
     _take_all_files()
     sys.setswitchinterval(_TURN_WITHIN)
-    within = None if context is None else HEAD_WITHIN
-    listeners = [listener, *(among_pods[1:] if among_pods else ())]
+    within = None if sockets.context is None else HEAD_WITHIN
     servers = [
-        await loop.create_server(connect, sock=each, ssl=context, backlog=_BACKLOG, ssl_handshake_timeout=within)
-        for each in listeners
+        await loop.create_server(
+            connect, sock=each, ssl=sockets.context, backlog=_BACKLOG, ssl_handshake_timeout=within
+        )
+        for each in sockets.listeners
     ]
-    write_state(place.folder, url)
+    write_state(place.folder, url, guard.pid)
     ready(url)
     await ended.wait()
     for server in servers:
         server.close()
+    answers.end()
     await connections.end(REQUESTS_END_WITHIN)
     forget_state(place.folder)
+
+
+class _Sockets(NamedTuple):
+    """Where the platform listens, and how it speaks there."""
+
+    listeners: Sequence[socket.socket]
+    context: ssl.SSLContext | None
 
 
 def _take_all_files() -> None:

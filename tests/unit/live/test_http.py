@@ -303,10 +303,10 @@ def test_what_comes_after_a_body_is_no_header(tmp_path: Path) -> None:
 
 
 def test_of_many_warnings_the_first_are_told(tmp_path: Path) -> None:
-    body = json.dumps({**json.loads(MAP), **{f"field-{i}": 1 for i in range(1000)}}).encode()
+    body = json.dumps({**json.loads(MAP), **{f"field-{'x' * 60}-{i}": 1 for i in range(1000)}}).encode()
     answer = said(tmp_path, POST + b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
     assert codes(answer) == [201]
-    assert 100 < answer.count(b"\r\nwarning: 299 - ") < 200
+    assert 40 < answer.count(b"\r\nwarning: 299 - ") < 70
 
 
 def test_a_long_answer_is_written_as_it_is_taken(tmp_path: Path) -> None:

@@ -2,38 +2,43 @@
 
 import pytest
 
+from batchyard.apiserver.authentication import MASTERS, User
 from batchyard.apiserver.request import Refused
 from batchyard.live.overload import ALL_MAX, USER_MAX, WATCHES_MAX, Load
+
+ANNA = User("anna", ())
+BOB = User("bob", ())
 
 
 def test_whoever_asks_too_much_at_once_is_told_to_come_back() -> None:
     load = Load()
     for _ in range(USER_MAX):
-        load.enter("anna")
+        load.enter(ANNA)
     with pytest.raises(Refused) as refused:
-        load.enter("anna")
+        load.enter(ANNA)
     response = refused.value.response()
     assert (response.code, response.body["reason"], response.retry_after) == (429, "TooManyRequests", 1)
-    load.enter("bob")
-    load.leave("anna")
-    load.enter("anna")
+    load.enter(BOB)
+    load.leave(ANNA)
+    load.enter(ANNA)
 
 
 def test_all_together_have_a_bound() -> None:
     load = Load()
     for number in range(ALL_MAX):
-        load.enter(f"user-{number}")
+        load.enter(User(f"user-{number}", ()))
     with pytest.raises(Refused):
-        load.enter("another")
+        load.enter(User("another", ()))
+    load.enter(User("admin", (MASTERS,)))
 
 
 def test_of_the_watches_of_one_some_places_are_left_to_others() -> None:
     load = Load()
     for _ in range(WATCHES_MAX):
-        load.begin_watch("anna")
+        load.begin_watch(ANNA)
     with pytest.raises(Refused):
-        load.enter("anna", is_watch=True)
-    load.enter("anna")
-    load.enter("bob", is_watch=True)
-    load.end_watch("anna")
-    load.enter("anna", is_watch=True)
+        load.enter(ANNA, is_watch=True)
+    load.enter(ANNA)
+    load.enter(BOB, is_watch=True)
+    load.end_watch(ANNA)
+    load.enter(ANNA, is_watch=True)
