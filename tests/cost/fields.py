@@ -1,0 +1,71 @@
+"""Every field of every kind, as a place in an object, from the field tables."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from batchyard.api.schema.tables import Field, Scope, scope_for
+from batchyard.api.scheme import KINDS, ServedKind
+
+#: How deep a place may lie; a schema within a schema has no end.
+_DEPTH_MAX = 16
+Step = str | int
+
+
+class Place(NamedTuple):
+    """A place in the objects of a kind, and what is there."""
+
+    info: ServedKind
+    version: str
+    steps: tuple[Step, ...]
+    field: Field
+
+    @property
+    def named(self) -> str:
+        """The place in one word."""
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps)
+        return f"{self.info.kind}.{self.version}{''.join(steps)}"
+
+
+def places() -> Iterator[Place]:
+    """All fields of all kinds; a field of a type that several kinds have comes once."""
+    known: set[tuple[str, str, str]] = set()
+    for info in KINDS:
+        for version in info.versions:
+            yield from _within(info, version, scope_for(info, version), info.kind, (), known)
+
+
+def _within(
+    info: ServedKind, version: str, of: Scope, type_name: str, above: tuple[Step, ...], known: set[tuple[str, str, str]]
+) -> Iterator[Place]:
+    if len(above) > _DEPTH_MAX:
+        return
+    for name, field in of.fields(type_name).items():
+        key = (of.name, type_name, name)
+        if key in known or (not above and name in {"apiVersion", "kind"}):
+            continue
+        known.add(key)
+        steps = (*above, name)
+        yield Place(info, version, steps, field)
+        inside = field
+        while inside.is_list or inside.is_map:
+            steps, inside = (*steps, 0 if inside.is_list else "key"), inside.element
+            yield Place(info, version, steps, inside)
+        if inside.is_object:
+            within, inner = of.scope_of(inside.expression)
+            yield from _within(info, version, within, inner, steps, known)
+
+
+def with_value(obj: Mapping[str, Any], steps: tuple[Step, ...], value: Any) -> Any:
+    """An object with a value at a place, and what has to be above it."""
+    return _put(obj, steps, value)
+
+
+def _put(holder: Any, steps: tuple[Step, ...], value: Any) -> Any:
+    if not steps:
+        return value
+    step, rest = steps[0], steps[1:]
+    if isinstance(step, int):
+        items = list(holder) if isinstance(holder, list) and holder else [None]
+        return [_put(items[0], rest, value), *items[1:]]
+    fields = dict(holder) if isinstance(holder, Mapping) else {}
+    return {**fields, step: _put(fields.get(step), rest, value)}

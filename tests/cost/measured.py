@@ -1,0 +1,42 @@
+"""How the CPU time of something grows with its input."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from gc import collect, disable, enable
+
+#: Seconds below which a time is noise.
+FLOOR = 0.04
+#: The most that four times the input may take, in times.
+RATIO = 6
+_RUNS = 3
+
+
+def check_growth(named: str, run: Callable[[int], object], size: int) -> None:
+    """AssertionError if four times the size takes more than six times as long."""
+    with _without_collections():
+        most = _seconds(run, 4 * size)
+        if most <= FLOOR:
+            return
+        most = min(most, *(_seconds(run, 4 * size) for _ in range(_RUNS - 1)))
+        least = min(_seconds(run, size) for _ in range(_RUNS))
+        if most > FLOOR:
+            told = f"{named}: {least:.4f} s at {size}, {most:.4f} s at {4 * size}"
+            assert most <= RATIO * max(least, FLOOR / RATIO), told
+
+
+def _seconds(run: Callable[[int], object], size: int) -> float:
+    began = time.process_time()
+    run(size)
+    return time.process_time() - began
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile, which takes time at moments of its own."""
+    collect()
+    disable()
+    try:
+        yield
+    finally:
+        enable()
