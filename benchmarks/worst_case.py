@@ -110,6 +110,8 @@ def send(kubeconfig: Path, senders: int) -> None:
             for index in range(len(bodies)):
                 method, path, body, content_type = bodies[(index + number) % len(bodies)]
                 code = caller.ask(method, path, body, content_type)
+                if not code:
+                    threading.Event().wait(_RESTS)  # the platform ends
                 sys.stdout.write(f"{code}\n")
                 sys.stdout.flush()
 

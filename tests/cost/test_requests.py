@@ -5,8 +5,8 @@ Each string, list and mapping of each kind is made long, and so is each kind of 
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -60,6 +60,18 @@ class Server:
         obj = with_value(base_of(place), place.steps, value)
         self.send("POST", path_of(place), msgspec.json.encode(obj), dryRun="All", fieldValidation="Strict")
 
+    def post_of_size(self, place: Place, value: Callable[[int], Any], size: int) -> None:
+        """Send an object with a value of some size at a place."""
+        self.post(place, value(size))
+
+    def get_of_size(self, method: str, parameter: str, value: Callable[[int], str], size: int) -> None:
+        """Send a request with a query of some size."""
+        self.send(method, MAPS, b"", **{parameter: value(size)})
+
+    def head_of_size(self, name: str, value: Callable[[int], str], size: int) -> None:
+        """Send a request with a header of some size."""
+        self.api.server.handle(Request("GET", MAPS, {}, {name: value(size)}, b"", OWNER))
+
     def send(
         self, method: str, path: str, body: bytes, content_type: str = "application/json", **query: str
     ) -> Response:
@@ -80,15 +92,24 @@ def path_of(place: Place) -> str:
 def test_long_values_of_fields(kind: str) -> None:
     server = Server()
     for place in BY_KIND[kind]:
-        if place.field.expression in STRINGS:
-            for named, text in TEXTS.items():
-                check_growth(f"{place.named}: {named}", lambda n, t=text, p=place: server.post(p, t(n)), LETTERS)
-        elif place.field.is_list:
-            check_growth(place.named, lambda n, p=place: server.post(p, items_of(p, n)), ITEMS)
-        elif place.field.is_map:
-            check_growth(
-                place.named, lambda n, p=place: server.post(p, {f"k{i}": value_of(p, i) for i in range(n)}), ITEMS
-            )
+        for named, value in values_of(place):
+            size = LETTERS if place.field.expression in STRINGS else ITEMS
+            check_growth(f"{place.named}: {named}", partial(server.post_of_size, place, value), size)
+
+
+def values_of(place: Place) -> Iterator[tuple[str, Callable[[int], Any]]]:
+    """What is put at a place, by its size: texts, or items, or keys."""
+    if place.field.expression in STRINGS:
+        yield from TEXTS.items()
+    elif place.field.is_list:
+        yield "items", partial(items_of, place)
+    elif place.field.is_map:
+        yield "keys", partial(keys_of, place)
+
+
+def keys_of(place: Place, count: int) -> dict[str, Any]:
+    """A mapping of so many keys."""
+    return {f"k{i}": value_of(place, i) for i in range(count)}
 
 
 def items_of(place: Place, count: int) -> list[Any]:
@@ -303,20 +324,14 @@ def test_long_parameters(parameter: str, text: str) -> None:
     server = Server()
     for method in ("GET", "POST", "DELETE"):
         for of in (TEXTS[text], lambda n: "a in (" + "b," * (n // 2) + "c)", lambda n: "a=b," * (n // 4) + "a=b"):
-            check_growth(
-                f"{method} {parameter}",
-                lambda n, m=method, t=of: server.send(m, MAPS, b"", **{parameter: t(n)}),
-                15_000,
-            )
+            check_growth(f"{method} {parameter}", partial(server.get_of_size, method, parameter, of), 15_000)
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_long_heads(text: str) -> None:
-    server, api = TEXTS[text], Api()
+    server = Server()
     for name in ("accept", "authorization", "impersonate-user", "user-agent", "content-type"):
-        check_growth(
-            name, lambda n, h=name: api.server.handle(Request("GET", MAPS, {}, {h: server(n)}, b"", OWNER)), 15_000
-        )
+        check_growth(name, partial(server.head_of_size, name, TEXTS[text]), 15_000)
 
 
 # --- kinds that users define ---

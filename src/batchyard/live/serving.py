@@ -30,7 +30,7 @@ from batchyard.live.platform import Embedded
 from batchyard.live.tls import server_context
 
 #: How long requests may take to end when the platform is told to.
-REQUESTS_END_WITHIN: Final = 3  # seconds
+REQUESTS_END_WITHIN: Final = 2  # seconds
 #: Connections that may wait to be taken.
 _BACKLOG: Final = 2048
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what users may say
