@@ -92,10 +92,12 @@ class Figures:
             yield from self._controllers.texts(self._runner)
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
-        workloads = self._workloads
+        workloads, queues = self._workloads, self._queues
         assert workloads is not None, "a platform is watched"
+        assert queues is not None, "a platform is watched"
         for event in events:
             workloads.observe(event)
+            queues.observe(event)
             self.objects.observe(event)
             self._machines.observe(event)
             if event.type is EventType.DELETED and event.key.kind == scheme.CLUSTER_QUEUE:

@@ -20,7 +20,7 @@ from batchyard.core.quota import QuotaNode
 from batchyard.metrics.families import Labels, texts_of
 from batchyard.metrics.names import metric
 from batchyard.metrics.workloads import WorkloadFigures
-from batchyard.ports.client import Reader
+from batchyard.ports.client import EventType, Reader, WatchEvent
 
 Rows: TypeAlias = Iterator[tuple[Labels, float]]
 
@@ -102,6 +102,22 @@ class QueueFigures:
         self._role = role
         self._fair_sharing = fair_sharing
         self._asked = _Asked()
+        #: Cohorts whose object was deleted: queues may still name them.
+        self._deleted_cohorts: set[str] = set()
+
+    def observe(self, event: WatchEvent) -> None:
+        """Drop the gauges of a deleted Cohort until one of its ClusterQueues changes.
+
+        Source: ClearCohortMetrics and RecordCohortMetrics in Kueue's pkg/controller/core.
+        """
+        kind, name = event.key.kind, event.key.name
+        if kind == scheme.COHORT and event.type is EventType.DELETED:
+            self._deleted_cohorts.add(name)
+        elif kind == scheme.COHORT:
+            self._deleted_cohorts.discard(name)
+        elif kind == scheme.CLUSTER_QUEUE and self._deleted_cohorts:
+            queue = self._index.snapshot.queues.get(name)
+            self._deleted_cohorts.difference_update(node.name for node in (queue.node.path[:-1] if queue else ()))
 
     def texts(self) -> Iterator[str]:
         """All families; between two of them the platform may go on."""
@@ -232,7 +248,8 @@ class QueueFigures:
 
     def _of_cohorts(self) -> Iterator[str]:
         cohorts, sums = self._index.snapshot.cohorts, _Sums(self._index)
-        nodes, names = list(cohorts.values()), self._index.snapshot.names
+        nodes = [node for name, node in cohorts.items() if name not in self._deleted_cohorts]
+        names = self._index.snapshot.names
         yield from self._text("cohort_info", (((node.name, *_place(node)), 1) for node in nodes))
         yield from self._text("cohort_subtree_quota", _amounts(nodes, names, {n: enumerate(n.subtree) for n in nodes}))
         held = {node: sums.of(node)[1].items() for node in nodes}

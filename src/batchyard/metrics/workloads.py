@@ -6,7 +6,7 @@ pkg/controller/jobframework, for when each is reported; pkg/cache/queue/unadmitt
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from batchyard.api import scheme
 from batchyard.api.conditions import find_condition
@@ -193,19 +193,17 @@ class WorkloadFigures:
             return
         is_new = known is None or known["status"] != "True" or known["reason"] != condition["reason"]
         if is_new and before.cluster_queue:
-            self._count_eviction(obj, old, before, *_reason_and_cause(condition["reason"]))
+            self._count_eviction(obj, old, before, _eviction_of(obj, old, condition["reason"]))
         if before.quota_reserved and not view.quota_reserved and before.cluster_queue:
             since = max(0, self._now() - parse_time(condition["lastTransitionTime"]))
             labels = (before.cluster_queue, condition["reason"])
             self._kept.observe("kueue_workload_eviction_latency_seconds", labels, since / SECOND)
 
-    def _count_eviction(self, obj: Obj, old: Obj, before: WorkloadView, reason: str, cause: str) -> None:
-        why, queue = (reason, cause), before.cluster_queue
+    def _count_eviction(self, obj: Obj, old: Obj, before: WorkloadView, eviction: "_Eviction") -> None:
+        why, queue = (eviction.reason, eviction.cause), before.cluster_queue
         self._kept.add("kueue_evicted_workloads_total", (queue, *why, _class_of(obj)))
         self._kept.add("kueue_local_queue_evicted_workloads_total", (*_local(before), *why, _class_of(obj)))
-        stats = obj["status"].get("schedulingStats") or {}
-        counts = [s["count"] for s in stats.get("evictions") or () if (s["reason"], s["underlyingCause"]) == why]
-        if counts == [1]:
+        if eviction.times == 1:
             self._kept.add("kueue_evicted_workloads_once_total", (queue, *why, _class_of(obj)))
         ready = find_condition(old, r.PODS_READY)
         if before.pods_ready and ready is not None:
@@ -223,10 +221,28 @@ def _why_not_admitted(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | No
     return view.queue, reason, "" if view.quota_reserved else (view.waits_for or "PendingEvaluation")
 
 
-def _reason_and_cause(reason: str) -> tuple[str, str]:
-    """An eviction's reason, and what it names as the cause of a deactivation."""
+class _Eviction(NamedTuple):
+    """Why a Workload was evicted, and how often it was evicted for that; 0 if its status does not count it."""
+
+    reason: str
+    cause: str
+    times: int = 0
+
+
+def _eviction_of(obj: Obj, old: Obj, reason: str) -> _Eviction:
+    """The eviction that the status counts since `old`; else what the reason of the condition says."""
+    before = _evictions(old)
+    for why, count in _evictions(obj).items():
+        if count > before.get(why, 0):
+            return _Eviction(*why, count)
     name, _, cause = reason.partition("DueTo")
-    return (name, cause) if name == r.DEACTIVATED else (reason, "")
+    return _Eviction(name, cause) if name == r.DEACTIVATED else _Eviction(reason, "")
+
+
+def _evictions(obj: Obj) -> dict[tuple[str, str], int]:
+    """How often a Workload was evicted, by reason and underlying cause."""
+    stats = (obj.get("status") or {}).get("schedulingStats") or {}
+    return {(each["reason"], each["underlyingCause"]): each["count"] for each in stats.get("evictions") or ()}
 
 
 def _class_of(obj: Obj) -> str:

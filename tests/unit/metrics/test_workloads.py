@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import make
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import key_of
+from batchyard.api.meta import Key, key_of
 from batchyard.base.instant import parse_duration
+from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.metrics.queues import QueueFigures
 from batchyard.metrics.workloads import WorkloadFigures
 from batchyard.ports.client import EventType, WatchEvent
@@ -19,6 +21,7 @@ from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 from unit.metrics.scraped import samples
 
+GAUGES = ("kueue_cohort_info", "kueue_cohort_subtree_quota", "kueue_cohort_subtree_admitted_active_workloads")
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -130,6 +133,36 @@ def test_evictions_have_reasons_and_causes() -> None:
     assert reasons == {("Preempted", "")}
     assert sum(told["kueue_evicted_workloads_once_total"].values()) == 3
     assert set(told["kueue_workload_eviction_latency_seconds_count"].values()) <= {1.0, 2.0, 3.0}
+
+
+def test_an_eviction_names_its_underlying_cause() -> None:
+    world = play("first-steps", "1h").world
+    figures = WorkloadFigures(world.platform.index, world.client, world.kernel.now, "standalone")
+    old = make.workload(status={"admission": make.admission("cq")}, conditions=[make.condition("QuotaReserved")])
+    new = lifecycle.evict(old, reason="PodsReadyTimeout", message="slow", now=make.NOW, cause="WaitForStart")
+    figures.observe(WatchEvent(EventType.MODIFIED, key_of(new), new, old, 2))
+    told = samples(figures.texts())
+    for name in ("evicted_workloads_total", "evicted_workloads_once_total"):
+        assert told[f"kueue_{name}"] == {("cq", "PodsReadyTimeout", "WaitForStart", "", "standalone"): 1}, name
+
+
+def test_a_deleted_cohort_has_no_gauges_until_one_of_its_queues_changes() -> None:
+    world = play("hierarchy", "70s").world
+    index = world.platform.index
+    workloads = WorkloadFigures(index, world.client, world.kernel.now, "standalone")
+    queues = QueueFigures(index, workloads, world.client, "standalone", fair_sharing=False)
+    queue = next(queue for queue in index.snapshot.queues.values() if len(queue.node.path) > 2)
+    cohort, key = queue.node.path[-2].name, Key(scheme.COHORT, "", queue.node.path[-2].name)
+
+    def cohorts() -> set[str]:
+        return {labels[0] for name in GAUGES for labels in samples(queues.texts())[name]}
+
+    assert cohort in cohorts()
+    queues.observe(WatchEvent(EventType.DELETED, key, {}, {}, 1))
+    assert cohort not in cohorts()
+    assert cohorts()
+    queues.observe(WatchEvent(EventType.MODIFIED, Key(scheme.CLUSTER_QUEUE, "", queue.name), {}, {}, 2))
+    assert cohort in cohorts()
 
 
 def test_who_waits_longer_is_in_higher_buckets() -> None:
