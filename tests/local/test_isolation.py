@@ -65,3 +65,14 @@ def test_a_container_changes_nothing_of_the_machine(platform: Running, tmp_path:
     assert not Path(mark).exists()
     assert not Path("/etc/x").exists()
     assert ended(platform, "writer")["reason"] == "Error"
+
+
+def test_a_machine_without_isolation_runs_pods_of_its_owner_alone(tmp_path: Path) -> None:
+    with local_platform(tmp_path, without="podman,docker,seccomp") as platform:
+        platform.kubectl("create", "rolebinding", "anna", "--clusterrole=edit", "--user=anna", "--namespace=default")
+        platform.kubectl("create", "-f", "-", sent=script("mine", "true"))
+        wait_for(platform, "mine", "Succeeded")
+        manifest = tmp_path / "hers.json"
+        manifest.write_text(script("hers", "true"))
+        told = platform.kubectl("create", "-f", str(manifest), "--as=anna", fails=True)
+        assert "this machine cannot isolate pods, so only its owner may run them: it lacks seccomp" in told

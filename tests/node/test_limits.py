@@ -19,10 +19,11 @@ def test_who_eats_more_memory_than_he_may_is_oom_killed(grouped: Machine) -> Non
     assert (told["exitCode"], told["reason"], grouped.texts()) == (137, "OOMKilled", [])
 
 
-def test_a_container_whose_child_was_oom_killed_says_so_itself(grouped: Machine) -> None:
+@pytest.mark.parametrize("goes_on", ["exit 0", "sleep 600"])
+def test_a_container_is_killed_with_its_child_that_had_no_memory_left(grouped: Machine, goes_on: str) -> None:
     grouped.sandbox()
-    told = grouped.ended(shell(f'python3 -c "{EATER}"; exit 3', limits=LIMITS))
-    assert (told["exitCode"], told["reason"]) == (3, "OOMKilled")
+    told = grouped.ended(shell(f'python3 -c "{EATER}"; {goes_on}', limits=LIMITS))
+    assert (told["exitCode"], told["reason"]) == (137, "OOMKilled")
 
 
 def test_who_keeps_to_his_limit_is_left_alone(grouped: Machine) -> None:

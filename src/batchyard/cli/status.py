@@ -95,9 +95,12 @@ def _of_this_machine(local: Mapping[str, Any]) -> dict[str, str]:
         "a network for each pod": apart["podNetwork"],
         f"cgroups {apart['cgroups']}": apart["cgroups"],
         "a user namespace": apart["userNamespace"],
+        "a user for each pod": apart.get("usersOfPods"),
+        "seccomp": apart.get("seccomp"),
     }
     had = ", ".join(way for way, is_had in ways.items() if is_had)
     rows = {"this machine": f"node {local['node']}, {local['pods']} pods run", "isolation": had or "none"}
+    rows["not enforced"] = "NetworkPolicy: pods reach all other pods"
     rows["images"] = _of_images(local)
     for number, gpu in enumerate(local["gpus"]):
         used = f", {gpu['busyPercent']} % busy, {gpu['celsius']} °C" if "busyPercent" in gpu else ""

@@ -31,6 +31,8 @@ from batchyard.runtime.local.wishes import Wishes, settings_of
 _LOG: Final = logging.getLogger("batchyard")
 #: The folder of the node in the data directory.
 FOLDER: Final = "node"
+#: What a machine must have to run pods of users other than the owner.
+_ISOLATES: Final = frozenset({"bubblewrap", "users of pods", "seccomp", "pod network", "user namespaces"})
 #: Where pods find the API, as everywhere.
 API_PORT: Final = 443
 
@@ -61,6 +63,15 @@ class LocalNodeParts:
         self._names = NameServer(objects, settings.cluster_domain)
         self._serving = loop.create_task(self._serve_names(self._folder))
 
+    @property
+    def pods_denial(self) -> str:
+        """Why only the owner may start pods here; '' if pods are isolated from the machine."""
+        features = self.machine.features
+        if features.get("isolated"):
+            return ""
+        lacks = ", ".join(row["what"] for row in features.get("missing") or () if row["what"] in _ISOLATES)
+        return f"this machine cannot isolate pods, so only its owner may run them: it lacks {lacks or 'isolation'}"
+
     def _profile_fault(self, name: str) -> str:
         """Return why the seccomp profile of that name, below `seccomp` in the node's folder, cannot be loaded."""
         try:
@@ -82,6 +93,8 @@ class LocalNodeParts:
                 "podNetwork": bool(features.get("podNetwork")),
                 "cgroups": None if cgroups is None else f"v{cgroups['version']} {','.join(cgroups['controllers'])}",
                 "userNamespace": bool(features.get("userNamespaces")),
+                "usersOfPods": bool(features.get("usersOfPods")),
+                "seccomp": bool(features.get("seccomp")),
             },
             "engines": features.get("engines") or [],
             "runsNone": features.get("runsNone") or "",

@@ -152,7 +152,7 @@ class Embedded:
         if self._futures is not None:
             served = with_forecasts(served, client, self._futures)
         why = Why(self.platform.explainer, now)
-        security = security_of(client, why.with_parts(served), tokens)
+        security = security_of(client, why.with_parts(served), tokens, self._pods_denial)
         why.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
@@ -167,6 +167,10 @@ class Embedded:
             self._futures.authorizer = security.rbac
             server.foresee_with(self._futures.foreseen)
         return server, security
+
+    def _pods_denial(self) -> str:
+        """Return why only the owner may start pods; '' if this machine isolates them, or is no node."""
+        return "" if self._local is None else self._local.pods_denial
 
     def _serve_page(self, security: Security, timers: RealTime, speed: float) -> None:
         """Show what there is to whoever looks with a browser; what happens is noted from now on."""

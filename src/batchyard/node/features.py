@@ -19,7 +19,7 @@ _MISSING = {
         "run as root, or allow them: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
     ),
     "bubblewrap": (
-        "containers are plain processes: they see all files that this user sees, and volumes cannot be mounted",
+        "containers are plain processes, see this user's files, have no mounts: pods of other users are refused",
         "apt-get install bubblewrap",
     ),
     "users of pods": (
@@ -31,7 +31,7 @@ _MISSING = {
         "use a kernel with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64",
     ),
     "pod network": (
-        "pods share the machine's network: two cannot listen to the same port",
+        "pods share the machine's network, and its loopback: pods of other users are refused",
         "run as root, or allow user namespaces; the kernel needs its modules bridge and veth",
     ),
     "cgroups": (
@@ -144,6 +144,8 @@ def told(found: Features) -> dict[str, object]:
         "userNamespaces": found.user_namespace,
         "bubblewrap": found.bubblewrap_version,
         "isolated": is_isolated(found),
+        "usersOfPods": found.maps_users,
+        "seccomp": found.filters,
         "podNetwork": found.network is not None,
         "cgroups": found.cgroups and {"version": found.cgroups.version, "controllers": sorted(found.cgroups.base)},
         "engines": [{"name": each.kind, "version": each.version, "runs": each.runs} for each in found.engines],
@@ -157,7 +159,8 @@ def is_isolated(found: Features) -> bool:
 
     The owner of the node may run containers without that; other users may not.
     """
-    return found.bubblewrap is not None and found.filters and (found.maps_users or not found.is_root)
+    has_own = found.bubblewrap is not None and found.network is not None
+    return has_own and found.filters and (found.maps_users or not found.is_root)
 
 
 def missing(found: Features) -> list[dict[str, str]]:

@@ -25,6 +25,8 @@ _READ_BYTES = 16 * 1024
 #: How long the outputs are read after the end of the command: what still holds them is being killed.
 _DRAIN_SECONDS = 1.0
 _FIRST_LOOK_SECONDS = 0.001
+#: Linux tells that a control group has no memory left before it kills a process for that.
+_OOM_LOOKS, _OOM_LOOK_SECONDS = 20, 0.01
 _START_ERROR = 128
 _KILLED = 128 + signal.SIGKILL
 
@@ -84,8 +86,30 @@ class Keeper:
         for name, file in launched.outputs.items():
             self._outputs[file] = Stream(self._log, name)
             self._loop.when_readable(file, partial(self._pump, file, name))
+        self._end_with_a_part()
         self._attached.begin(launched.outputs["stdout"] if self._run.spec["tty"] else None, launched.stdin)
         self._loop.when_readable(launched.status, partial(self._hear, launched.status))
+
+    def _end_with_a_part(self) -> None:
+        """Kill all of the container once a process of it was killed for memory, as version 2 of control groups does."""
+        watch = cgroups.watched_for_oom(self._group)
+        if watch is not None:
+            self._loop.when_readable(watch, partial(self._look_for_oom, watch, _OOM_LOOKS))
+
+    def _look_for_oom(self, watch: int, looks: int) -> None:
+        """A control group has no memory left: look a few times whether Linux has killed a process for that."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(watch)
+        if cgroups.oom_kills(self._group):
+            self._loop.forget(watch)
+            self._kill_container()
+        elif looks:
+            self._loop.after(_OOM_LOOK_SECONDS, partial(self._look_for_oom, watch, looks - 1))
+
+    def _kill_container(self) -> None:
+        if self._child is not None and self._code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
 
     def _read(self, name: str, wants: bool) -> None:
         """Read an output, or leave it alone for a while."""
@@ -237,8 +261,10 @@ class Keeper:
             says = words.said_by_engine if launch.is_contained(self._run) else words.said_by_bubblewrap
             message = self._error or words.start_error(says(said))
             return {"exitCode": _START_ERROR, "reason": "StartError", "message": message}
-        code = _KILLED if self._code is None else self._code
-        reason = "OOMKilled" if self._is_oom or cgroups.oom_kills(self._group) else "Error" if code else "Completed"
+        is_oom = self._is_oom or cgroups.oom_kills(self._group) > 0
+        # Kubernetes kills all of a container that has no memory left (memory.oom.group), so it never ends well.
+        code = _KILLED if self._code is None or (is_oom and self._code == 0) else self._code
+        reason = "OOMKilled" if is_oom else "Error" if code else "Completed"
         message = messages.last_words(self._run, self._log, code)
         return {"startedAt": began or self._began, "exitCode": code, "reason": reason, "message": message}
 
