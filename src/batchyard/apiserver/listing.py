@@ -75,7 +75,6 @@ class Lists:
     def page(self, request: Request, path: ResourcePath) -> Page:
         """The page that is asked for; Refused where it cannot be had."""
         check_list_options(request)
-        self._let_expire()
         selection = selection_of(request, path.info)
         limit = limit_of(request)
         token = request.query.get("continue", "")
@@ -134,11 +133,11 @@ class Lists:
         while len(self._held) > HELD_MAX:
             self._held.popitem(last=False)
 
-    def _let_expire(self) -> None:
+    def let_expire(self) -> None:
         """Drop the lists that are older than history."""
         oldest = self._objects.revision - HELD_FOR
-        for key in [key for key in self._held if key[2] < oldest]:
-            del self._held[key]
+        while self._held and next(iter(self._held))[2] < oldest:
+            self._held.popitem(last=False)
 
 
 def revision_of(text: str) -> int:

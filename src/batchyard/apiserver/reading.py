@@ -39,6 +39,10 @@ class Reading:
         self._now = now
         self._lists = Lists(objects, feed)
 
+    def let_expire(self) -> None:
+        """Drop what is too old for any client to ask for."""
+        self._lists.let_expire()
+
     def get(self, request: Request, path: ResourcePath) -> Response:
         """One object."""
         shown = Representation(request, path, self._now())

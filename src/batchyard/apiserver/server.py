@@ -122,6 +122,7 @@ class ApiServer:
     def _answer(self, request: Request, path: ResourcePath | None) -> Reply:
         self._access.check(request, path)
         _check_small(request, path)
+        self._reading.let_expire()
         if path is None:
             return self._about_the_server(request)
         if path.answer is not None:

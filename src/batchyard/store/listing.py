@@ -28,7 +28,7 @@ class Listing:
         assert self._listed is not None, "only what was listed needs to know"
         self._touched[key] = None
         if len(self._touched) > 16 + len(self._listed) // 4:
-            self._listed, self.is_listed = None, False  # sorting anew is cheaper by now
+            self._listed, self._keys, self.is_listed = None, [], False  # sorting anew is cheaper by now
             self._touched.clear()
 
     def in_order(self, namespace: str | None = None) -> Sequence[Obj]:

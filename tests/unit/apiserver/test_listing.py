@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batchyard.apiserver import listing
 from unit.apiserver.api import Api, config_map
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -55,6 +56,16 @@ def test_whoever_goes_on_too_late_is_told(api: Api) -> None:
     for number in range(70):
         api.post(MAPS, config_map(f"x{number}"))
         api.get(f"{MAPS}?limit=1")
+    refused = api.ask("GET", f"{MAPS}?limit=2&continue={token}")
+    assert (refused.code, refused.body["reason"]) == (410, "Expired")
+
+
+def test_a_list_is_held_for_so_many_changes(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "HELD_FOR", 3)
+    token = api.get(f"{MAPS}?limit=2")["metadata"]["continue"]
+    for number in range(4):
+        assert api.ask("GET", f"{MAPS}?limit=2&continue={token}").code == 200
+        api.post(MAPS, config_map(f"x{number}"))
     refused = api.ask("GET", f"{MAPS}?limit=2&continue={token}")
     assert (refused.code, refused.body["reason"]) == (410, "Expired")
 
