@@ -50,6 +50,10 @@ class Snapshot:
         self._trials: list[Trial] = []
         self._depth = 0
         self._dirty = False
+        #: The trees whose quotas or members change, as they were, and the queues and Cohorts that change there.
+        self._changed_trees: dict[str, None] = {}
+        self._changed_queues: dict[str, None] = {}
+        self._changed_cohorts: dict[str, None] = {}
         #: How often the trees were rebuilt.
         self.rebuilds = 0
 
@@ -71,6 +75,10 @@ class Snapshot:
         if queue is None:
             queue = self.queues[view.name] = ClusterQueue(view, QuotaNode(view.name, len(self.names)), coverage)
             self.queue_of[queue.node] = queue
+            self._changed_queues[view.name] = None
+        elif (queue.view.groups, queue.view.cohort) != (view.groups, view.cohort):
+            self._changed_trees[queue.node.tree] = None
+            self._changed_queues[view.name] = None
         queue.view, queue.coverage = view, coverage
         self.forest.set_quotas(queue.node, view.groups)
         queue.node.weight = view.weight
@@ -81,6 +89,7 @@ class Snapshot:
         """Forget a ClusterQueue and whoever holds quota in it."""
         queue = self.queues.pop(name, None)
         if queue is not None:
+            self._changed_trees[queue.node.tree] = None
             del self.queue_of[queue.node]
             for key in queue.workloads:
                 del self._assigned[key]
@@ -88,11 +97,13 @@ class Snapshot:
 
     def put_cohort(self, view: CohortView) -> None:
         """Add or change a Cohort."""
+        self._note_cohort(view.name)
         self.forest.put_cohort(view)
         self._dirty = True
 
     def remove_cohort(self, name: str) -> None:
         """Forget a Cohort's object; it lives on without quota while somebody names it."""
+        self._note_cohort(name)
         self._dirty |= self.forest.remove_cohort(name)
 
     def put_flavor(self, flavor: Flavor) -> None:
@@ -146,10 +157,26 @@ class Snapshot:
         self._dirty = False
         self.rebuilds += 1
         self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
-        for queue in self.queues.values():
-            queue.generation += 1
+        self._renew_generations()
         used = {queue.coverage: None for queue in self.queues.values()}
         self._coverages = {content: coverage for content, coverage in self._coverages.items() if coverage in used}
+
+    def _note_cohort(self, name: str) -> None:
+        """A Cohort changes."""
+        known = self.cohorts.get(name)
+        if known is not None:
+            self._changed_trees[known.tree] = None
+        self._changed_cohorts[name] = None
+
+    def _renew_generations(self) -> None:
+        """Outdate the flavor searches in trees whose quotas or members have changed; other edits of a queue do not."""
+        trees = self._changed_trees
+        trees |= {self.queues[name].node.tree: None for name in self._changed_queues if name in self.queues}
+        trees |= {self.cohorts[name].tree: None for name in self._changed_cohorts if name in self.cohorts}
+        for queue in self.queues.values():
+            if queue.node.tree in trees:
+                queue.generation += 1
+        self._changed_trees, self._changed_queues, self._changed_cohorts = {}, {}, {}
 
     # What the trees tell.
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batchyard.api.meta import Obj
 from batchyard.base.check import InvariantError
 from batchyard.core.queue import Admitted
 from batchyard.core.snapshot import Snapshot
@@ -185,3 +186,25 @@ def test_groups_of_a_queue_follow_its_spec() -> None:
     yard.put(queue("cq", groups=[group(one={"memory": 2})]))
     assert list(yard.snapshot.queues["cq"].coverage.group_of) == ["memory"]
     assert yard.free("cq", "v100", "gpu") == 0
+
+
+@pytest.mark.parametrize(
+    ("edit", "is_renewed"),
+    [
+        pytest.param(queue("a", 4, cohort="all", queueingStrategy="StrictFIFO"), False, id="no quota"),
+        pytest.param(queue("a", 5, cohort="all"), True, id="its quota"),
+        pytest.param(queue("a", 4), True, id="its cohort"),
+        pytest.param(queue("b", 5, cohort="all"), True, id="quota of another queue in its tree"),
+        pytest.param(queue("b", 4), True, id="a queue that leaves its tree"),
+        pytest.param(queue("c", 5), False, id="quota of another tree"),
+        pytest.param(queue("d", 1, cohort="all"), True, id="a queue that joins its tree"),
+        pytest.param(queue("d", 1), False, id="a queue of its own"),
+        pytest.param(cohort("all", 3), True, id="its Cohort"),
+        pytest.param(cohort("other", 3), False, id="another Cohort"),
+    ],
+)
+def test_what_changes_quota_in_a_tree_outdates_searches_there(edit: Obj, is_renewed: bool) -> None:
+    yard = Yard(queue("a", 4, cohort="all"), queue("b", 4, cohort="all"), queue("c", 4))
+    before = yard.snapshot.queues["a"].generation
+    yard.put(edit)
+    assert (yard.snapshot.queues["a"].generation > before) is is_renewed
