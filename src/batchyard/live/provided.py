@@ -53,10 +53,12 @@ class ProvidedObjects:
 
     def begin(self) -> None:
         """Create what is missing; later, bring what an earlier release provided up to date."""
-        for name in self._kinds:
-            self._soon(partial(self._define, name))
         self._synchronize_soon()
-        self._kernel.call_at(self._kernel.now() + _REFRESH_AFTER, self._refresh)
+        for place, name in enumerate(self._kinds):
+            if self._client.get(Key(DEFINITION, "", name)) is None:
+                self._soon(partial(self._define, name))
+            else:  # one at a time, so that requests are answered in between
+                self._kernel.call_at(self._kernel.now() + _REFRESH_AFTER + place * SECOND, partial(self._refresh, name))
 
     def observe(self, event: WatchEvent) -> None:
         """Take note of a change."""
@@ -74,13 +76,14 @@ class ProvidedObjects:
         wanted = with_finalizer(provided_definition(self._kinds[name]), FINALIZER)
         self._write(Create(with_status(wanted, status_of(wanted, self._client, self._kernel.now()))))
 
-    def _refresh(self) -> None:
-        for name, info in self._kinds.items():
-            stored = self._client.get(Key(DEFINITION, "", name))
-            if stored is not None and annotation(stored, well_known.PROVIDED) is not None:
-                spec = provided_definition(info)["spec"]
-                if any(stored["spec"].get(field) != value for field, value in spec.items()):
-                    self._write(Update({**stored, "spec": {**stored["spec"], **spec}}))
+    def _refresh(self, name: str) -> None:
+        """Give a stored definition, which an earlier release may have provided, the schema of this one."""
+        stored = self._client.get(Key(DEFINITION, "", name))
+        if stored is None or annotation(stored, well_known.PROVIDED) is None:
+            return
+        spec = provided_definition(self._kinds[name])["spec"]
+        if any(stored["spec"].get(field) != value for field, value in spec.items()):
+            self._write(Update({**stored, "spec": {**stored["spec"], **spec}}))
 
     def _synchronize_soon(self) -> None:
         if not self._is_due:
