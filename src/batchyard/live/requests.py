@@ -1,5 +1,6 @@
 """The bytes of a connection as requests: heads and bodies, each with its bound. The grammar is httptools's."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl, unquote
@@ -14,6 +15,9 @@ HEAD_MAX: Final = 64 * 1024
 BODY_MAX: Final = 3 * 1024 * 1024
 _BAD: Final = (400, "Invalid HTTP request received.")
 _LARGE: Final = (431, "Request Header Fields Too Large")
+#: Source: Go's net/http, server.go (readRequest), and golang.org/x/net/http/httpguts (ValidHostHeader).
+_BAD_HOST: Final = "400 Bad Request: {}"
+_HOST: Final = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 
 class Whole(NamedTuple):
@@ -154,6 +158,9 @@ class Requests:
         if len(self._url) + sum([len(name) + len(value) for name, value in self._headers.items()]) > HEAD_MAX:
             self._refuse(*_LARGE)
             return
+        if problem := self._host_problem():
+            self._refuse(400, _BAD_HOST.format(problem))
+            return
         request = self._request()
         if request is None:
             self._refuse(*_BAD)
@@ -204,10 +211,18 @@ class Requests:
             self.is_over = True
             self._taker.refuse(code, why)
 
+    def _host_problem(self) -> str:
+        """Return the problem of the header Host, which HTTP/1.1 requires; '' if there is none."""
+        host = self._headers.get("host")
+        if host is None:
+            is_needed = self._parser.get_http_version() == "1.1"
+            return "missing required Host header" if is_needed else ""
+        if SEPARATOR in host:
+            return "too many Host headers"
+        return "" if _HOST.fullmatch(host) else "malformed Host header"
+
     def _request(self) -> Request | None:
-        """The request without its body; None if it is none, as one that names several hosts."""
-        if SEPARATOR in self._headers.get("host", ""):
-            return None
+        """The request without its body; None if it is none."""
         try:
             url: Any = httptools.parse_url(self._url)  # where there is no path or query, its type says there is
             path = unquote(url.path.decode("ascii"))

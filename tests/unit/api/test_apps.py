@@ -63,6 +63,63 @@ def test_a_deployment_selects_its_own_pods(spec: dict[str, Any], told: list[str]
 
 
 @pytest.mark.parametrize(
+    ("schedule", "problem"),
+    [
+        ("* * * *", "expected exactly 5 fields, found 4: [* * * *]"),
+        ("60 * * * *", "end of range (60) above maximum (59): 60"),
+        ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
+        ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
+        ("*/0 * * * *", "step of range should be a positive number: */0"),
+        ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
+        ("*/2/3 * * * *", "too many slashes: */2/3"),
+        ("x * * * *", 'failed to parse int from x: strconv.Atoi: parsing "x": invalid syntax'),
+        ("* * * * 7", "end of range (7) above maximum (6): 7"),
+        ("@hourlyish", "unrecognized descriptor: @hourlyish"),
+        ("@every 5", 'failed to parse duration @every 5: time: missing unit in duration "5"'),
+        ("@every 5d", 'failed to parse duration @every 5d: time: unknown unit "d" in duration "5d"'),
+        ("@every x", 'failed to parse duration @every x: time: invalid duration "x"'),
+        ("TZ=UTC 0 * * * *", "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"),
+    ],
+)
+def test_a_schedule_is_parsed(schedule: str, problem: str) -> None:
+    assert faults(cron_job(schedule)) == [f'spec.schedule: Invalid value: "{schedule}": {problem}']
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["0,15,30-40/5 */2 1-31 jan-DEC Mon,wed", "? ? ? ? ?", "@every 1h30m", "@every 1.5h", "0 0 1 1 sun/2", "@midnight"],
+)
+def test_a_schedule_is_accepted(schedule: str) -> None:
+    assert faults(cron_job(schedule)) == []
+
+
+def test_a_schedule_has_a_bound() -> None:
+    assert faults(cron_job("0," * 200_000 + "0 * * * *")) == [
+        "spec.schedule: Too long: may not be more than 1024 bytes"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("zone", "problem"),
+    [
+        ("../../../etc/passwd", "unknown time zone ../../../etc/passwd"),
+        ("/etc/passwd", "unknown time zone /etc/passwd"),
+        ("europe/berlin", "unknown time zone europe/berlin"),
+        ("Mars/Base", "unknown time zone Mars/Base"),
+        ("", "timeZone must be nil or non-empty string"),
+        ("local", "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"),
+    ],
+)
+def test_a_time_zone_is_one_of_ianas(zone: str, problem: str) -> None:
+    assert faults(cron_job("@daily", timeZone=zone)) == [f'spec.timeZone: Invalid value: "{zone}": {problem}']
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Etc/GMT+5", "America/Argentina/Buenos_Aires"])
+def test_a_time_zone_is_accepted(zone: str) -> None:
+    assert faults(cron_job("@daily", timeZone=zone)) == []
+
+
+@pytest.mark.parametrize(
     ("obj", "told"),
     [
         (cron_job("often"), ['spec.schedule: Invalid value: "often": expected exactly 5 fields, found 1: [often]']),

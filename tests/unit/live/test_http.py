@@ -115,7 +115,7 @@ def test_a_defect_is_told_in_the_log_alone(tmp_path: Path, caplog: pytest.LogCap
     server = Api().server
     server.__class__ = Defective
     with caplog.at_level(logging.ERROR, "batchyard"):
-        answer = said(tmp_path, b"GET /apis HTTP/1.1\r\nconnection: close\r\n\r\n", server=server)
+        answer = said(tmp_path, b"GET /apis HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", server=server)
     assert codes(answer) == [500]
     name = str(body_of(answer)["message"]).split()[4].rstrip(";")
     assert f"defect {name} in the answer to GET '/apis'" in caplog.text
@@ -184,14 +184,14 @@ def test_neither_is_a_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_nor_another_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "IDLE_WITHIN", 0.1)
-    assert codes(said(tmp_path, b"GET /healthz HTTP/1.1\r\n\r\n")) == [200]
+    assert codes(said(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [200]
 
 
 @pytest.mark.parametrize(
     "sent",
     [
         b"\x16\x03\x01 what is this\r\n\r\n",
-        b"CONNECT host:443 HTTP/1.1\r\n\r\n",
+        b"CONNECT host:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
         b"GET  HTTP/1.1\r\n\r\n",
         b"GET /%ff\xff HTTP/1.1\r\n\r\n",
         POST + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -210,7 +210,7 @@ def test_a_head_has_a_bound(tmp_path: Path, head: bytes) -> None:
 
 
 def test_a_head_is_asked_for_without_its_body(tmp_path: Path) -> None:
-    answer = said(tmp_path, b"HEAD /healthz HTTP/1.1\r\nconnection: close\r\n\r\n")
+    answer = said(tmp_path, b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     assert codes(answer) == [200]
     assert b"content-length: 2\r\n" in answer
     assert answer.endswith(b"\r\n\r\n")
@@ -218,11 +218,11 @@ def test_a_head_is_asked_for_without_its_body(tmp_path: Path) -> None:
 
 def test_a_wish_for_another_protocol_is_passed_over(tmp_path: Path) -> None:
     wish = b"connection: upgrade\r\nupgrade: h2c\r\n"
-    answer = said(tmp_path, b"GET /healthz HTTP/1.1\r\n" + wish + b"\r\nPRI * HTTP/2.0\r\n\r\n")
+    answer = said(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + wish + b"\r\nPRI * HTTP/2.0\r\n\r\n")
     assert codes(answer) == [200]
     assert b"connection: close" in answer
     asked = POST + wish + b"content-length: %d\r\n\r\n%b" % (len(MAP), MAP)
-    then = b"GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n"
+    then = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     for parts in ([asked + then], [asked[:-9], asked[-9:] + then]):
         assert codes(said(tmp_path, *parts)) == [201, 200]
 
@@ -268,12 +268,12 @@ def test_connections_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("begin", "headers", "code"),
     [
         (b"", b"host: evil.example.com\r\n", 401),
-        (b"", b"", 401),
+        (b"", b"host:\r\n", 401),
         (b"", b"host: localhost\r\norigin: http://evil.example.com\r\n", 401),
         (b"http://evil.example.com", b"host: localhost\r\n", 401),
         (b"http://evil.example.com:80", b"host: localhost:80\r\n", 401),
         (b"http://localhost:80", b"host: evil.example.com\r\n", 200),
-        (b"http://[::1]:80", b"", 200),
+        (b"http://[::1]:80", b"host:\r\n", 200),
     ],
     ids=["by another name", "by none", "from a page", "in the line", "with a port", "which counts", "as a number"],
 )
@@ -282,8 +282,23 @@ def test_without_tls_no_page_of_a_browser_is_served(tmp_path: Path, begin: bytes
     assert codes(said(tmp_path, asked)) == [code]
 
 
-def test_a_request_names_one_host(tmp_path: Path) -> None:
-    assert codes(said(tmp_path, b"GET /version HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n")) == [400]
+@pytest.mark.parametrize(
+    ("headers", "problem"),
+    [
+        (b"", b"missing required Host header"),
+        (b"host: localhost\r\nhost: localhost\r\n", b"too many Host headers"),
+        (b"host: local host\r\n", b"malformed Host header"),
+        (b"host: localhost/x\r\n", b"malformed Host header"),
+    ],
+)
+def test_a_request_names_one_host(tmp_path: Path, headers: bytes, problem: bytes) -> None:
+    answer = said(tmp_path, b"GET /version HTTP/1.1\r\n" + headers + b"\r\n")
+    assert codes(answer) == [400]
+    assert answer.endswith(b"\r\n\r\n400 Bad Request: " + problem)
+
+
+def test_http_1_0_needs_no_host(tmp_path: Path) -> None:
+    assert codes(said(tmp_path, b"GET /version HTTP/1.0\r\n\r\n")) == [200]
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(b"9" * 18, 200), (b"9" * 400, 400), (b"9" * 5000, 400)])
@@ -358,7 +373,11 @@ def test_a_connection_that_ends_leaves_no_garbage_in_cycles(tmp_path: Path, tls:
     gc.collect()
     gc.disable()
     try:
-        said(tmp_path, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", tls=tls)
+        said(
+            tmp_path,
+            b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+            tls=tls,
+        )
         kept = {type(obj) for obj in gc.get_objects()} & {HttpConnection, Requests, Deadline}
         assert kept <= (
             set() if tls is None else {HttpConnection, Deadline}

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from batchyard.api import scheme
+from batchyard.api import cron, scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.schema import meaning_of
 from batchyard.api.selectors import selector as parsed_selector
+from batchyard.api.time_zones import TIME_ZONES
 from batchyard.api.validation import faults, job, metadata, pods
 
 _LABELS: Final = "spec.template.metadata.labels"
@@ -22,8 +23,9 @@ _CHANGEABLE: Final = (
     "minReadySeconds",
 )
 _CRON_NAME_MAX: Final = 52
-_CRON_FIELDS: Final = 5
-_CRON_WORD: Final = re.compile(r"@(yearly|annually|monthly|weekly|daily|midnight|hourly)|@every \S+")
+_ZONE: Final = re.compile(r"^(?:CRON_)?TZ=[^ ]* *")
+#: Characters of an unknown time zone that a message shows.
+_ZONE_SHOWN_MAX: Final = 200
 _POLICIES: Final = ("Allow", "Forbid", "Replace")
 
 
@@ -73,6 +75,7 @@ def cron_job_faults(obj: Obj) -> Iterator[FieldError]:
         told = f"must be no more than {_CRON_NAME_MAX} characters"
         yield faults.invalid("metadata.name", name, told, "shorten it: its Jobs are named after it")
     yield from _schedule_faults(spec["schedule"])
+    yield from _time_zone_faults(spec.get("timeZone"))
     policy = spec.get("concurrencyPolicy", "Allow")
     if policy not in _POLICIES:
         supported = ", ".join(f'"{each}"' for each in _POLICIES)
@@ -103,10 +106,28 @@ def _schedule_faults(schedule: str) -> Iterator[FieldError]:
     if not schedule:
         yield faults.required("spec.schedule", "", remedy)
         return
-    if "TZ" in schedule:
-        told = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
-        yield faults.invalid("spec.schedule", schedule, told, "say it in timeZone")
-    words = schedule.split()
-    if not _CRON_WORD.fullmatch(schedule) and len(words) != _CRON_FIELDS and "TZ" not in schedule:
-        told = f"expected exactly {_CRON_FIELDS} fields, found {len(words)}: [{' '.join(words)}]"
-        yield faults.invalid("spec.schedule", schedule, told, remedy)
+    if len(schedule.encode()) > cron.LENGTH_MAX:
+        yield faults.too_long("spec.schedule", cron.LENGTH_MAX, remedy)
+        return
+    is_zoned = "TZ" in schedule
+    try:
+        cron.check_schedule(_ZONE.sub("", schedule) if is_zoned else schedule)
+    except cron.ScheduleError as error:
+        yield faults.invalid("spec.schedule", schedule, str(error), remedy)
+    if is_zoned:
+        message = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+        yield faults.invalid("spec.schedule", schedule, message, "set timeZone")
+
+
+def _time_zone_faults(zone: str | None) -> Iterator[FieldError]:
+    """A time zone is one of IANA's, by its name."""
+    path, remedy = "spec.timeZone", "use a name of the IANA time zone database, such as Europe/Berlin"
+    if zone is None:
+        return
+    if not zone:
+        yield faults.invalid(path, zone, "timeZone must be nil or non-empty string", remedy)
+    elif zone.lower() == "local":
+        message = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+        yield faults.invalid(path, zone, message, remedy)
+    elif zone not in TIME_ZONES:
+        yield faults.invalid(path, zone, f"unknown time zone {zone[:_ZONE_SHOWN_MAX]}", remedy)

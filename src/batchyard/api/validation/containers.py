@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import faults, names, resources
+from batchyard.api.validation import faults, handlers, names, paths, pod_network, resources, security_contexts
 
 _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 #: Volumes that a remedy names.
@@ -23,6 +23,10 @@ def containers_faults(spec: Mapping[str, Any], volumes: Mapping[str, None], path
         for i, container in enumerate(spec.get(field) or ()):
             at = f"{path}.{field}[{i}]"
             yield from _container_faults(container, volumes, at)
+            context = container.get("securityContext") or {}
+            yield from security_contexts.container_security_faults(
+                context, f"{at}.securityContext", in_host_users=spec.get("hostUsers") is not False
+            )
             name = container.get("name") or ""
             if name in seen:
                 yield faults.duplicate(f"{at}.name", name, f"rename it: {seen[name]} has this name")
@@ -65,7 +69,9 @@ def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None],
     yield from _port_faults(container.get("ports") or (), f"{path}.ports")
     yield from _env_faults(container.get("env") or (), f"{path}.env")
     yield from resources.resources_faults(container.get("resources") or {}, f"{path}.resources")
+    yield from _env_from_faults(container.get("envFrom") or (), f"{path}.envFrom")
     yield from _mount_faults(container.get("volumeMounts") or (), volumes, f"{path}.volumeMounts")
+    yield from handlers.handlers_faults(container, path)
 
 
 def _port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
@@ -81,6 +87,10 @@ def _port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Iterator[Fiel
             yield faults.invalid(f"{at}.hostPort", taken, message, "give a port of the node, or drop it")
         if protocol not in _PROTOCOLS:
             yield faults.unsupported(f"{at}.protocol", protocol, _PROTOCOLS)
+        for message in names.port_name(port["name"]) if port.get("name") else ():
+            yield faults.invalid(f"{at}.name", port["name"], message, "give a short name, such as http")
+        if port.get("hostIP"):
+            yield from pod_network.ip_faults(port["hostIP"], f"{at}.hostIP")
         if (name := port.get("name")) and name in seen:
             yield faults.duplicate(f"{at}.name", name, "give each port a name of its own")
         if name:
@@ -97,6 +107,25 @@ def _env_faults(env: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldEr
             yield faults.invalid(f"{at}.name", name, message, "use letters, digits and '_'")
         if (source := variable.get("valueFrom")) is not None:
             yield from _env_source_faults(source, variable.get("value"), f"{at}.valueFrom")
+
+
+def _env_from_faults(sources: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+    """Variables of ConfigMaps and Secrets have a prefix that can begin a name, and one source."""
+    for i, source in enumerate(sources):
+        at, prefix = f"{path}[{i}]", source.get("prefix") or ""
+        for message in names.env_name(prefix) if prefix else ():
+            yield faults.invalid(f"{at}.prefix", prefix, message, "use letters, digits and '_'")
+        given = [field for field in ("configMapRef", "secretRef") if source.get(field) is not None]
+        if not given:
+            yield faults.invalid(path, "", "must specify one of: `configMapRef` or `secretRef`", "give one")
+        elif len(given) > 1:
+            yield faults.invalid(path, "", "may not have more than one field specified at a time", "leave one")
+        for field in given:
+            name = source[field].get("name") or ""
+            if not name:
+                yield faults.required(f"{at}.{field}.name", "", "name the object")
+            for message in names.dns_subdomain(name) if name else ():
+                yield faults.invalid(f"{at}.{field}.name", name, message, "use lower case letters, digits and '-'")
 
 
 def _env_source_faults(source: Mapping[str, Any], value: str | None, path: str) -> Iterator[FieldError]:
@@ -129,6 +158,8 @@ def _mount_faults(mounts: Sequence[Mapping[str, Any]], volumes: Mapping[str, Non
         elif place in seen:
             yield faults.invalid(f"{at}.mountPath", place, "must be unique", "mount each volume at a path of its own")
         seen[place] = None
+        for field in ("subPath", "subPathExpr"):
+            yield from paths.local_path_faults(mount.get(field) or "", f"{path}.{field}")
         if mount.get("subPath") and mount.get("subPathExpr"):
             message = "subPathExpr and subPath are mutually exclusive"
             yield faults.invalid(f"{at}.subPathExpr", mount["subPathExpr"], message, "drop one of them")

@@ -16,9 +16,12 @@ NameRule: TypeAlias = Callable[[str], Messages]
 LABEL_LENGTH_MAX: Final = 63
 GKE_LENGTH_MAX: Final = 40
 SUBDOMAIN_LENGTH_MAX: Final = 253
+PORT_LENGTH_MAX: Final = 15
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
+_UNDERSCORED: Final = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SEARCH: Final = rf"{_UNDERSCORED}(\.{_UNDERSCORED})*"
 _DNS1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_VALUE: Final = f"({_QUALIFIED})?"
@@ -32,6 +35,10 @@ _LABEL_TEXT: Final = (
 _SUBDOMAIN_TEXT: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
     "and end with an alphanumeric character"
+)
+_SEARCH_TEXT: Final = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must "
+    "start and end with an alphanumeric character"
 )
 _DNS1035_TEXT: Final = (
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
@@ -81,6 +88,36 @@ def dns_label(text: str) -> Messages:
 def dns_subdomain(text: str) -> Messages:
     """RFC 1123 subdomains, at most 253 characters: the names of most objects."""
     return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SUBDOMAIN, _SUBDOMAIN_TEXT, "example.com")
+
+
+def search_domain(text: str) -> Messages:
+    """Domains that a resolver searches: subdomains, whose labels may have underscores."""
+    return _too_long(text, SUBDOMAIN_LENGTH_MAX) + _malformed(text, _SEARCH, _SEARCH_TEXT, "example.com")
+
+
+def port_name(text: str) -> Messages:
+    """Names of ports of the IANA, at most 15 characters, one of them a letter."""
+    wrong = _too_long(text, PORT_LENGTH_MAX)
+    if not _matches("[-a-z0-9]+", text):
+        wrong += ("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",)
+    if not any("a" <= character <= "z" for character in text):
+        wrong += ("must contain at least one letter (a-z)",)
+    if "--" in text:
+        wrong += ("must not contain consecutive hyphens",)
+    if text.startswith("-") or text.endswith("-"):
+        wrong += ("must not begin or end with a hyphen",)
+    return wrong
+
+
+def header_name(text: str) -> Messages:
+    """Names of headers of HTTP."""
+    words = "a valid HTTP header must consist of alphanumeric characters or '-'"
+    return _malformed(text, "[-A-Za-z0-9]+", words, "X-Header-Name")
+
+
+def is_word(text: str) -> bool:
+    """Whether a text is printable and has no spaces, so that it is one word of a line."""
+    return text.isprintable() and " " not in text
 
 
 @remembered(maxsize=65536)

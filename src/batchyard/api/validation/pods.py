@@ -7,7 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import affinity, containers, faults, metadata, names, resources, tolerations
+from batchyard.api.validation import (
+    affinity,
+    containers,
+    faults,
+    metadata,
+    names,
+    pod_network,
+    pod_volumes,
+    resources,
+    security_contexts,
+    tolerations,
+)
 
 _RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 
@@ -39,7 +50,7 @@ def pod_template_faults(template: Mapping[str, Any], path: str, claims: Sequence
 def _spec_faults(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> Iterator[FieldError]:
     """What runs, with what, and where it may run."""
     volumes = dict.fromkeys([*(volume.get("name") or "" for volume in spec.get("volumes") or ()), *claims])
-    yield from _volume_faults(spec.get("volumes") or (), f"{path}.volumes")
+    yield from pod_volumes.volume_faults(spec.get("volumes") or (), f"{path}.volumes")
     yield from containers.containers_faults(spec, volumes, path)
     yield from resources.pod_resources_faults(spec.get("resources") or {}, f"{path}.resources")
     yield from resources.resources_faults({"limits": spec.get("overhead") or {}}, f"{path}.overhead")
@@ -49,27 +60,13 @@ def _spec_faults(spec: Mapping[str, Any], path: str, claims: Sequence[str]) -> I
     constraints = spec.get("topologySpreadConstraints") or ()
     yield from affinity.spread_faults(constraints, f"{path}.topologySpreadConstraints")
     yield from _gate_faults(spec.get("schedulingGates") or (), f"{path}.schedulingGates")
+    yield from pod_network.host_faults(spec, path)
+    yield from security_contexts.pod_security_faults(spec.get("securityContext") or {}, f"{path}.securityContext")
+    for i, gate in enumerate(spec.get("readinessGates") or ()):
+        yield from metadata.label_key_faults(
+            gate.get("conditionType") or "", f"{path}.readinessGates[{i}].conditionType"
+        )
     yield from _scalar_faults(spec, path)
-
-
-def _volume_faults(volumes: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
-    """Volumes have names of their own and one source each."""
-    seen: dict[str, None] = {}
-    for i, volume in enumerate(volumes):
-        at, name = f"{path}[{i}]", volume.get("name") or ""
-        if not name:
-            yield faults.required(f"{at}.name", "", "name the volume")
-        for message in names.dns_label(name) if name else ():
-            yield faults.invalid(f"{at}.name", name, message, "use lower case letters, digits and '-'")
-        if name in seen:
-            yield faults.duplicate(f"{at}.name", name, "give each volume a name of its own")
-        seen[name] = None
-        sources = [field for field, source in volume.items() if field != "name" and source is not None]
-        if not sources:
-            yield faults.required(at, "must specify a volume type", "say what the volume is, such as emptyDir: {}")
-        for field in sources[1:]:
-            message = "may not specify more than 1 volume type"
-            yield faults.forbidden(f"{at}.{field}", message, f"leave one of {', '.join(sources)}")
 
 
 def _gate_faults(gates: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
@@ -101,6 +98,7 @@ def _scalar_faults(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         ("priorityClassName", names.dns_subdomain),
         ("serviceAccountName", names.dns_subdomain),
         ("nodeName", names.dns_subdomain),
+        ("runtimeClassName", names.dns_subdomain),
     ):
         for message in rule(spec[field]) if spec.get(field) else ():
             yield faults.invalid(f"{path}.{field}", spec[field], message, "use lower case letters, digits and '-'")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import faults, metadata, names
+from batchyard.api.validation import faults, metadata, names, pod_network
 
 _TYPES: Final = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
@@ -27,6 +27,18 @@ def service_faults(service: Mapping[str, Any]) -> Iterator[FieldError]:
         yield faults.unsupported("spec.sessionAffinity", affinity, _AFFINITIES)
     if kind == "ExternalName":
         yield from _external_name_faults(spec)
+    else:
+        yield from _address_faults(spec)
+
+
+def _address_faults(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Addresses are IP addresses; that of the cluster may be none."""
+    addresses = [("spec.clusterIP", spec.get("clusterIP"))]
+    for field in ("clusterIPs", "externalIPs"):
+        addresses += [(f"spec.{field}[{i}]", address) for i, address in enumerate(spec.get(field) or ())]
+    for path, address in addresses:
+        if address and address != "None":
+            yield from pod_network.ip_faults(address, path)
 
 
 def service_update_faults(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
