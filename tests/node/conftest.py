@@ -95,8 +95,8 @@ def busybox() -> Iterator[str]:
 
 @pytest.fixture
 def engine(pool: Pool, busybox: str) -> Iterator[tuple[Machine, dict[str, str]]]:
-    """A node that runs containers with podman, and the image for them; nothing of them may be left."""
-    with pool.lend("docker") as made:
+    """A node that runs containers with podman, for it lacks users of pods; nothing of them may be left."""
+    with pool.lend("docker,users") as made:
         if not any(engine["runs"] for engine in made.features["engines"]):
             pytest.skip(f"podman does not work here: {made.features['missing']}")
         yield made, {"name": busybox, "engine": "podman", "id": image_id(busybox)}

@@ -115,7 +115,8 @@ def look(node: int, without: Collection[str], ask_outside: AskOutside) -> Featur
     filters = "seccomp" not in without and _can_filter()
     groups = None if "cgroups" in without else cgroups.find()
     if has_engines and may_run:
-        found = engines.find(node, dict(os.environ), groups, without, may_run=True)
+        # podman would run root of a container as root of this machine: it runs none where pods have users of their own.
+        found = engines.find(node, dict(os.environ), groups, without, may_run=not maps_users)
     found = _usable(node, found, has_bubblewrap=version is not None)
     return Features(
         is_root=is_root,
