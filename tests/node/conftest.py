@@ -1,6 +1,7 @@
 """Nodes for the tests of this folder: real spawners, isolated as far as this machine lets whoever runs the tests."""
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
@@ -117,17 +118,28 @@ def users_image() -> Iterator[Bringer]:
 
 
 @pytest.fixture(scope="session")
+def roots_image() -> Iterator[Bringer]:
+    """The podman of root, and an image that it has."""
+    if shutil.which("podman") is None or os.geteuid() != 0:
+        pytest.skip("no podman is here, or it may not be used: apt-get install podman, and be root")
+    with brought_image("podman", {}, None) as bringer:
+        yield bringer
+
+
+@pytest.fixture(scope="session")
 def images() -> Iterator[Registry]:
     """A registry of images."""
     with registry() as made:
         yield made
 
 
-@pytest.fixture(params=["docker", "podman of a user"])
+@pytest.fixture(params=["docker", "podman of root", "podman of a user"])
 def brings(request: pytest.FixtureRequest, pool: Pool) -> Iterator[Brings]:
     """A node whose engine brings images that bubblewrap runs; nothing of them may be left."""
     if request.param == "docker":
         bringer, without, user = request.getfixturevalue("docker_image"), "podman", None
+    elif request.param == "podman of root":
+        bringer, without, user = request.getfixturevalue("roots_image"), "docker", None
     else:
         bringer, without, user = request.getfixturevalue("users_image"), "docker", ordinary_user()
     with pool.lend(without, user, bringer.variables) as node:
