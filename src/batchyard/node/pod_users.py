@@ -91,15 +91,21 @@ class PodUsers:
 
 
 def give(path: str, owner: int) -> None:
-    """Give root's files in a folder, and the folder, to another user. Links are not followed."""
-    places = [path]
-    for folder, folders, files in os.walk(path):
-        places += [f"{folder}/{name}" for name in (*folders, *files)]
-    for place in places:
-        with suppress(FileNotFoundError):
-            found = os.lstat(place)
-            uid, gid = (owner if number == 0 else -1 for number in (found.st_uid, found.st_gid))
-            os.chown(place, uid, gid, follow_symlinks=False)
+    """Give root's files in a folder, and the folder, to another user.
+
+    Files are reached by the folders that hold them, held open: a container may exchange a folder for a link meanwhile.
+    """
+    _give_one(path, owner)
+    for _, folders, files, here in os.fwalk(path, follow_symlinks=False):
+        for name in (*folders, *files):
+            _give_one(name, owner, here)
+
+
+def _give_one(name: str, owner: int, folder: int | None = None) -> None:
+    with suppress(FileNotFoundError):
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        uid, gid = (owner if number == 0 else -1 for number in (found.st_uid, found.st_gid))
+        os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)
 
 
 def _lines(*rows: tuple[int, int, int]) -> tuple[str, str]:
