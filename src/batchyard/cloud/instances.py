@@ -5,8 +5,9 @@ node lifecycle controller of Kubernetes has it. What is due is worked out from t
 when the controller starts anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, label, with_metadata, with_path, without_finalizer
@@ -30,7 +31,7 @@ from batchyard.core.machines.instances import (
 )
 from batchyard.core.machines.nodes import awaits_drivers, made_ready, registered_node
 from batchyard.core.machines.pools import machine_of
-from batchyard.core.machines.reservations import ends_at, find_reservation
+from batchyard.core.machines.reservations import begins_at, ends_at, find_reservation
 from batchyard.core.machines.times import spread_of
 from batchyard.ports.client import Create, Delete, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.ports.controller import EventRecord, Outcome
@@ -115,9 +116,17 @@ class _Machine:
 
     def _reservation_end(self) -> Instant | None:
         """When the reservation it is of takes its machines back."""
-        named = None if self.pool is None else self.pool["spec"].get("reservation")
-        reservation = None if named is None else find_reservation(self.cluster, named)
+        reservation = self._reservation()
         return None if reservation is None else ends_at(self.cluster, reservation)
+
+    def _reservation_start(self) -> Instant:
+        """When the reservation it is of begins: its node is prepared before, and ready then."""
+        reservation = self._reservation()
+        return 0 if reservation is None else begins_at(self.cluster, reservation)
+
+    def _reservation(self) -> Mapping[str, Any] | None:
+        named = None if self.pool is None else self.pool["spec"].get("reservation")
+        return None if named is None else find_reservation(self.cluster, named)
 
     def _run(self, now: Instant, stop: Instant | None) -> Outcome:
         """Its Node becomes ready; when it is to stop it is told in time."""
@@ -128,7 +137,9 @@ class _Machine:
         if node is None or not awaits_drivers(node):
             return Outcome(requeue_at=notice)
         accelerated = self.pool is not None and machine_of(self.pool, catalog_of(self.cluster)).accelerator is not None
-        due = since(self.instance) + self._drawn("drivers" if accelerated else "network")
+        due = max(
+            since(self.instance) + self._drawn("drivers" if accelerated else "network"), self._reservation_start()
+        )
         if due > now:
             return Outcome(requeue_at=_first(due, notice))
         name = node["metadata"]["name"]

@@ -16,6 +16,7 @@ from batchyard.base.instant import Instant
 from batchyard.core.machines.catalog import Catalog, MachineType
 from batchyard.core.machines.pools import has_its_accelerator, machine_of
 from batchyard.core.machines.reservations import begins_at, ends_at, find_reservation
+from batchyard.core.machines.times import preparation
 
 EXHAUSTED: Final = "ZONE_RESOURCE_POOL_EXHAUSTED"
 QUOTA_EXCEEDED: Final = "QUOTA_EXCEEDED"
@@ -141,9 +142,10 @@ class Stock:
             message = f"No available resources in specified reservations: [{name}] is of another machine type or zone."
             return Refusal(RESERVATION_INCOMPATIBLE, message)
         begin = begins_at(self._cluster, reservation)
-        if begin > self._now:
+        ahead = begin - preparation(demand.machine, self._cluster, self._catalog)
+        if ahead > self._now:
             message = f"GCE future reservation [{name}] has not started yet, start time: {format_time(begin)}"
-            return Refusal(RESERVATION_NOT_READY, message, begin)
+            return Refusal(RESERVATION_NOT_READY, message, ahead)
         if count + self._count(lambda taken: taken.reservation == name) > reservation["count"]:
             message = f"Specified reservation [{name}] does not have available resources for the request."
             return Refusal(RESERVATION_CAPACITY_EXCEEDED, message)

@@ -473,3 +473,53 @@ def test_one_thing_stands_for_an_image(row: Obj, told: str) -> None:
     wrong = edited(CLUSTER, {"spec.local": {"images": [{"match": "a", **row}]}})
     found = [str(fault) for fault in validate(with_defaults(wrong))]
     assert (told in " ".join(found)) if told else not found
+
+
+def booked(*rows: dict[str, Any], **spec: Any) -> list[str]:
+    """The faults of a Cluster with these reservations of machines of one type in one zone."""
+    common = {"machineType": "g2-standard-24", "zone": A, "count": 4}
+    found = [{"name": f"r{i}", **common, **row} for i, row in enumerate(rows)]
+    decoded = decode(cloud("Cluster", zones=[A], reservations=found, **spec))
+    return [str(fault) for fault in decoded.faults]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"start": "2026-12-01T20:00:00Z", "duration": "168h"},
+        {"start": "2026-12-01T20:00:00Z", "end": "2026-12-08T21:00:00+01:00"},
+        {"start": "90m", "end": "2h"},
+        {"start": "2026-12-01T20:00:00Z"},
+        {"duration": "1h"},
+    ],
+)
+def test_a_window_is_given_by_time_or_by_duration(row: dict[str, str]) -> None:
+    assert booked(row) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "part"),
+    [
+        ({"start": "tomorrow"}, 'reservations[0].start: Invalid value: "tomorrow": must be a time or a duration'),
+        ({"end": "2026-13-01T00:00:00Z"}, "reservations[0].end: Invalid value"),
+        ({"start": "2026-12-01T20:00:00Z", "end": "2h"}, "must be written as start is"),
+        ({"start": "2026-12-01T20:00:00Z", "end": "2026-12-01T20:00:00Z"}, "must be after start"),
+        ({"end": "2h", "duration": "2h"}, "may not be set with end"),
+        ({"duration": "0s"}, "must be greater than 0"),
+    ],
+)
+def test_a_window_that_is_none_is_refused(row: dict[str, str], part: str) -> None:
+    (fault,) = booked(row)
+    assert part in fault
+
+
+def test_reservations_that_overlap_hold_no_more_machines_than_can_be_booked() -> None:
+    bookable = [{"machineType": "g2-standard-24", "zone": A, "count": 6}]
+    first = {"start": "2026-12-01T20:00:00Z", "duration": "2h"}
+    after = {"start": "2026-12-01T22:00:00Z", "duration": "2h"}
+    within = {"start": "2026-12-01T21:00:00Z", "duration": "10m"}
+    assert booked(first, after, bookable=bookable) == []
+    assert booked(first, within) == []
+    (fault,) = booked(first, within, bookable=bookable)
+    assert "reservations[1].count" in fault
+    assert "6 machines of g2-standard-24 can be booked in us-central1-a, not 8" in fault

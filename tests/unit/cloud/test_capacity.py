@@ -83,10 +83,24 @@ def test_a_future_reservation_is_waited_for() -> None:
     world = cloud(node_pool(nodeCount=1, reservation="r"), reservations=[kept])
     (failed,) = world.instances()
     assert world.error(failed["metadata"]["name"])[0] == "RESERVATION_NOT_READY"
-    world.wait(3590)
+    world.wait(3000)
     assert world.phases() == ["Failed"]
-    world.wait(300)
+    world.wait(580)
+    assert (world.phases(), world.ready_nodes()) == (["Running"], 0)
+    world.wait(20)
     assert (world.phases(), world.ready_nodes()) == (["Running"], 1)
+
+
+def test_a_window_is_given_by_date_and_length() -> None:
+    window = {"start": "2026-01-01T01:00:00Z", "duration": "2h"}
+    kept = {"name": "r", "machineType": L4, "zone": ZONE, "count": 1, **window}
+    world = cloud(node_pool(nodeCount=1, reservation="r"), reservations=[kept])
+    world.wait(3580)
+    assert world.ready_nodes() == 0
+    world.wait(20)
+    assert world.ready_nodes() == 1
+    world.wait(7170)
+    assert world.phases() == ["Stopping"]
 
 
 def test_what_a_reservation_ends_with_is_stopped_and_not_found_again() -> None:

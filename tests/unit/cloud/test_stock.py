@@ -93,7 +93,7 @@ def test_a_future_reservation_says_when_it_starts() -> None:
     assert stock(reservations=[kept]).refusal(demand(node_pool(reservation="r"))) == Refusal(
         "RESERVATION_NOT_READY",
         "GCE future reservation [r] has not started yet, start time: 2026-01-01T02:00:00Z",
-        make.at(7200),
+        make.at(7200 - 255),
     )
 
 

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchyard.api.errors import FieldError
+from batchyard.api.times import parse_time
 from batchyard.api.validation import cluster_settings, faults, metadata, names, node_pool
+from batchyard.api.windows import Window, is_time, moment, window_of
 from batchyard.base.instant import parse_duration
 
 Spec = Mapping[str, Any]
@@ -15,8 +17,9 @@ def cluster_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
     spec = cluster.get("spec") or {}
     yield from metadata.metadata_faults(cluster)
     yield from _zone_faults(spec)
-    for i, reservation in enumerate(spec.get("reservations") or ()):
-        yield from _reservation_faults(reservation, spec, f"spec.reservations[{i}]")
+    rows = enumerate(spec.get("reservations") or ())
+    found = [fault for i, row in rows for fault in _reservation_faults(row, spec, f"spec.reservations[{i}]")]
+    yield from found or _booking_faults(cluster)
     for i, capacity in enumerate(spec.get("capacity") or ()):
         yield from _known_zone_faults(capacity["zone"], spec, f"spec.capacity[{i}].zone")
     for i, pool in enumerate(spec.get("nodePools") or ()):
@@ -74,9 +77,55 @@ def _known_zone_faults(zone: str, spec: Spec, path: str) -> Iterator[FieldError]
 def _reservation_faults(reservation: Spec, spec: Spec, path: str) -> Iterator[FieldError]:
     """A reservation lies in a zone of the cluster, and ends after it starts."""
     yield from _known_zone_faults(reservation["zone"], spec, f"{path}.zone")
-    start, end = reservation.get("start", "0s"), reservation.get("end")
-    if end is not None and parse_duration(end) <= parse_duration(start):
+    wrong = False
+    for field in ("start", "end"):
+        text = reservation.get(field)
+        if text is not None and not _is_moment(text):
+            wrong = True
+            remedy = "write a time such as 2026-12-01T20:00:00Z, or a duration from the start such as 90m"
+            yield faults.invalid(f"{path}.{field}", text, "must be a time or a duration", remedy)
+    if wrong:
+        return
+    start, end, duration = reservation.get("start", "0s"), reservation.get("end"), reservation.get("duration")
+    if end is not None and duration is not None:
+        yield faults.forbidden(f"{path}.duration", "may not be set with end", "drop one of both")
+    elif end is not None and is_time(end) != is_time(start):
+        yield faults.invalid(f"{path}.end", end, f"must be written as start is, which is {start}", "give two times")
+    elif end is not None and moment(end, 0) <= moment(start, 0):
         yield faults.invalid(f"{path}.end", end, f"must be after start, which is {start}", "give a later end")
+    elif duration is not None and parse_duration(duration) == 0:
+        yield faults.invalid(f"{path}.duration", duration, "must be greater than 0", "say how long it lasts")
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        moment(text, 0)
+    except ValueError:
+        return False
+    return True
+
+
+def _booking_faults(cluster: Mapping[str, Any]) -> Iterator[FieldError]:
+    """At no instant do reservations hold more machines of a type in a zone than can be booked.
+
+    Sums are greatest where a window begins. A Cluster that is not stored yet begins with the first of its windows.
+    """
+    made = cluster["metadata"].get("creationTimestamp")
+    began = parse_time(made) if made else 0
+    rows = cluster["spec"].get("reservations") or ()
+    windows = [window_of(row, began) for row in rows]
+    for bound in cluster["spec"].get("bookable") or ():
+        kind = bound["machineType"], bound["zone"]
+        like = [i for i, row in enumerate(rows) if (row["machineType"], row["zone"]) == kind]
+        for i in like:
+            start = Window(windows[i].start, windows[i].start + 1)
+            others = [n for n in like if n != i and windows[n].overlaps(start)]
+            booked = sum(rows[n]["count"] for n in (i, *others))
+            if booked > bound["count"]:
+                names = ", ".join(rows[n]["name"] for n in others) or "no other reservation"
+                told = f"{bound['count']} machines of {kind[0]} can be booked in {kind[1]}, not {booked}"
+                remedy = f"lower count, or choose another window: {names} holds machines when it starts"
+                yield faults.invalid(f"spec.reservations[{i}].count", rows[i]["count"], told, remedy)
 
 
 def _pool_faults(pool: Spec, spec: Spec, path: str) -> Iterator[FieldError]:

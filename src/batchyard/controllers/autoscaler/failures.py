@@ -9,10 +9,10 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.api.times import parse_time
-from batchyard.base.instant import SECOND, Duration, Instant, parse_duration
+from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.controllers.autoscaler.index import BACKOFFS, STATUS, ScalingIndex
 from batchyard.controllers.autoscaler.machines import Machine
+from batchyard.core.machines.reservations import begins_at, find_reservation
 from batchyard.core.scaling.backoff import Backoff, Failure, after_failure, backoff_key, write_backoffs
 from batchyard.core.scaling.groups import GroupName, NodeGroup
 from batchyard.ports.client import Create, Delete, Reader, Update, Write
@@ -98,9 +98,8 @@ class Failures:
         cluster = self._index.cluster
         if cluster is None:
             return None
-        created = parse_time(cluster["metadata"]["creationTimestamp"])
-        rows = [row for row in cluster["spec"].get("reservations") or () if row["name"] == name]
-        return next((created + parse_duration(row.get("start") or "0s") for row in rows), None)
+        reservation = None if name is None else find_reservation(cluster, name)
+        return None if reservation is None else begins_at(cluster, reservation)
 
     def _tell(self, group: NodeGroup, failure: Failure) -> None:
         is_late = failure.code == _TIMEOUT

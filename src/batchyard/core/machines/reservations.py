@@ -5,7 +5,8 @@ from typing import Any
 
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
-from batchyard.base.instant import Instant, parse_duration
+from batchyard.api.windows import window_of
+from batchyard.base.instant import Instant
 
 
 def start_of(cluster: Obj) -> Instant:
@@ -20,11 +21,10 @@ def find_reservation(cluster: Obj, name: str) -> Mapping[str, Any] | None:
 
 
 def begins_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant:
-    """From when on its machines can be had."""
-    return start_of(cluster) + parse_duration(reservation.get("start") or "0s")
+    """Return from when on its machines can be used."""
+    return window_of(reservation, start_of(cluster)).start
 
 
 def ends_at(cluster: Obj, reservation: Mapping[str, Any]) -> Instant | None:
-    """When its machines are taken back; None: never."""
-    end = reservation.get("end")
-    return None if end is None else start_of(cluster) + parse_duration(end)
+    """Return when its machines are taken back; None: never."""
+    return window_of(reservation, start_of(cluster)).end

@@ -44,6 +44,13 @@ def in_typical_times(cluster: Obj) -> Obj:
     return {**cluster, "spec": {**spec, "times": times}}
 
 
+def preparation(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
+    """Return the longest time from the request of a machine until its node is ready."""
+    last = "network" if machine.accelerator is None else "drivers"
+    steps = ("provisioning", "boot", "registration", last)
+    return sum(spread_of(step, machine, cluster, catalog).longest for step in steps)
+
+
 def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
     """How long after a crash a machine is replaced."""
     text: str = _figures("repair", machine, cluster, catalog)

@@ -48,7 +48,7 @@ def reservations(cluster: Part) -> dict[str, Value]:
 
 def is_made_here(reservation: Part, machine: MachineType) -> bool:
     """Whether Terraform makes a reservation, or only uses it."""
-    is_booked = "start" in reservation or "end" in reservation
+    is_booked = not {"start", "end", "duration"}.isdisjoint(reservation)
     return not is_booked and not _has_chips(machine)
 
 
