@@ -14,6 +14,7 @@ from batchyard.cli.commands.compare import compare
 from batchyard.cli.commands.cost import cost
 from batchyard.cli.commands.decisions import decisions
 from batchyard.cli.commands.eta import eta
+from batchyard.cli.commands.fault import app as fault
 from batchyard.cli.commands.guide import guide
 from batchyard.cli.commands.install import install
 from batchyard.cli.commands.lint import lint
@@ -506,6 +507,7 @@ app.command()(eta)
 app.command()(install)
 app.command()(page)
 app.add_typer(platform)
+app.add_typer(fault)
 app.command()(snapshot)
 app.command()(whatif)
 app.command()(why)

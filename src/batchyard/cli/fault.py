@@ -1,0 +1,143 @@
+"""`batchyard fault node`: what the outside world would do to a node of a platform that runs.
+
+A machine is broken by the status of its Instance, as faults of a scenario break it. A node is drained as by kubectl.
+"""
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
+from batchyard.api.times import format_time
+from batchyard.base.instant import Instant
+from batchyard.cli import output
+from batchyard.cli.status import connected, told_by
+from batchyard.cli.up import process_of
+from batchyard.core.lifecycle.node import DrainOptions, drain
+from batchyard.core.machines import instances
+from batchyard.live.access import KubeconfigError
+
+_INSTANCES: Final = f"/apis/{scheme.kind_info(scheme.INSTANCE).api_version}/instances"
+_NODES: Final = "/api/v1/nodes"
+_MERGE: Final = "application/merge-patch+json"
+#: As `kubectl drain --force --ignore-daemonsets --delete-emptydir-data`.
+_OPTIONS: Final = DrainOptions(force=True, ignore_daemonsets=True, delete_emptydir_data=True)
+
+
+class _Owner:
+    """Requests to the platform by its owner, over one connection."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self._connection = connection
+
+    def get(self, path: str) -> Obj | None:
+        """Return the object or list at a path; None if there is none."""
+        code, document = self._answer("GET", path)
+        if code == http.client.NOT_FOUND:
+            return None
+        return _must(code, document)
+
+    def patch(self, path: str, change: Mapping[str, Any]) -> None:
+        """Merge a change into an object."""
+        _must(*self._answer("PATCH", path, change, _MERGE))
+
+    def post(self, path: str, document: Mapping[str, Any]) -> str:
+        """Create an object; return the message of a refusal, or '' if there is none."""
+        code, answer = self._answer("POST", path, document, "application/json")
+        return "" if code < http.client.BAD_REQUEST else str(answer.get("message") or code)
+
+    def now(self) -> Instant:
+        """Return the time of the platform."""
+        instant: Instant = told_by(self._connection)["instant"]
+        return instant
+
+    def _answer(
+        self, method: str, path: str, document: Mapping[str, Any] | None = None, media: str = ""
+    ) -> tuple[int, dict[str, Any]]:
+        body = None if document is None else json.dumps(document)
+        self._connection.request(method, path, body, {"Content-Type": media} if media else {})
+        response = self._connection.getresponse()
+        return response.status, json.loads(response.read() or b"{}")
+
+
+def break_machine(folder: Path, name: str, *, is_reclaimed: bool) -> None:
+    """Let the machine of a node crash, or let the cloud reclaim it; ends the command if it has none."""
+    with _owner_of(folder) as owner:
+        instance = _machine_of(owner, name)
+        now = owner.now()
+        stop = format_time(now + instances.NOTICE)
+        if is_reclaimed:
+            if instance["spec"].get("provisioning") != "spot":
+                output.fail(f"batchyard: the machine of node {name} is no Spot machine; let it fail with --crash")
+            changed = instances.in_phase(instance, instances.STOPPING, now, stopAt=stop)
+        else:
+            changed = instances.in_phase(instance, instances.CRASHED, now)
+        owner.patch(f"{_INSTANCES}/{quote(name)}/status", {"status": changed["status"]})
+    told = f"is reclaimed: it stops at {stop}" if is_reclaimed else f"crashed at {format_time(now)}"
+    output.tell(f"batchyard: the machine of node {name} {told}")
+
+
+def drain_node(folder: Path, name: str) -> None:
+    """Cordon a node and evict its pods; exits with 1 if an eviction is refused."""
+    with _owner_of(folder) as owner:
+        if owner.get(f"{_NODES}/{quote(name)}") is None:
+            output.fail(f"batchyard: there is no node {name}; `kubectl get nodes` lists them")
+        owner.patch(f"{_NODES}/{quote(name)}", {"spec": {"unschedulable": True}})
+        found = owner.get(f"/api/v1/pods?fieldSelector={quote('spec.nodeName=' + name)}")
+        pods = [] if found is None else drain(found["items"], _OPTIONS).evicted
+        refused = {_shown(pod): told for pod in pods if (told := _evict(owner, pod))}
+    for pod, told in refused.items():
+        output.tell(f"batchyard: pod {pod} is not evicted: {told}")
+    told = f"node {name} is cordoned, {len(pods) - len(refused)} of {len(pods)} pods are evicted"
+    if refused:
+        output.fail(f"batchyard: {told}; run the command again when the others may leave")
+    output.tell(f"batchyard: {told}; kubectl uncordon {name} opens it again")
+
+
+@contextmanager
+def _owner_of(folder: Path) -> Iterator[_Owner]:
+    """Requests to the platform of a data directory; ends the command if it does not answer."""
+    running = process_of(folder)
+    try:
+        with closing(connected(running, folder)) as connection:
+            yield _Owner(connection)
+    except (KubeconfigError, OSError, http.client.HTTPException, ValueError) as error:
+        output.fail(f"batchyard: {running.url}: {error}")
+
+
+def _machine_of(owner: _Owner, name: str) -> Obj:
+    """Return the Instance of a node, if it is up."""
+    instance = owner.get(f"{_INSTANCES}/{quote(name)}")
+    if instance is None:
+        if owner.get(f"{_NODES}/{quote(name)}") is None:
+            output.fail(f"batchyard: there is no node {name}; `kubectl get nodes` lists them")
+        told = "has no simulated machine: --crash and --reclaim are for simulated nodes"
+        output.fail(f"batchyard: node {name} {told}; --drain works for every node")
+    phase = instances.phase_of(instance)
+    if phase not in {instances.RUNNING, instances.STOPPING} or instances.is_leaving(instance):
+        state = "is being removed" if instances.is_leaving(instance) else f"is in phase {phase or 'Pending'}"
+        output.fail(f"batchyard: the machine of node {name} {state}, so it cannot be broken now")
+    return instance
+
+
+def _evict(owner: _Owner, pod: Obj) -> str:
+    """Evict a pod; return why that is refused, or ''."""
+    metadata = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
+    path = f"/api/v1/namespaces/{quote(metadata['namespace'])}/pods/{quote(metadata['name'])}/eviction"
+    return owner.post(path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
+
+
+def _must(code: int, document: dict[str, Any]) -> Obj:
+    """Return an answer; ValueError if it is a refusal."""
+    if code >= http.client.BAD_REQUEST:
+        raise ValueError(f"{code}: {document.get('message') or 'no message'}")
+    return document
+
+
+def _shown(pod: Obj) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
