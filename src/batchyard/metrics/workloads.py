@@ -23,6 +23,8 @@ from batchyard.ports.client import EventType, Reader, WatchEvent
 
 _DELETED: Final = EventType.DELETED
 _Counted = TypeVar("_Counted")
+#: The kinds whose changes move Cohorts in the tree.
+_TREE: Final = frozenset({scheme.CLUSTER_QUEUE, scheme.COHORT})
 _CQ_NAMES: Final = (
     *("quota_reserved_workloads_total", "admitted_workloads_total", "finished_workloads_total"),
     *("quota_reserved_wait_time_seconds", "admission_wait_time_seconds", "admission_checks_wait_time_seconds"),
@@ -83,6 +85,8 @@ class WorkloadFigures:
         self._unadmitted: dict[Key, tuple[str, str, str]] = {}
         self.unadmitted: dict[tuple[str, str, str], int] = {}
         self._finished: dict[Key, str] = {}
+        #: Cohorts that have counters.
+        self._cohorts: set[str] = set()
         #: How many finished Workloads there are, by LocalQueue.
         self.finished: dict[str, int] = {}
 
@@ -94,6 +98,8 @@ class WorkloadFigures:
     def observe(self, event: WatchEvent) -> None:
         """Take note of a change."""
         kind = event.key.kind
+        if kind in _TREE:
+            self._forget_cohorts()
         if kind == scheme.WORKLOAD:
             self._on_workload(event)
         elif event.type is _DELETED:
@@ -106,7 +112,14 @@ class WorkloadFigures:
 
     def texts(self) -> Iterator[str]:
         """All families."""
+        self._forget_cohorts()
         return self._kept.texts()
+
+    def _forget_cohorts(self) -> None:
+        """Drop the counters of Cohorts that left the tree; no object of theirs need be deleted."""
+        for name in self._cohorts - self._index.snapshot.cohorts.keys():
+            self._kept.forget(cohort=name)
+            self._cohorts.discard(name)
 
     def _on_workload(self, event: WatchEvent) -> None:
         obj, old, view = event.obj, event.old, workload_view(event.obj)
@@ -169,6 +182,7 @@ class WorkloadFigures:
             self._checks.measure(obj, view, 0)
         queue = self._index.snapshot.queues.get(view.cluster_queue)
         for node in queue.node.path[:-1] if queue is not None else ():
+            self._cohorts.add(node.name)
             self._kept.add("kueue_cohort_subtree_admitted_workloads_total", (node.name, _class_of(obj)))
 
     def _ended(self, obj: Obj, view: WorkloadView) -> None:

@@ -8,10 +8,15 @@ from typing import Any, NamedTuple
 import pytest
 
 import make
+import yard
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, key_of
 from batchyard.base.instant import parse_duration
+from batchyard.controllers.admission.index import AdmissionIndex
+from batchyard.controllers.admission.scheduler import Scheduler
+from batchyard.controllers.admission.workload import WorkloadLifecycle
+from batchyard.core.cycle import Policy
 from batchyard.core.lifecycle import workload as lifecycle
 from batchyard.metrics.queues import QueueFigures
 from batchyard.metrics.workloads import WorkloadFigures
@@ -19,6 +24,7 @@ from batchyard.ports.client import EventType, WatchEvent
 from batchyard.sim.event_log import Record
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
+from stage import Stage
 from unit.metrics.scraped import samples
 
 GAUGES = ("kueue_cohort_info", "kueue_cohort_subtree_quota", "kueue_cohort_subtree_admitted_active_workloads")
@@ -151,8 +157,8 @@ def test_a_deleted_cohort_has_no_gauges_until_one_of_its_queues_changes() -> Non
     index = world.platform.index
     workloads = WorkloadFigures(index, world.client, world.kernel.now, "standalone")
     queues = QueueFigures(index, workloads, world.client, "standalone", fair_sharing=False)
-    queue = next(queue for queue in index.snapshot.queues.values() if len(queue.node.path) > 2)
-    cohort, key = queue.node.path[-2].name, Key(scheme.COHORT, "", queue.node.path[-2].name)
+    deep = next(each for each in index.snapshot.queues.values() if len(each.node.path) > 2)
+    cohort, key = deep.node.path[-2].name, Key(scheme.COHORT, "", deep.node.path[-2].name)
 
     def cohorts() -> set[str]:
         return {labels[0] for name in GAUGES for labels in samples(queues.texts())[name]}
@@ -161,8 +167,26 @@ def test_a_deleted_cohort_has_no_gauges_until_one_of_its_queues_changes() -> Non
     queues.observe(WatchEvent(EventType.DELETED, key, {}, {}, 1))
     assert cohort not in cohorts()
     assert cohorts()
-    queues.observe(WatchEvent(EventType.MODIFIED, Key(scheme.CLUSTER_QUEUE, "", queue.name), {}, {}, 2))
+    queues.observe(WatchEvent(EventType.MODIFIED, Key(scheme.CLUSTER_QUEUE, "", deep.name), {}, {}, 2))
     assert cohort in cohorts()
+
+
+def test_a_cohort_without_an_object_takes_its_counters_along() -> None:
+    index = AdmissionIndex()
+    stage = Stage(Scheduler(index, Policy()), WorkloadLifecycle())
+    figures = WorkloadFigures(index, stage.client, stage.kernel.now, "standalone")
+
+    def watch(events: Sequence[WatchEvent]) -> None:
+        for event in events:
+            figures.observe(event)
+
+    stage.client.subscribe(watch)
+    stage.put(make.namespace(), make.flavor("spot"), yard.queue("cq", 4, cohort="all"), make.local_queue("lq"))
+    stage.put(make.workload())
+    name = "kueue_cohort_subtree_admitted_workloads_total"
+    assert samples(figures.texts())[name] == {("all", "", "standalone"): 1}
+    stage.put(yard.queue("cq", 4, cohort="other"))
+    assert name not in samples(figures.texts())
 
 
 def test_who_waits_longer_is_in_higher_buckets() -> None:
