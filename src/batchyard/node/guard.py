@@ -47,6 +47,10 @@ class Guard:
         self._alive = alive
         self._memory = mmap.mmap(memory, SIZE, prot=mmap.PROT_READ)
         self._stacks = stacks
+        #: Nanoseconds of the main thread on a processor, and waiting for one. Source: Linux, sched-stats.rst.
+        self._statistics = f"/proc/{pid}/task/{pid}/schedstat"
+        #: When the thread was last seen to go on, and how long it had waited for a processor by then.
+        self._seen, self._waited_then = 0.0, 0.0
         self._read_of_stacks = 0
         self.listeners: list[socket.socket] = []
         #: The file of the platform's certificate and key, '' for none; loaded when it is needed.
@@ -70,7 +74,10 @@ class Guard:
     def _look(self) -> None:
         """See how the thread is, and act."""
         seen, began, length = LAYOUT.unpack_from(self._memory)
-        silent = monotonic() - seen
+        waited = self._waited()
+        if seen != self._seen:
+            self._seen, self._waited_then = seen, waited
+        silent = monotonic() - seen - (waited - self._waited_then)
         if self._ending_since and min(silent, monotonic() - self._ending_since) > KILLED_AFTER:
             told = f"the platform did not end, blocked for {silent:.1f} s"
             self._tell(f"{told}: it is killed, and all that was answered is kept")
@@ -85,6 +92,12 @@ class Guard:
             doing = request if began else "work of its own"
             self._tell(f"the event loop is blocked for {silent:.1f} s by {doing}", self._stack())
         self._answer(silent)
+
+    def _waited(self) -> float:
+        """Seconds that the thread has waited for a processor: a busy machine does not make it blocked."""
+        with suppress(OSError, ValueError, IndexError), open(self._statistics, "rb", buffering=0) as file:
+            return int(file.read().split()[1]) / 1e9
+        return 0.0
 
     def _end(self, *_: object) -> None:
         """Be told that the platform is to end."""
