@@ -15,6 +15,8 @@ WAITING_FOR_PREEMPTED_WORKLOADS: Final = "WaitingForPreemptedWorkloads"
 MISCONFIGURED: Final = "Misconfigured"
 SUSPENDED: Final = "Suspended"
 PENDING_EVALUATION: Final = "PendingEvaluation"
+#: The message of a Workload that is not tried.
+BYPASSED: Final = "Bypassed scheduling evaluation because an equivalent workload recently failed"
 #: Of an Event: the API server refuses a write of a controller again and again.
 WRITE_REFUSED: Final = "WriteRefused"
 

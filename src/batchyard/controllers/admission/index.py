@@ -63,6 +63,12 @@ class AdmissionIndex:
             scheme.LIMIT_RANGE: self._views.observe,
         }
 
+    def no_fit_reason(self, view: WorkloadView) -> str:
+        """The reason why a parked Workload is not tried: one of its shape did not fit; '' if it is tried."""
+        local = self.book.local_queues.get(view.queue)
+        waiting = None if local is None else self.line_up.pending.get(local.cluster_queue)
+        return "" if waiting is None else waiting.no_fit_reason(view)
+
     def observe(self, event: WatchEvent, now: Instant) -> bool:
         """Take note of a change; whether there is something to decide now."""
         self.line_up.now = now

@@ -77,10 +77,10 @@ class LineUp:
         if waiting.has_held:
             self._holding[name] = None
 
-    def requeue(self, head: Head, last: LastAssignment | None, reason: RequeueReason) -> bool:
+    def requeue(self, head: Head, last: LastAssignment | None, reason: RequeueReason, why: str = "") -> bool:
         """Put a head back; whether it was parked."""
         waiting = self.pending[head.queue]
-        parked = waiting.requeue(head, last, reason, self.now)
+        parked = waiting.requeue(head, last, reason, self.now, why)
         if waiting.has_held:
             self._holding[head.queue] = None
         if head.queue not in self._in_line:

@@ -143,7 +143,7 @@ class Waiters:
         #: The fronts of classes in line; stale ones are dropped on sight.
         self._fronts: list[tuple[Order, Waiting, ClassKey]] = []
         #: Shapes found hopeless since the last wake-up.
-        self._hopeless: dict[Shape, None] = {}
+        self._hopeless: dict[Shape, str] = {}
         self._held: dict[str, Waiting] = {}
         self._sticky = ""
         #: How many wait, by LocalQueue.
@@ -292,8 +292,16 @@ class PendingQueue(Waiters):
         waiting = self._front()
         return None if waiting is None else Head(waiting.view, self.name, waiting.last)
 
-    def requeue(self, head: Head, last: LastAssignment | None, reason: RequeueReason, now: Instant) -> bool:
-        """Put a head back, in line or parked; whether it was parked."""
+    def no_fit_reason(self, view: WorkloadView) -> str:
+        """The reason why a parked Workload is not tried: one of its shape did not fit; '' if it is tried."""
+        waiting = self._waiting.get(view.key)
+        is_parked = waiting is not None and not self._is_in_line(waiting)
+        return self._hopeless.get(view.shape, "") if is_parked else ""
+
+    def requeue(
+        self, head: Head, last: LastAssignment | None, reason: RequeueReason, now: Instant, why: str = ""
+    ) -> bool:
+        """Put a head back, in line or parked; whether it was parked. `why` is the reason that its condition gets."""
         view = head.workload
         if reason is RequeueReason.PENDING_PREEMPTION and not self.strict_fifo:
             self._sticky = view.key
@@ -312,7 +320,7 @@ class PendingQueue(Waiters):
                 self._push(waiting)
             return False
         if reason in _HOPELESS and not self.strict_fifo:
-            self._park_shape(view.shape, now)
+            self._park_shape(view.shape, now, why)
         members = self._class_of(view)
         if waiting.line is not members.parked:
             members.parked.push(waiting)
@@ -417,8 +425,8 @@ class PendingQueue(Waiters):
             heapq.heappop(fronts)
         return None
 
-    def _park_shape(self, shape: Shape, now: Instant) -> None:
-        self._hopeless[shape] = None
+    def _park_shape(self, shape: Shape, now: Instant, why: str) -> None:
+        self._hopeless[shape] = why
         for key, members in self._classes.items():
             if key[0] == shape and members.in_line.size:
                 members.park(now)

@@ -26,13 +26,14 @@ from batchyard.core.decisions import Admit, Decision, Preempt, Wait, Why
 from batchyard.core.explain.spared import NOT_WEIGHED, weighed
 from batchyard.core.lifecycle import reasons
 from batchyard.core.lifecycle.checks import required_checks
+from batchyard.core.lifecycle.waiting import is_evaluation_awaited
 from batchyard.core.lifecycle.workload import evict, reserve_quota, set_pending, with_resource_requests
 from batchyard.core.preemption.request import Target
 from batchyard.core.quality import Possibility
 from batchyard.core.queue import Admitted
-from batchyard.core.reasons import preemption_message
+from batchyard.core.reasons import BYPASSED, PENDING_EVALUATION, preemption_message
 from batchyard.core.scan import Attempt
-from batchyard.ports.client import Reader, UpdateStatus, WatchEvent
+from batchyard.ports.client import EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.ports.controller import EventRecord, Outcome
 from batchyard.ports.cycles import CycleWatch, Unwatched
 
@@ -84,12 +85,27 @@ class Scheduler:
         #: Why Workloads wait, and since which cycle, not yet written.
         self._reports: dict[str, tuple[Why, int]] = {}
         self._reports_due: Instant = 0
+        #: Workloads that are not tried because one of their shape did not fit, and its reason.
+        self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The cycle, if there is something to decide."""
         if self._gate is not None and event.key.kind == scheme.WORKLOAD:
             self._gate.observe(event)
-        return (CYCLE,) if self._index.observe(event, now) else ()
+        is_due = self._index.observe(event, now)
+        return (CYCLE,) if self._note_bypassed(event) or is_due else ()
+
+    def _note_bypassed(self, event: WatchEvent) -> bool:
+        """Note a Workload that came back and is not tried, since one of its shape did not fit; whether it is one."""
+        if event.key.kind != scheme.WORKLOAD or event.type is EventType.DELETED:
+            return False
+        view = workload_view(event.obj)
+        if view.waits_for != PENDING_EVALUATION or not is_evaluation_awaited(event.obj):
+            return False
+        reason = self._index.no_fit_reason(view)
+        if reason:
+            self._bypassed[view.key] = reason
+        return bool(reason)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
         """One cycle; when nothing is left to decide, say why those who wait do."""
@@ -196,7 +212,7 @@ class Scheduler:
 
     def _requeue(self, decision: Preempt | Wait, now: Instant) -> bool:
         head = decision.head
-        parked = self._index.line_up.requeue(head, decision.last, decision.requeue)
+        parked = self._index.line_up.requeue(head, decision.last, decision.requeue, decision.why.reason)
         if not self._reports:
             self._reports_due = now + REPORT_PERIOD
         self._reports[head.workload.key] = decision.why, self._number
@@ -205,6 +221,11 @@ class Scheduler:
     def _rest(self, reader: Reader, now: Instant) -> Outcome:
         """Nothing to decide: write the reports that are due, and say when to look again."""
         outcome = Outcome(independent=True)
+        for name, reason in self._bypassed.items():
+            obj = reader.get(_workload_key(name))
+            if obj is not None and is_evaluation_awaited(obj):
+                outcome.add(UpdateStatus(set_pending(obj, reason, BYPASSED, now)), [])
+        self._bypassed.clear()
         if self._reports and now >= self._reports_due:
             for name, (why, cycle) in self._reports.items():
                 key = _workload_key(name)

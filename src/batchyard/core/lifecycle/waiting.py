@@ -29,6 +29,7 @@ VERDICTS: Final = frozenset(
         reasons.PENDING_EVALUATION,
     }
 )
+_AWAITED: Final = "Workload is pending evaluation in the scheduling queue"
 _OURS: Final = re.compile(
     r"(Local|Cluster)Queue \S* (doesn't exist|is inactive|is stopped|is terminating or missing)$|"
     + reasons.NAMESPACE_MISMATCH
@@ -142,4 +143,10 @@ def _again(workload: Obj) -> Waiting | None:
         return None
     if condition["reason"] in {reasons.MISCONFIGURED, reasons.SUSPENDED} and not _OURS.match(condition["message"]):
         return None
-    return Waiting(reasons.PENDING_EVALUATION, "Workload is pending evaluation in the scheduling queue")
+    return Waiting(reasons.PENDING_EVALUATION, _AWAITED)
+
+
+def is_evaluation_awaited(workload: Obj) -> bool:
+    """Whether its condition says that nothing stands against it any more and the scheduler is to look at it."""
+    condition = find_condition(workload, r.QUOTA_RESERVED)
+    return condition is not None and condition["status"] == "False" and condition["message"] == _AWAITED
