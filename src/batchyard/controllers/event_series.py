@@ -8,6 +8,7 @@ calls of Eventf.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
@@ -50,6 +51,8 @@ class _Series:
     event: Key
     last: Instant
     count: int = 1
+    #: Whether the Event is being made: what is told meanwhile is counted once it is there.
+    is_under_way: bool = True
 
 
 class EventSeries:
@@ -66,16 +69,32 @@ class EventSeries:
         about = reference_to(self._client, record.regarding)
         told = component, tuple(about.values()), record.type, record.reason
         known = self._told.recall(told)
-        stored = None if known is None or now - known.last >= FINISHED_AFTER else self._client.get(known.event)
-        if known is None or stored is None:
+        if known is not None and now - known.last >= FINISHED_AFTER:
+            known = None
+        stored = None if known is None else self._client.get(known.event)
+        if known is None or (stored is None and not known.is_under_way):
             event = self._event(now, component, record, about)
-            self._told.remember(told, _Series(key_of(event), now))
-            self._client.submit([Create(event)], let_it_be)
+            begun = _Series(key_of(event), now)
+            self._told.remember(told, begun)
+            self._client.submit([Create(event)], partial(self._made, begun))
             return
         known.last, known.count = now, known.count + 1
-        series = {"count": known.count, "lastObservedTime": format_micro_time(now)}
+        if stored is not None:
+            self._count(known, stored)
+
+    def _made(self, series: _Series, result: WriteResult) -> None:
+        """The Event of a series was made, or refused: count what was told meanwhile."""
+        series.is_under_way = False
+        stored = self._client.get(series.event)
+        counted = (stored or {}).get("series") or {}
+        if result.error is None and stored is not None and counted.get("count", 1) < series.count:
+            self._count(series, stored)
+
+    def _count(self, series: _Series, stored: Obj) -> None:
+        """Write how often what an Event tells was told."""
+        told = {"count": series.count, "lastObservedTime": format_micro_time(series.last)}
         metadata = {field: value for field, value in stored["metadata"].items() if field != "resourceVersion"}
-        self._client.submit([Update({**stored, "metadata": metadata, "series": series})], let_it_be)
+        self._client.submit([Update({**stored, "metadata": metadata, "series": told})], let_it_be)
 
     def _event(self, now: Instant, component: str, record: EventRecord, about: Mapping[str, str]) -> dict[str, Any]:
         key, reason = record.regarding, record.reason

@@ -1,0 +1,31 @@
+"""Events of the newer sort that are told again before the API server has answered the first."""
+
+from typing import Any
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.controllers.events import EventRecorder
+from batchyard.ports.controller import EventRecord
+from unit.client.served import Served
+
+PREEMPTOR = Key(scheme.WORKLOAD, "team", "preemptor")
+
+
+def stored(served: Served) -> list[Any]:
+    """The Events of the API server."""
+    items: list[Any] = served.api.get("/api/v1/namespaces/team/events")["items"]
+    return items
+
+
+def test_what_one_preemptor_does_at_once_is_one_event_with_a_series() -> None:
+    served = Served().start()
+    record = EventRecorder(served.client, "here")
+    for number in range(8):
+        told = EventRecord(PREEMPTOR, "Normal", "PreemptedWorkload", f"Preempted workload team/{number}")
+        record(served.kernel.now(), "scheduler", told)
+    served.run()
+    (event,) = stored(served)
+    assert (event["message"], event["series"]["count"]) == ("Preempted workload team/0", 8)
+    record(served.kernel.now(), "scheduler", EventRecord(PREEMPTOR, "Normal", "PreemptedWorkload", "Preempted another"))
+    served.run()
+    assert [event["series"]["count"] for event in stored(served)] == [9]
