@@ -33,7 +33,7 @@ REMOTE: Final = tuple(group for group in GROUPS if group not in {API, RESOURCE_Q
 
 _QUEUES: Final = (
     *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.ADMISSION_CHECK),
-    *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE),
+    *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE, scheme.RUNTIME_CLASS),
 )
 _OF_JOBS: Final = (scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS, scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD)
 _CAPACITY: Final = (scheme.POD_TEMPLATE, scheme.PROVISIONING_REQUEST)

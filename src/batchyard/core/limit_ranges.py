@@ -56,6 +56,21 @@ def limited(workload: Obj, limits: Limits) -> Obj:
     return {**workload, "spec": {**workload["spec"], "podSets": filled}}
 
 
+def with_overheads(workload: Obj, overheads: Mapping[str, Mapping[str, str]]) -> Obj:
+    """The Workload with the overhead of each pod's RuntimeClass, where the pod names none itself."""
+    pod_sets = [_with_overhead(each, overheads) for each in _pod_sets(workload)]
+    return {**workload, "spec": {**workload["spec"], "podSets": pod_sets}}
+
+
+def _with_overhead(pod_set: Obj, overheads: Mapping[str, Mapping[str, str]]) -> Obj:
+    template = pod_set.get("template") or {}
+    spec = template.get("spec") or {}
+    overhead = overheads.get(spec.get("runtimeClassName") or "")
+    if overhead is None or spec.get("overhead"):
+        return pod_set
+    return {**pod_set, "template": {**template, "spec": {**spec, "overhead": overhead}}}
+
+
 def _pod_sets(workload: Obj) -> Sequence[Obj]:
     """The pod sets; Kueue takes a Workload without any."""
     return workload["spec"].get("podSets") or ()

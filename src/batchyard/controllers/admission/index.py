@@ -33,6 +33,7 @@ KINDS: Final = (
     scheme.NAMESPACE,
     scheme.ADMISSION_CHECK,
     scheme.LIMIT_RANGE,
+    scheme.RUNTIME_CLASS,
 )
 
 _DELETED: Final = EventType.DELETED
@@ -61,6 +62,7 @@ class AdmissionIndex:
             scheme.NAMESPACE: self._on_namespace,
             scheme.ADMISSION_CHECK: self._on_check,
             scheme.LIMIT_RANGE: self._views.observe,
+            scheme.RUNTIME_CLASS: self._views.observe_class,
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
