@@ -212,6 +212,14 @@ _Listen: TypeAlias = Annotated[
 ]
 
 
+_AuditLog: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write down who did what, as JSON lines; 100 MB, and the last.")
+]
+_Controllers: TypeAlias = Annotated[
+    str, typer.Option(metavar="LIST", help="Which controllers run: *, name, -name; an operator does the rest.")
+]
+
+
 @app.command()
 def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
     data_dir: _DataDir = _DATA_DIR,
@@ -242,12 +250,8 @@ def up(  # noqa: PLR0913, PLR0917 - each parameter is an option of the command
         bool, typer.Option("--detach", help="Return when it listens; it goes on in the background.")
     ] = False,
     listen: _Listen = None,
-    audit_log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write down who did what, as JSON lines; 100 MB, and the last.")
-    ] = None,
-    controllers: Annotated[
-        str, typer.Option(metavar="LIST", help="Which controllers run: *, name, -name; an operator does the rest.")
-    ] = "*",
+    audit_log: _AuditLog = None,
+    controllers: _Controllers = "*",
     log_level: _LogLevel = LogLevel.WARNING,
     log_form: _LogForm = LogForm.TEXT,
     otlp: _Otlp = "",
