@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from batchyard.api import scheme
-from batchyard.api.admission.service_accounts import DEFAULT
+from batchyard.api.admission.service_accounts import DEFAULT, default_service_account
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.ports.client import Create, EventType, Reader, WatchEvent
@@ -31,5 +31,4 @@ class ServiceAccounts:
             return Outcome()
         if reader.get(Key(scheme.SERVICE_ACCOUNT, key.name, DEFAULT)) is not None:
             return Outcome()
-        metadata = {"name": DEFAULT, "namespace": key.name}
-        return Outcome([Create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})])
+        return Outcome([Create(default_service_account(key.name))])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from batchyard.admission_chain import AdmissionChain
 from batchyard.api.admission.namespaces import SYSTEM_NAMESPACES, new_namespace
+from batchyard.api.admission.service_accounts import default_service_account
 from batchyard.api.meta import Obj, key_of, with_path
 from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
@@ -261,7 +262,9 @@ class Embedded:
         watched = Observed(self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair)
         self._figures.begin(watched, events, self._server)
         self._history.observe(events)
-        wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *map(provided_role, bootstrap_roles())]
+        # The accounts as well: their controller waits behind other work of the start, and pods are refused without.
+        wanted = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
+        wanted += map(provided_role, bootstrap_roles())
         if cluster is not None:
             wanted += initial_objects(cluster)
             self._kernel.post(lambda: self._remember_local(cluster))

@@ -37,6 +37,11 @@ _NAMESPACE: Final = {
 _PROJECTED: Final = {"defaultMode": 420, "sources": [_TOKEN, _CERTIFICATE, _NAMESPACE]}
 
 
+def default_service_account(namespace: str) -> Obj:
+    """The ServiceAccount `default` of a Namespace, yet to be created."""
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DEFAULT, "namespace": namespace}}
+
+
 def with_service_account(pod: Obj, find: Find, volume: str) -> Obj:
     """The Pod with its ServiceAccount, whose token is in a volume of that name unless it is not wanted.
 
