@@ -48,6 +48,14 @@ def _answers(variables: Mapping[str, str]) -> bool:
     return asked.returncode == 0
 
 
+def insecure_registries(folder: Path) -> Mapping[str, str]:
+    """The variables with which podman asks registries of this machine without TLS."""
+    registries = folder / "registries.conf"
+    registries.write_text('[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n')
+    registries.chmod(0o644)
+    return {"CONTAINERS_REGISTRIES_CONF": str(registries)}
+
+
 @contextmanager
 def home_of_a_user() -> Iterator[Mapping[str, str]]:
     """The variables of a user with a home of his own, as which podman keeps images; skips where there is no podman."""
@@ -60,10 +68,7 @@ def home_of_a_user() -> Iterator[Mapping[str, str]]:
         if user is not None:
             os.chown(made, user, user)
             os.chown(runtime, user, user)
-        registries = Path(made) / "registries.conf"
-        registries.write_text('[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n')
-        registries.chmod(0o644)
-        variables = {"HOME": made, "XDG_RUNTIME_DIR": str(runtime), "CONTAINERS_REGISTRIES_CONF": str(registries)}
+        variables = {"HOME": made, "XDG_RUNTIME_DIR": str(runtime), **insecure_registries(Path(made))}
         asked("podman", variables, user, "info")  # leaves a process, which is to be no node's
         try:
             yield variables

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from node.bringers import Bringer, Brings, brought_image, docker, home_of_a_user, ordinary_user
+from node.bringers import Bringer, Brings, brought_image, docker, home_of_a_user, insecure_registries, ordinary_user
 from node.engine_image import SAYS, busybox_image, image_id
 from node.machine import ORDINARY_USER, Machine, machine
 from node.registry import Registry, registry
@@ -118,11 +118,12 @@ def users_image() -> Iterator[Bringer]:
 
 
 @pytest.fixture(scope="session")
-def roots_image() -> Iterator[Bringer]:
+def roots_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bringer]:
     """The podman of root, and an image that it has."""
     if shutil.which("podman") is None or os.geteuid() != 0:
         pytest.skip("no podman is here, or it may not be used: apt-get install podman, and be root")
-    with brought_image("podman", {}, None) as bringer:
+    variables = insecure_registries(tmp_path_factory.mktemp("podman"))
+    with brought_image("podman", variables, None) as bringer:
         yield bringer
 
 

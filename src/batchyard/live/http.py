@@ -74,9 +74,7 @@ class HttpConnection(asyncio.Protocol):
         """A connection is there, its handshake done."""
         self._transport = transport
         self._requests = Requests(self)  # not before: where the handshake fails nobody tells of an end
-        certificate, address = transport.get_extra_info("peercert"), transport.get_extra_info("peername")
-        self.peer = peer_of(certificate) if certificate else None
-        self._requests.source = str(address[0]) if address else ""
+        self.peer, self._requests.source = _client_of(transport)
         if not self._connections.enter(self):
             self._requests.is_over = True
             self.refuse(503, "Exceeded concurrency limit.")
@@ -275,10 +273,7 @@ class HttpConnection(asyncio.Protocol):
         """Take nothing more from the client while requests wait."""
         if paused != self._is_paused and not self._is_lost:
             self._is_paused = paused
-            if paused:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
+            (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
     def _wait(self) -> None:
         """Wait for what is to come next, as long as it may take."""
@@ -298,6 +293,12 @@ class HttpConnection(asyncio.Protocol):
             deadline.wait(("idle", number), IDLE_WITHIN, self.end)
         else:
             deadline.stop()
+
+
+def _client_of(transport: asyncio.BaseTransport) -> tuple[Peer | None, str]:
+    """Return whom the client's certificate names, None without one, and its IP address, '' if it has none."""
+    certificate, address = transport.get_extra_info("peercert"), transport.get_extra_info("peername")
+    return peer_of(certificate) if certificate else None, str(address[0]) if address else ""
 
 
 class _Gone:

@@ -117,7 +117,7 @@ class WorkloadFigures:
 
     def _forget_cohorts(self) -> None:
         """Drop the counters of Cohorts that left the tree; no object of theirs need be deleted."""
-        for name in self._cohorts - self._index.snapshot.cohorts.keys():
+        for name in sorted(self._cohorts - self._index.snapshot.cohorts.keys()):
             self._kept.forget(cohort=name)
             self._cohorts.discard(name)
 

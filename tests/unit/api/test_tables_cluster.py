@@ -198,4 +198,4 @@ def test_the_other_kinds_of_the_cloud_say_the_little_they_have() -> None:
     assert list(request.values()) == ["it", "np", "a", "2", "ACCEPTED", "60s", "<none>"]
     assert list(obj(scheme.CLUSTER, spec={"region": "r", "zones": ["r-a"]}).values()) == ["it", "r", "r-a", "60s"]
     assert list(obj(scheme.LEASE, spec={"holderIdentity": "n1"}).values()) == ["it", "n1", "60s"]
-    assert list(obj(scheme.PROVISIONING_REQUEST, spec={}).values()) == ["it", "60s"]
+    assert list(obj(scheme.PROVISIONING_REQUEST, spec={}).values()) == ["it", "", "", "", "60s"]

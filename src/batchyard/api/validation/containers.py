@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
-from batchyard.api.validation import faults, handlers, names, paths, pod_network, resources, security_contexts
+from batchyard.api.validation import faults, names, paths, pod_network, probes, resources, security_contexts
 
 _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 #: Volumes that a remedy names.
@@ -71,7 +71,7 @@ def _container_faults(container: Mapping[str, Any], volumes: Mapping[str, None],
     yield from resources.resources_faults(container.get("resources") or {}, f"{path}.resources")
     yield from _env_from_faults(container.get("envFrom") or (), f"{path}.envFrom")
     yield from _mount_faults(container.get("volumeMounts") or (), volumes, f"{path}.volumeMounts")
-    yield from handlers.handlers_faults(container, path)
+    yield from probes.probes_faults(container, path)
 
 
 def _port_faults(ports: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:

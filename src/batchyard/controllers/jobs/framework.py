@@ -5,7 +5,7 @@ reconciler.go), and returns the one write it takes; the event of that write brin
 managed if it names a queue and no job above it is managed. Nothing here knows who runs the pods.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchyard.api import scheme, well_known
@@ -86,19 +86,12 @@ class JobController:
             return Outcome()
         above = ancestry(job, reader.get)
         if above.managed is not None:
-            return self._obey_ancestor(key, job, self._family_of(above.managed, reader))
+            return self._obey_ancestor(key, job, _unfinished_workloads(above.managed, reader))
         if above.missing is not None or not label(job, well_known.QUEUE_NAME):
             return Outcome()
         suspended = self._integration.is_suspended(job)
         look = _Look(key, job, self._integration.pod_sets(job), suspended, reader, now)
         return self._manage(look)
-
-    def _family_of(self, managed: Key, reader: Reader) -> list[Obj]:
-        """The Workloads of a job above, which may be of another kind."""
-        parent = reader.get(managed)
-        uid = parent["metadata"].get("uid", "") if parent is not None else ""
-        owned = reader.owned_by(uid, managed.namespace) if uid else ()
-        return [obj for obj in owned if obj["kind"] == "Workload" and not lifecycle.is_finished(obj)]
 
     def _obey_ancestor(self, key: Key, job: Obj, unfinished: Sequence[Obj]) -> Outcome:
         """A job runs only while the Workload of the job above it is admitted."""
@@ -239,16 +232,8 @@ class JobController:
         return Outcome([UpdateStatus(finished)], [look.event("FinishedWorkload", message)])
 
     def _reclaim(self, look: _Look, workload: Obj) -> Outcome | None:
-        """Tell which pods will not run again, never more than the Workload has."""
-        sizes = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
-        pods = [
-            {"name": p["name"], "count": min(p["count"], sizes.get(p["name"], p["count"]))}
-            for p in self._integration.reclaimable_pods(look.job)
-        ]
-        old = (workload.get("status") or {}).get("reclaimablePods") or ()
-        if {p["name"]: p["count"] for p in old} == {p["name"]: p["count"] for p in pods}:
-            return None
-        return Outcome([UpdateStatus(with_path(workload, ("status", "reclaimablePods"), pods or None))])
+        told = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(look.job))
+        return None if told is workload else Outcome([UpdateStatus(told)])
 
     def _tell_pods_ready(self, look: _Look, workload: Obj) -> Outcome | None:
         if not self._wait_for_pods_ready:
@@ -306,6 +291,24 @@ class JobController:
             return None
         first = look.job["spec"].get("suspend") is not True
         return Outcome([write], [look.event("Stopped", message)] if first else [])
+
+
+def _unfinished_workloads(job: Key, reader: Reader) -> list[Obj]:
+    """Return the unfinished Workloads of a job, which may be of another kind than the controller's."""
+    parent = reader.get(job)
+    uid = parent["metadata"].get("uid", "") if parent is not None else ""
+    owned = reader.owned_by(uid, job.namespace) if uid else ()
+    return [obj for obj in owned if obj["kind"] == "Workload" and not lifecycle.is_finished(obj)]
+
+
+def _with_reclaimable_pods(workload: Obj, reclaimable: Sequence[Mapping[str, Any]]) -> Obj:
+    """Return the Workload with the pods that will not run again, never more than it has; itself if that is no news."""
+    sizes = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
+    pods = [{"name": p["name"], "count": min(p["count"], sizes.get(p["name"], p["count"]))} for p in reclaimable]
+    old = (workload.get("status") or {}).get("reclaimablePods") or ()
+    if {p["name"]: p["count"] for p in old} == {p["name"]: p["count"] for p in pods}:
+        return workload
+    return with_path(workload, ("status", "reclaimablePods"), pods or None)
 
 
 def _is_told_to_stop(look: _Look) -> bool:

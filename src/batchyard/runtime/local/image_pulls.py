@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.meta import Obj
+from batchyard.api.schema.computed import pull_policy
 from batchyard.base.instant import MINUTE, SECOND, Instant
 from batchyard.ports.client import Reader
 from batchyard.runtime.local.configs import find_secret
@@ -81,11 +82,16 @@ def wish_for(pod: Obj, start: Start, row: ImageRow, ask: Ask, sources: Sources) 
         "cacheBytes": sources.cache_bytes,
         "named": row.image or name,
         "reference": reference(row.image or name),
-        "policy": start.container.spec.get("imagePullPolicy") or "IfNotPresent",
+        "policy": effective_policy(start.container.spec.get("imagePullPolicy") or "IfNotPresent", row),
         "workingDir": start.container.spec.get("workingDir") or "",
         "auth": credentials(pod, sources.reader),
     }
     return image_wish(pod, spec)
+
+
+def effective_policy(policy: str, row: ImageRow) -> str:
+    """The pull policy; if another image stands for the pod's, `Always` is its own default, not that of the pod's."""
+    return pull_policy(row.image) if policy == "Always" and row.image else policy
 
 
 def credentials(pod: Obj, reader: Reader) -> dict[str, Any]:

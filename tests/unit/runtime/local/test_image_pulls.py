@@ -11,7 +11,7 @@ import make
 from batchyard.api.meta import Obj
 from batchyard.runtime.local.container_run import Given, NodeSettings, Standing, container_run
 from batchyard.runtime.local.errors import ContainerError
-from batchyard.runtime.local.image_pulls import credentials
+from batchyard.runtime.local.image_pulls import credentials, effective_policy
 from batchyard.runtime.local.images import ImageRow, find_row, reference
 from unit.runtime.local.local_make import Shelf, container
 from unit.runtime.local.pretended import LocalStage, Script, pod
@@ -164,6 +164,14 @@ def test_what_the_user_says_stands_before_the_engine() -> None:
     assert find_row("busybox", rows, ["podman"]).machine
     with pytest.raises(ContainerError, match="is one of podman, which does not work here"):
         find_row("own/a", rows)
+
+
+def test_the_policy_of_a_pod_is_about_the_image_that_it_names() -> None:
+    own = ImageRow("app", engine="podman", image="localhost/app:1")
+    asked = [effective_policy(policy, own) for policy in ("Always", "IfNotPresent", "Never")]
+    assert asked == ["IfNotPresent", "IfNotPresent", "Never"]
+    assert effective_policy("Always", own._replace(image="localhost/app")) == "Always"
+    assert effective_policy("Always", ImageRow("app", engine="podman")) == "Always"
 
 
 def test_secrets_for_registries_are_passed_on() -> None:

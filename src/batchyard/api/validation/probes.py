@@ -17,7 +17,7 @@ _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _SCHEMES: Final = ("HTTP", "HTTPS")
 
 
-def handlers_faults(container: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def probes_faults(container: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     """Validate the probes and hooks of a container."""
     for field in ("livenessProbe", "readinessProbe", "startupProbe"):
         if (probe := container.get(field)) is not None:
