@@ -46,7 +46,7 @@ def test_a_kind_is_defined_used_and_gone(tmp_path: Path) -> None:
 def _defined(platform: Running) -> None:
     platform.kubectl("apply", "--server-side", "-f", DEFINITION)
     platform.kubectl("wait", "--for=condition=Established", "--timeout=10s", f"crd/{NAME}")
-    header, row = platform.kubectl("get", "crd").splitlines()
+    header, row = platform.kubectl("get", f"crd/{NAME}").splitlines()
     assert header.split() == ["NAME", "CREATED", "AT"]
     assert row.startswith(NAME)
     told = platform.kubectl("explain", "rockets.spec.orbit")

@@ -60,8 +60,9 @@ def test_once_somebody_has_asked_it_asks_itself_and_keeps_what_came_of_it(platfo
 def test_no_child_is_left_behind(platform: Running) -> None:
     for seed in (13, 14):
         platform.kubectl("get", "--raw", f"{WAITING}?seed={seed}")
-    children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children")
-    assert children.read_text("utf-8").split() == []
+    children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children").read_text("utf-8").split()
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children]
+    assert [b"batchyard.node.guard" in command for command in commands] == [True]  # and no fork beside it
 
 
 def test_of_who_is_not_there_nothing_is_told(platform: Running) -> None:

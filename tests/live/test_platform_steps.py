@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from batchyard.cli.platform import drive
 from batchyard.cli.platform.target import Wanted
@@ -36,9 +37,11 @@ class Place:
     """A platform's file, its rendered folder, and the cluster that it is for."""
 
     def __init__(self, folder: Path, running: Running) -> None:
-        head, rest = PLATFORM.replace("engine: kueue", "engine: batchyard").split("  google: {project: project-1}\n")
+        document = yaml.safe_load(PLATFORM)
+        document["spec"]["engine"] = "batchyard"
+        del document["spec"]["google"]
         self.file = folder / "platform.yaml"
-        self.file.write_text(head + rest, "utf-8")
+        self.file.write_text(yaml.safe_dump(document, sort_keys=False), "utf-8")
         wanted = Wanted(str(running.kubeconfig), "")
         self.request = drive.Request(str(self.file), folder / "out", "", wanted, is_yes=True)
         self.told = folder / "told"
