@@ -5,6 +5,7 @@ is not made smaller, for those who only want to know that it fails.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +29,13 @@ def kubectl_remembers_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
 def ordinary_umask() -> None:
     """Others may read what tests make, whatever whoever runs them has set: some run as another user."""
     os.umask(0o022)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_count() -> None:
+    """A shell that starts the tests in the background has all of them ignore SIGINT, and so their children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,8 @@ def test_who_may_not_read_all_is_told_what_that_costs(platform: Running) -> None
     done = batchyard("snapshot", "--kubeconfig", str(folder / "users" / "looker.kubeconfig"))
     assert done.code == 0
     assert "we may not list pods: nodes are taken to be empty" in done.stderr
-    assert json.loads(done.stdout)["metadata"]["annotations"]["batchyard.dev/not-read"].startswith("Pri")
+    kinds = json.loads(done.stdout)["metadata"]["annotations"]["batchyard.dev/not-read"].split(",")
+    assert {"PriorityClass.scheduling.k8s.io", "RuntimeClass.node.k8s.io", "Job.batch"} <= set(kinds)
 
 
 def test_what_kueue_decides_by_is_in_it(platform: Running, tmp_path: Path) -> None:
