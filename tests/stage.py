@@ -13,6 +13,7 @@ from batchyard.controllers.runner import Runner
 from batchyard.kernel import VirtualKernel
 from batchyard.ports.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
 from batchyard.ports.controller import Controller, EventRecord
+from batchyard.sim.state import as_added
 from batchyard.store.memory import Store
 
 
@@ -21,7 +22,8 @@ class Stage:
 
     def __init__(self, *controllers: Controller) -> None:
         self.kernel = VirtualKernel(make.NOW)
-        self.client = LocalClient(Store(), self.kernel)
+        self.store = Store()
+        self.client = LocalClient(self.store, self.kernel)
         self.runner = Runner(self.kernel, self.client, controllers, self._record)
         self.events: list[EventRecord] = []
 
@@ -43,6 +45,14 @@ class Stage:
     def leave_behind(self, kind: str, name: str, namespace: str = "team") -> None:
         """Delete an object, and let stay what it owns; then let follow what must."""
         self._submit(Delete(Key(kind, namespace, name), propagation=Propagation.ORPHAN))
+        self.settle()
+
+    def start_anew(self, *controllers: Controller) -> None:
+        """Stop the controllers, and start these in their place: they know the objects alone."""
+        self.runner.stop()
+        self.client.unsubscribe(self.runner.observe)
+        self.runner = Runner(self.kernel, self.client, controllers, self._record)
+        self.runner.observe(as_added([obj for kind in self.store.kinds() for obj in self.store.list(kind)]))
         self.settle()
 
     def settle(self) -> None:

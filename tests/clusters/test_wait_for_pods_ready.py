@@ -9,6 +9,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
 from batchyard.base.instant import HOUR, SECOND
 from batchyard.sim.event_log import Record
+from batchyard.sim.faulty_client import Trouble
 from batchyard.sim.scenario import Scenario, make_scenario
 from batchyard.sim.world import World
 from clusters.test_checkpoints import QUEUE
@@ -97,6 +98,28 @@ def test_nobody_is_admitted_while_somebody_is_not_ready_if_that_blocks_admission
     )
 
 
+def overtaken() -> list[str]:
+    """A wide Job that is not ready for six minutes, one that waits for it, and one of high priority that comes then."""
+    low, high = (job(name, 1, at).replace("cpu: 2", "cpu: 0") for name, at in (("low", "5s"), ("high", "10s")))
+    return [job("wide", 2), low, high.replace("restartPolicy", "priorityClassName: high, restartPolicy")]
+
+
+def test_who_waits_for_pods_is_admitted_before_whoever_comes_meanwhile() -> None:
+    told = happened("{blockAdmission: true}", *overtaken())
+    admitted = {job: at for at, what, job, _ in told if what == "QuotaReserved"}
+    assert list(admitted) == ["wide", "low", "high"]
+    assert 360 < admitted["low"] < admitted["high"]
+
+
+def test_who_waits_for_pods_is_admitted_first_though_the_platform_crashes_meanwhile() -> None:
+    records: list[Record] = []
+    played = World(scenario("{blockAdmission: true}", *overtaken()), sink=records.append, trouble=Trouble())
+    played.run_until(60 * SECOND)
+    played.crash()
+    played.run_until(HOUR)
+    assert [r["workload"].split("-")[1] for r in records if r["event"] == "QuotaReserved"] == ["wide", "low", "high"]
+
+
 def why(seconds: int, waits: str, name: str, *jobs: str) -> tuple[str, str]:
     """What a Job is said to wait for at a moment: the limit, and what is said of it."""
     played = World(scenario(waits, *jobs))
@@ -118,3 +141,9 @@ def test_who_asks_why_is_told_of_the_gate() -> None:
     small = job("next", 1, "10s").replace("cpu: 2", "cpu: 0")
     limit, told = why(60, waits, "next", job("wide", 2), small)
     assert (limit, told) == ("podsReady", "waiting for all admitted workloads to be in PodsReady condition")
+
+
+def test_who_comes_meanwhile_is_told_who_is_admitted_before_it() -> None:
+    limit, told = why(60, "{timeout: 30m, blockAdmission: true}", "high", *overtaken())
+    assert (limit, told.startswith("it would fit, and team/job-low-")) == ("podsReady", True)
+    assert told.endswith(" is admitted before it, once all admitted workloads are ready")

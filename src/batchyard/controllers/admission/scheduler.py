@@ -3,7 +3,8 @@
 One constant key, "the cycle". Its rank lets all that is due settle first, and what a cycle decided settle before the
 next one. An admission counts at once (assume); its watch event confirms it. Why a Workload waits changes often: it is
 written once a moment at most, when the cycles have come to rest, so that nobody is told what no longer holds. Where
-admission waits for pods to be ready, a cycle ends at whoever would be admitted, and the next begins when they are.
+admission waits for pods to be ready, a cycle stops before the first admission that has to wait, and goes on from there
+when they are (`blocked_cycle.py`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.quantity import format_amount
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
+from batchyard.controllers.admission.blocked_cycle import BlockedCycle
 from batchyard.controllers.admission.idle_watch import IdleWatch, is_new
 from batchyard.controllers.admission.index import KINDS, AdmissionIndex
 from batchyard.controllers.admission.particulars import WORDS, of_admission, of_preemption, of_wait
@@ -75,10 +77,7 @@ class Scheduler:
         self._weighs = weighs
         self._on_loop = on_loop
         self._watch = watch or Unwatched()
-        #: None: nobody waits for the pods of others.
-        self._gate = gate
-        #: Whether somebody fits and waits at the gate.
-        self._is_held_back = False
+        self._blocked = BlockedCycle(index, gate)
         self._number = 0
         self._loops = LoopWatch()
         self._idle = IdleWatch(index)
@@ -90,9 +89,8 @@ class Scheduler:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """The cycle, if there is something to decide."""
-        if self._gate is not None and event.key.kind == scheme.WORKLOAD:
-            self._gate.observe(event)
-        is_due = self._index.observe(event, now)
+        self._blocked.observe(event)
+        is_due = self._index.observe(event, now) or self._blocked.may_resume
         return (CYCLE,) if self._note_bypassed(event) or is_due else ()
 
     def _note_bypassed(self, event: WatchEvent) -> bool:
@@ -108,20 +106,32 @@ class Scheduler:
         return bool(reason)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> Outcome:
-        """One cycle; when nothing is left to decide, say why those who wait do."""
+        """One cycle, or the rest of one; when nothing is left to decide, say why those who wait do."""
         self._index.book.take_back()
         self._index.look_anew(reader, now)
         heads = self._index.heads(now)
-        if self._gate is not None and not self._gate.is_closed:
-            self._is_held_back = False
-        if not heads or self._is_held_back:
+        outcome = Outcome(requeue_at=now, independent=True)
+        if self._blocked.may_resume:
+            self._carry_out(self._blocked.resume(), reader, now, outcome)
+            return outcome
+        if not heads or self._blocked.stands_still:
             return self._rest(reader, now)
         self._number += 1
         self._watch.begin()
         cycle = Cycle(self._index.snapshot, self._policy, self._index.namespaces, self._number)
-        outcome = Outcome(requeue_at=now, independent=True)
-        decisions = self._up_to_gate(cycle.run(heads), reader, now, outcome)
+        decisions = cycle.run(self._blocked.first_heads(heads))
         self._watch.decide()
+        self._carry_out(decisions, reader, now, outcome)
+        self._watch.end(cycle, decisions)
+        return outcome
+
+    def _carry_out(self, decided: Sequence[Decision], reader: Reader, now: Instant, outcome: Outcome) -> None:
+        """Apply decisions, up to the first admission that has to wait for pods; its Workload is told so."""
+        decisions, blocked = self._blocked.split(decided, reader)
+        if blocked is not None:
+            self._reports.pop(workload_view(blocked).key, None)
+            told = set_pending(blocked, *_WAITING_FOR_PODS, now)
+            outcome.writes += [UpdateStatus(told)] if told is not blocked else []
         preemptions = [d for d in decisions if isinstance(d, Preempt) and is_new(d)]
         loops = self._loops.look(preemptions, self._index.snapshot, now)
         parked = [self._apply(decision, reader, now, outcome) for decision in decisions]
@@ -129,28 +139,6 @@ class Scheduler:
         for loop in loops:
             self._index.line_up.freeze(loop.tree)
             self._on_loop(loop)
-        self._watch.end(cycle, decisions)
-        return outcome
-
-    def _up_to_gate(
-        self, decisions: Sequence[Decision], reader: Reader, now: Instant, outcome: Outcome
-    ) -> Sequence[Decision]:
-        """The decisions before the first admission that has to wait; its Workload is told so."""
-        if self._gate is None:
-            return decisions
-        is_closed = self._gate.is_closed
-        for place, decision in enumerate(decisions):
-            obj = reader.get(_key(decision.head.workload))
-            if not isinstance(decision, Admit) or obj is None:
-                continue
-            if is_closed:
-                self._is_held_back = True
-                self._reports.pop(decision.head.workload.key, None)
-                told = set_pending(obj, *_WAITING_FOR_PODS, now)
-                outcome.writes += [UpdateStatus(told)] if told is not obj else []
-                return decisions[:place]
-            is_closed = self._gate.awaits(obj)
-        return decisions
 
     def _apply(self, decision: Decision, reader: Reader, now: Instant, outcome: Outcome) -> bool:
         """Carry a decision out; whether its Workload was parked."""

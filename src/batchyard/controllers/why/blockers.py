@@ -8,13 +8,14 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.controllers.admission.pending import must_wait
-from batchyard.controllers.why.document import Binding
+from batchyard.controllers.why.document import Asker, Binding
 from batchyard.core import reasons
 from batchyard.core.cycle import Cycle, Policy
 from batchyard.core.decisions import Decision, Head, Wait
 from batchyard.core.lifecycle import checks as admission_checks
 from batchyard.core.lifecycle import waiting
 from batchyard.core.lifecycle import workload as lifecycle
+from batchyard.core.lifecycle.reasons import WAITING_FOR_PODS_READY
 from batchyard.ports.client import Reader
 
 STOPPED = "stopped"
@@ -22,6 +23,7 @@ MISCONFIGURED = "misconfigured"
 BACKOFF = "backoff"
 GATED = "gated"
 CHECK = "admissionCheck"
+PODS_READY = "podsReady"
 
 
 def queues_of(workload: Obj, reader: Reader) -> waiting.Queues:
@@ -93,6 +95,16 @@ def failed_check(workload: Obj) -> Binding | None:
         if found:
             return Binding(CHECK, admission_checks.told(found, state), "AdmissionCheck", found[0]["name"])
     return None
+
+
+def blocked_entry(index: AdmissionIndex, asker: Asker) -> Binding | None:
+    """The Workload that waits until the pods of others are ready: it is admitted before all that wait in line."""
+    found = [view for view in index.book.views() if view.waits_for == WAITING_FOR_PODS_READY and view.admissible]
+    if not found:
+        return None
+    name = asker.name_of(found[0].key)
+    text = f"it would fit, and {name} is admitted before it, once all admitted workloads are ready"
+    return Binding(PODS_READY, text, "Workload", name)
 
 
 def decision_about(view: WorkloadView, queue: str, index: AdmissionIndex, policy: Policy) -> Decision:

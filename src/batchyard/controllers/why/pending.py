@@ -48,7 +48,6 @@ from batchyard.ports.client import Reader
 PRIORITY: Final = "priority"
 HEAD_OF_LINE: Final = "headOfLine"
 PREEMPTION: Final = "waitingForPreemption"
-PODS_READY: Final = "podsReady"
 TURN: Final = "turn"
 HOLDERS_SHOWN: Final = 5
 AHEAD_SHOWN: Final = 5
@@ -155,7 +154,7 @@ class PendingWorkloads:
         reserved = find_condition(workload, reasons.QUOTA_RESERVED)
         if reserved is None or reserved["reason"] != reasons.WAITING_FOR_PODS_READY:
             return None
-        return Binding(PODS_READY, str(reserved.get("message", "")))
+        return Binding(blockers.PODS_READY, str(reserved.get("message", "")))
 
     def _head_of_line(self, situation: Situation, asker: Asker) -> Binding | None:
         """Who blocks a StrictFIFO queue, and what that one waits for."""
@@ -186,7 +185,8 @@ class PendingWorkloads:
         """Nothing stands in its way but, maybe, others who are decided upon before it."""
         queue = situation.queue.name
         if baseline.is_admitted:
-            return Binding(TURN, "nothing stands in its way: it is admitted next", "ClusterQueue", queue)
+            blocked = blockers.blocked_entry(self._index, asker)
+            return blocked or Binding(TURN, "nothing stands in its way: it is admitted next", "ClusterQueue", queue)
         pending = self._index.line_up.pending
         fronts = [view.key for each in self._tree(situation) for view in pending[each.name].front(1)]
         names = list(dict.fromkeys([asker.name_of(key) for key in fronts if key != situation.view.key]))
