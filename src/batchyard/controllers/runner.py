@@ -60,6 +60,7 @@ BACKOFF_MAX: Final = 30 * SECOND
 #: As the Job controller where the API refuses a pod. Source: Kubernetes's pkg/controller/job.
 REFUSED_BACKOFF_MIN: Final = SECOND
 REFUSED_BACKOFF_MAX: Final = MINUTE
+INDEPENDENT_BACKOFF_MAX: Final = 8 * SECOND
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
@@ -296,8 +297,8 @@ class Runner:
             lane.add(key)
         elif isinstance(error, RefusedForNow | InvalidObject):
             # Independent writes are of several objects: one that is refused must not hold up the others for long.
-            wait = REFUSED_BACKOFF_MIN if are_independent else refused_backoff(failures)
-            self._wake_by(lane, key, self._kernel.now() + wait)
+            longest = INDEPENDENT_BACKOFF_MAX if are_independent else REFUSED_BACKOFF_MAX
+            self._wake_by(lane, key, self._kernel.now() + min(refused_backoff(failures), longest))
         else:
             self._wake_by(lane, key, self._kernel.now() + backoff(failures))
 
