@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.lines import Lines
 from batchyard.api.manifests import Fault, Manifest, Manifests, read_manifests
@@ -149,6 +149,9 @@ def _work(
 # --- what reading finds ---
 
 
+_QUEUE_ANNOTATION: Final = f"metadata.annotations[{well_known.QUEUE_NAME}]"
+
+
 def _of_file(fault: FileFault) -> Finding:
     return _finding("unreadable-file", fault.source, 0, ("", ""), fault.error)
 
@@ -178,6 +181,8 @@ def _of_reading(manifests: Manifests, written: Mapping[tuple[str, int, str], Map
         finding = _finding(_rule_of(fault), fault.source, fault.document, (fault.kind, fault.name), fault.error)
         yield replace(finding, patches=(written[at],)) if at else finding
     for odd in manifests.odd:
+        if odd.error.problem.startswith(_QUEUE_ANNOTATION):  # the rule queue-name-not-a-label finds it, with the remedy
+            continue
         rule = "deprecated-version" if "deprecated" in odd.error.problem else "without-effect"
         remedy = "write the version that is served" if rule == "deprecated-version" else "leave it out"
         yield _finding(rule, odd.source, odd.document, (odd.kind, odd.name), odd.error._replace(remedy=remedy))

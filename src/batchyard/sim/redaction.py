@@ -23,7 +23,7 @@ _ENVIRONMENT: Final = frozenset({"env", "envFrom"})
 #: Fields whose texts are names, or texts that hold some.
 _NAMES: Final = frozenset(
     {
-        *("name", "namespace", "namespaces", "generateName", "hostname", "hostnameOverride", "subdomain"),
+        *("name", "names", "namespace", "namespaces", "generateName", "hostname", "hostnameOverride", "subdomain"),
         *("queueName", "clusterQueue", "localQueue", "queues", "workload", "cohort", "cohortName", "parentName"),
         *("flavor", "onFlavors", "lastAcceptableFlavorName", "admissionChecks", "topologyName", "priorityClassName"),
         *("nodeName", "nominatedNodeName", "providerID", "schedulerName", "runtimeClassName", "externalName"),
