@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from batchyard.live.folder import process_in
 from live.running import Running, kubectl
 from unit.sim.forks_make import queue, workload
 
@@ -60,9 +61,10 @@ def test_once_somebody_has_asked_it_asks_itself_and_keeps_what_came_of_it(platfo
 def test_no_child_is_left_behind(platform: Running) -> None:
     for seed in (13, 14):
         platform.kubectl("get", "--raw", f"{WAITING}?seed={seed}")
-    children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children").read_text("utf-8").split()
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children]
-    assert [b"batchyard.node.guard" in command for command in commands] == [True]  # and no fork beside it
+    children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children")
+    running = process_in(platform.kubeconfig.parent)
+    assert running is not None
+    assert children.read_text("utf-8").split() == [str(running.guard)]  # which runs as long as the platform does
 
 
 def test_of_who_is_not_there_nothing_is_told(platform: Running) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.guide import rows_of
+from batchyard.cli.guide_rows import rows_of
 from batchyard.cli.live_guide import LiveGuide, platform
 from batchyard.sim.guide import Guide, examples_folder, played_steps
 from live.running import Child
@@ -25,7 +25,7 @@ def played() -> Iterator[tuple[Guide, Rows, LiveGuide, Rows]]:
     guide = Guide(folder, steps)
     simulated = rows_of(list(guide.play()), guide)
     with platform(guide.cluster, 60.0) as started:
-        live = LiveGuide(guide, started)
+        live = LiveGuide(guide, started, time_waits=True)
         seen = list(live.play(steps))
         yield guide, simulated, live, rows_of(seen, live)
 
@@ -34,6 +34,23 @@ def test_what_is_to_be_seen_is_what_the_simulation_shows(played: tuple[Guide, Ro
     _, simulated, _, live = played
     assert live == simulated
     assert live["high-priority: cq-team-a-hp"] == "team-a-b StrictFIFO 2 2"
+
+
+def test_no_timing_is_missed(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:
+    _, _, live, _ = played
+    assert live.timings.missed == []
+
+
+def test_a_time_that_runs_on_faster_than_the_machine_is_told_with_each_row_that_differs() -> None:
+    folder, steps = examples_folder(), played_steps("low-priority")
+    assert folder is not None
+    guide = Guide(folder, steps)
+    simulated = rows_of(list(guide.play()), guide)
+    with platform(guide.cluster, 3000.0) as started:
+        live = LiveGuide(guide, started)
+        found = rows_of(list(live.play(steps)), live)
+        assert any(timing.what == "Job" for timing in live.timings.missed)
+        assert all(row.is_explained for row in live.timings.differences(simulated, found))
 
 
 def test_it_begins_with_the_same_nodes(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:

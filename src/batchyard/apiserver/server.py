@@ -59,6 +59,7 @@ class ApiServer:
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
         self._documents: dict[str, Callable[[Request], Reply]] = {}
+        self._puts: dict[str, Callable[[Request], Reply]] = {}
         self._foresee: Foresee | None = None
         self._apart: Apart | None = None
         self._prefixes: dict[str, Callable[[Request], Reply]] = {}
@@ -70,6 +71,10 @@ class ApiServer:
     def answer_at(self, path: str, answer: Callable[[Request], Reply]) -> None:
         """Answer whoever may get that path."""
         self._documents[path] = answer
+
+    def put_at(self, path: str, answer: Callable[[Request], Reply]) -> None:
+        """Let users with the verb `put` on a path change what is there."""
+        self._puts[path] = answer
 
     def foresee_with(self, foresee: Foresee) -> None:
         """Have somebody tell, in answers to dry runs of queues, what the change would do."""
@@ -183,6 +188,8 @@ class ApiServer:
 
     def _about_the_server(self, request: Request) -> Reply:
         """What is served, and how it is."""
+        if request.method == "PUT" and request.path in self._puts:
+            return self._puts[request.path](request)
         if request.method not in {"GET", "HEAD"}:
             return NO_SUCH_PATH
         first, _, rest = request.path.strip("/").partition("/")

@@ -58,6 +58,13 @@ class Sending:
         except BrokenPipeError:
             self.end()  # which tells why it ended
 
+    def next_line(self) -> str:
+        """The next line that it prints, once it is there; ends the command if it ends before."""
+        printed: IO[str] | None = self._process.stdout
+        assert printed is not None, "it was started with a pipe"
+        line = printed.readline()
+        return line.rstrip("\n") if line else self.end()
+
     def end(self) -> str:
         """What it printed, once all is sent; ends the command where it failed."""
         return _printed(self._process, self._arguments, "")

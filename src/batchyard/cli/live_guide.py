@@ -1,8 +1,12 @@
 """`batchyard guide --live`: the guide's manifests, sent by kubectl to a platform in a process of its own.
 
-Time runs many times faster than kubectl starts. So each step has a kubectl that was started before: it has sent what
-the Jobs need, while the step before was looked at, and sends each Job at its moment. And what was to be seen at some
-moment is asked for later, as of the revision that the platform had come to by then.
+The time of the platform waits: it runs up to the moment of the next Job or look, and stops there until kubectl has sent
+the Job, or the objects are read. So a machine may be as slow as it likes. Time does not stop at the speed of the clock,
+and not where operators decide beside the platform: they could be in the middle of something. Jobs and looks may be late
+then. How late each was is noted.
+
+Each step has a kubectl that was started before: it has sent what the Jobs need, while the step before was looked at.
+What was to be seen at a moment is asked for as of the revision that the platform had come to by then.
 
 A guide begins whole minutes after its Cluster was made, as in the simulation: the autoscaler looks every ten seconds
 from then on.
@@ -17,7 +21,7 @@ from contextlib import closing, contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
@@ -25,15 +29,18 @@ from batchyard.api import scheme, well_known
 from batchyard.api.conditions import is_true
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
-from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, format_age, parse_duration
+from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.cli import output
+from batchyard.cli.guide_timings import Timing, Timings
 from batchyard.cli.kubectl import Kubectl, Sending
-from batchyard.cli.status import connected, told_by
+from batchyard.cli.status import answer_to_owner, connected
 from batchyard.cli.up import ENDED_WITHIN, Wanted, start_behind
 from batchyard.controllers.groups import GROUPS
 from batchyard.live.clock import wall_clock
+from batchyard.live.clock_control import PATH as CLOCK
 from batchyard.live.folder import KUBECONFIG, LOG, prepare
 from batchyard.live.place import Place
+from batchyard.live.report import PATH as STATUS
 from batchyard.sim.guide import (
     BEFORE,
     LONGEST,
@@ -50,10 +57,10 @@ from batchyard.store.journal import Sync
 _WORK: Final = ("Job", "JobSet")
 #: What kubectl prints of what it has sent.
 _CAME: Final = 'jsonpath={.metadata.creationTimestamp}{"\\n"}'
-#: How often queues are looked at until their figures are right.
+#: How often queues are looked at until their figures count every Workload.
 _LOOKS_MAX: Final = 50
-#: A Job or a look that is no later than this, in time of the guide, shows the same rows.
-TOLERANCE: Final = 3 * SECOND
+#: How long to wait, by the clock, before the platform is asked again whether its time has stopped.
+_ASKED_AGAIN: Final = 0.005  # seconds
 
 
 class Started(NamedTuple):
@@ -94,40 +101,41 @@ def platform(
             process.wait(ENDED_WITHIN)
 
 
-class LiveGuide:
-    """The guide as a platform that runs plays it."""
+#: A Job, and the instant when it is due.
+_Due: TypeAlias = tuple[Instant, dict[str, Any]]
 
-    def __init__(self, planned: Guide, started: Started) -> None:
+
+class LiveGuide:
+    """The guide as a platform that runs plays it; `time_waits` for its Jobs and looks, or runs on."""
+
+    def __init__(self, planned: Guide, started: Started, *, time_waits: bool = False) -> None:
         self._files = planned.files
         self._cluster = planned.cluster
         self._started = started
         self._kubectl = Kubectl(started.folder / KUBECONFIG)
+        self._time_waits = time_waits
         #: How things stood at the last look.
         self._stood = self._present()
         self.initial: Mapping[str, int] = {}
         #: When the guide began, so that its first step comes when it is due.
         self.began: Instant = 0
-        #: Which moments of the guide were missed, as lines of text.
-        self.missed: list[str] = []
+        #: How late Jobs, looks and rows were.
+        self.timings = Timings([])
 
     def play(self, steps: Sequence[GuideStep]) -> Iterator[Seen]:
-        """Play each step, and look; a step that follows another is sent before the other is told of."""
+        """Play each step, and look."""
+        self.timings = Timings([step.name for step in steps])
         self._kubectl.run("apply", "-f", "-", sent="\n".join(map(json.dumps, self._documents_of(BEFORE))))
         sending = self._prepared(steps[0])
         self.began = self._first_minute()
-        looked: tuple[GuideStep, Instant, Sequence[Obj]] | None = None
         for step, following in zip_longest(steps, steps[1:]):
             last = self._last_of(step, sending)
-            if looked is not None:
-                yield self._seen(*looked)
             now, queues = self._settled_queues(step, last + parse_duration(step.looks.queues))
             sending = self._prepared(following)
             due = last + parse_duration(step.looks.nodes)
             self._stood = self._moment(due)
             self._note_look(step, "nodes", self._stood.now - due)
-            looked = (step, now, queues)
-        assert looked is not None, "there is a step"
-        yield self._seen(*looked)
+            yield Seen(step, now, queues, self._stood.now, self.objects(scheme.NODE))
 
     def now(self) -> Instant:
         """When it was looked at last."""
@@ -143,39 +151,32 @@ class LiveGuide:
         self.initial = ready_by_pool(self.objects(scheme.NODE))
         (cluster,) = self.objects(scheme.CLUSTER)
         made = parse_time(cluster["metadata"]["creationTimestamp"])
-        return made - (made - self._stood.now) // MINUTE * MINUTE
-
-    def _seen(self, step: GuideStep, now: Instant, queues: Sequence[Obj]) -> Seen:
-        return Seen(step, now, queues, self.now(), self.objects(scheme.NODE))
+        return made - (made - self._present().now) // MINUTE * MINUTE
 
     def _objects_at(self, moment: Moment, kind: str) -> Sequence[Obj]:
         """All objects of a kind as they were."""
         info = scheme.kind_info(kind)
         group = f"apis/{info.group}" if info.group else "api"
         asked = f"resourceVersion={moment.revision}&resourceVersionMatch=Exact"
-        return _items(self._kubectl.run("get", "--raw", f"/{group}/{info.storage_version}/{info.plural}?{asked}"))
+        path = f"/{group}/{info.storage_version}/{info.plural}?{asked}"
+        described = {"apiVersion": info.api_version, "kind": info.kind}  # which items of a list do not repeat
+        return [{**described, **item} for item in self._answer(path)["items"]]
 
     def _note_look(self, step: GuideStep, what: str, late: Duration) -> None:
-        if late > TOLERANCE:
-            self.missed.append(f"step {step.name}: the {what} were read {format_age(late)} late")
+        self.timings.note(Timing(step.name, "look at", f"the {what}", late))
 
-    def _note_jobs(self, step: GuideStep, late: Mapping[str, Duration]) -> None:
-        """Note how many Jobs came too late, and the latest of them."""
-        misses = {name: duration for name, duration in late.items() if duration > TOLERANCE}
-        if misses:
-            latest = max(misses, key=lambda name: misses[name])
-            told = f"step {step.name}: {len(misses)} of {len(late)} Jobs came more than {format_age(TOLERANCE)} late"
-            self.missed.append(f"{told}, {latest} by {format_age(misses[latest])}")
-
-    def _settled_queues(self, step: GuideStep, instant: Instant) -> tuple[Instant, Sequence[Obj]]:
-        """The ClusterQueues at an instant, or as soon after it as their figures count every Workload."""
+    def _settled_queues(self, step: GuideStep, due: Instant) -> tuple[Instant, Sequence[Obj]]:
+        """The ClusterQueues when they are due, or as soon after it as their figures count every Workload."""
         for look in range(_LOOKS_MAX):
-            moment = self._moment(instant + look * SECOND)
+            moment = self._moment(due + look * SECOND)
             queues = self._objects_at(moment, scheme.CLUSTER_QUEUE)
             workloads = self._objects_at(moment, scheme.WORKLOAD)
             if sum(map(_counted, queues)) == sum(not is_true(each, "Finished") for each in workloads):
+                self._note_look(step, "queues", moment.now - due)
                 break
-        self._note_look(step, "queues", moment.now - instant)
+        else:
+            what = "figures of", "the ClusterQueues, which do not count every Workload,"
+            self.timings.note(Timing(step.name, *what, moment.now - due, is_reached=False))
         return moment.now, queues
 
     def _prepared(self, step: GuideStep | None) -> Sending | None:
@@ -193,45 +194,76 @@ class LiveGuide:
         if sending is None:
             return self._end_of_all(step)
         files = self._files[step.name]
-        work = [(at, each) for path, at in files for each in _documents(path) if each["kind"] in _WORK]
-        began, asked_at = self._moment(self.began + step.starts_at).now, wall_clock()
-        for at, document in work:
-            self._wait(self.began + at - began - int((wall_clock() - asked_at) * self._started.speed))
+        work = [(self.began + at, each) for path, at in files for each in _documents(path) if each["kind"] in _WORK]
+        came = (self._send_in_stops if self._time_waits else self._send)(step, work, sending)
+        late = {each["metadata"]["name"]: at - due for (due, each), at in zip(work, came, strict=True)}
+        for name, duration in late.items():
+            self.timings.note(Timing(step.name, "Job", name, duration))
+        return max(work[-1][0], *came)
+
+    def _send_in_stops(self, step: GuideStep, work: Sequence[_Due], sending: Sending) -> Sequence[Instant]:
+        """Send each Job while time stands still at the instant when it is due; when each came."""
+        self._answer(CLOCK, {"until": work[0][0]})
+        for _ in range(len(self._documents_of(step.name)) - len(work)):
+            sending.next_line()  # of what the Jobs need
+        came = []
+        for due, document in work:
+            came.append(self._moment(due).now)
             sending.give(_timed(document, step.runtime, self._cluster))
-        came = [parse_time(text) for text in sending.end().split()][-len(work) :]  # the Jobs were sent last
-        names = [document["metadata"]["name"] for _, document in work]
-        due = [self.began + at for at, _ in work]
-        self._note_jobs(step, {name: at - then for name, at, then in zip(names, came, due, strict=True)})
-        return max(due[-1], *came)
+            sending.next_line()
+        sending.end()
+        return came
+
+    def _send(self, step: GuideStep, work: Sequence[_Due], sending: Sending) -> Sequence[Instant]:
+        """Send each Job when it is due by one look at the clock; when each came, as the platform tells it."""
+        began, asked_at = self._moment(self.began + step.starts_at).now, wall_clock()
+        for due, document in work:
+            self._wait(due - began - int((wall_clock() - asked_at) * self._started.speed))
+            sending.give(_timed(document, step.runtime, self._cluster))
+        return [parse_time(text) for text in sending.end().split()][-len(work) :]  # the Jobs were sent last
 
     def _documents_of(self, step: str) -> Sequence[dict[str, Any]]:
         return [document for path, _ in self._files[step] for document in _documents(path)]
 
     def _end_of_all(self, step: GuideStep) -> Instant:
         """When everything is over and the nodes are gone, by whole minutes."""
-        due = self.began + step.starts_at
-        while unfinished_of(self._objects_at(self._moment(due), scheme.JOB)) and due < self.began + LONGEST:
+        due = began = self.began + step.starts_at
+        while (left := unfinished_of(self._objects_at(self._moment(due), scheme.JOB))) and due < self.began + LONGEST:
             due += MINUTE
+        for job in left:
+            self.timings.note(Timing(step.name, "end of Job", job["metadata"]["name"], due - began, is_reached=False))
         latest, few = due + SHRINKING_MAX, sum(self.initial.values())
-        while len(self._objects_at(self._moment(due), scheme.NODE)) > few and due < latest:
+        began = due
+        while (count := len(self._objects_at(self._moment(due), scheme.NODE))) > few and due < latest:
             due += MINUTE
+        if count > few:
+            left_over = "end of", f"{count - few} of the nodes that were added"
+            self.timings.note(Timing(step.name, *left_over, due - began, is_reached=False))
         return due
 
     def _moment(self, instant: Instant) -> Moment:
-        """Wait for an instant, and say what it is then; later where the machine is too slow for the time."""
+        """Wait for an instant, and say what it is then; later where the machine is too slow for a time that runs on."""
+        if self._time_waits:
+            self._answer(CLOCK, {"until": instant})
         while (moment := self._present()).now < instant:
             self._wait(instant - moment.now)
-        return moment
+        while self._time_waits and not self._answer(CLOCK)["hasStopped"]:
+            self._wait(int(_ASKED_AGAIN * SECOND * self._started.speed))
+        return self._present() if self._time_waits else moment
 
     def _present(self) -> Moment:
+        told = self._answer(STATUS)
+        return Moment(told["instant"], told["revision"])
+
+    def _answer(self, path: str, put: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """What the platform answers to its owner; a connection that broke is made again once."""
         connection = self._started.connection
         try:
-            told = told_by(connection)
+            return answer_to_owner(connection, path, put)
         except (OSError, http.client.HTTPException):
             self._wait(0)  # which tells if the platform has ended
             connection.close()
-            told = told_by(connection)
-        return Moment(told["instant"], told["revision"])
+            return answer_to_owner(connection, path, put)
 
     def _wait(self, duration: Duration) -> None:
         """Let time pass for the platform, which must not end meanwhile."""
@@ -241,11 +273,6 @@ class LiveGuide:
             return
         told = (self._started.folder / LOG).read_text("utf-8", "replace")
         output.fail(f"{told}batchyard: the platform ended before the guide did")
-
-
-def _items(text: str) -> Sequence[Obj]:
-    items: list[Obj] = json.loads(text)["items"]
-    return items
 
 
 def _counted(queue: Obj) -> int:

@@ -57,11 +57,18 @@ def connected(running: Process, folder: Path) -> http.client.HTTPConnection:
 
 def told_by(connection: http.client.HTTPConnection) -> dict[str, Any]:
     """What the platform says of itself; raises OSError, HTTPException or ValueError where it does not."""
-    connection.request("GET", PATH)
+    return answer_to_owner(connection, PATH)
+
+
+def answer_to_owner(
+    connection: http.client.HTTPConnection, path: str, put: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The document at a path, after it was `put`; raises OSError, HTTPException or ValueError if there is none."""
+    connection.request("GET" if put is None else "PUT", path, None if put is None else json.dumps(put))
     response = connection.getresponse()
     content = response.read()
     if response.status != http.client.OK:
-        raise ValueError(f"{response.status} {response.reason}")
+        raise ValueError(f"{path}: {response.status} {response.reason}")
     document: dict[str, Any] = json.loads(content)
     return document
 

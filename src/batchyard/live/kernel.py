@@ -33,6 +33,8 @@ class LiveKernel:
         self._is_pumping_soon = False
         self._posted_at: Instant = 0
         self.is_stopped = False
+        #: Where time stops; None if it runs on.
+        self.stops_at: Instant | None = None
         #: Whether nothing more is to be done for the moment, since others do not keep up.
         self.is_held: Callable[[], bool] = _never
 
@@ -42,7 +44,22 @@ class LiveKernel:
 
     def clock(self) -> Instant:
         """What time it is."""
-        return self._start + int((self._loop.time() - self._began) * self._speed * SECOND)
+        instant = self._start + int((self._loop.time() - self._began) * self._speed * SECOND)
+        return instant if self.stops_at is None else min(instant, self.stops_at)
+
+    def run_until(self, instant: Instant | None) -> None:
+        """Let time run from now on, and stop at an instant, or now if that is past; None: let it run on."""
+        now = self.clock()
+        self._start, self._began = now, self._loop.time()
+        self.stops_at = None if instant is None else max(instant, now)
+        self._pump_soon()
+
+    def has_stopped(self) -> bool:
+        """Whether time has stopped, and all that was due by then is done."""
+        if self.stops_at is None or self.clock() < self.stops_at:
+            return False
+        following = self._inner.next_instant()
+        return following is None or following > self.stops_at
 
     def call_at(self, when: Instant, work: Work) -> Ticket:
         """Do the work at an instant; equal instants in order of arrival."""
@@ -120,7 +137,7 @@ class LiveKernel:
         """Come back for what is left when that is due."""
         self._is_pumping_soon = False
         following = self._inner.next_instant()
-        if following is None:
+        if following is None or (self.stops_at is not None and following > self.stops_at):
             return
         wait = (following - self.clock()) / SECOND / self._speed
         if self.is_held():

@@ -25,11 +25,12 @@ BUSY_REST_MAX: Final = 1 * SECOND
 
 
 class Pace:
-    """See the module. `clock` is the platform's, which may run faster."""
+    """See the module. `clock` is the platform's, which may run faster; while it `waits` for others there is no rest."""
 
-    def __init__(self, clock: Callable[[], Instant], speed: float) -> None:
+    def __init__(self, clock: Callable[[], Instant], speed: float, waits: Callable[[], bool] = lambda: False) -> None:
         self._clock = clock
         self._speed = speed
+        self._waits = waits
         #: When the last ended, and how long it took; how many there were, how long they took and how long the rests
         #: after them, by the machine's clock.
         self._ended: Instant = 0
@@ -47,7 +48,7 @@ class Pace:
         now = wall_clock()
         self._look(now)
         rested, rest = now - self._ended, self._rest()
-        if rested >= rest or rested < 0:
+        if rested >= rest or rested < 0 or self._waits():
             return 0
         left = min(rest - rested, _LOOKED_AT) if self._is_busy else rest - rested
         return self._clock() + max(1, int(left * self._speed))

@@ -43,6 +43,8 @@ from batchyard.core.lifecycle.heartbeat import LEASE_NAMESPACE
 from batchyard.live.answers import Answers, Guard
 from batchyard.live.apart import ForkedWork
 from batchyard.live.clock import wall_clock
+from batchyard.live.clock_control import PATH as CLOCK
+from batchyard.live.clock_control import ClockControl
 from batchyard.live.credentials import Authority, SigningKey
 from batchyard.live.cycle_log import CycleLog
 from batchyard.live.decision_log import DecisionLog
@@ -142,8 +144,7 @@ class Embedded:
         self._server.tell_at(REPORT, lambda: self._told(report))
         timers = RealTime(loop)
         self._serve_page(security, timers, speed)
-        if speed == 1:
-            MachineClock(self._kernel, timers, wall_clock).follow()
+        self._begin_time(timers, speed)
         self._begin(cluster)
 
     def _served(self, built_in: Sequence[Resource], tokens: Tokens, audit: Auditor) -> tuple[ApiServer, Security]:
@@ -186,6 +187,15 @@ class Embedded:
         local = None if self._local is None else self._local.told()
         return report.document(wall=wall_clock(), clock=self._kernel.clock(), local=local)
 
+    def _begin_time(self, timers: RealTime, speed: float) -> None:
+        """Follow the machine's clock; or let the owner control a time that runs faster."""
+        if speed == 1:
+            MachineClock(self._kernel, timers, wall_clock).follow()
+            return
+        control = ClockControl(self._kernel, lambda: self._store.revision)
+        self._server.tell_at(CLOCK, control.document)
+        self._server.put_at(CLOCK, control.put)
+
     def answers(self, guard: Guard | None = None) -> Answers:
         """What answers requests, watched over by a guard."""
         figures = self._figures
@@ -226,7 +236,7 @@ class Embedded:
         name = "" if local is None else local.name
         kubelets = Kubelets(pace_of(cluster, 0), with_nodes=nodes, local=name, runtime=self._runtime)
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(name),) if nodes else ()))
-        pace = Pace(self._kernel.clock, speed)
+        pace = Pace(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._figures.figures.also.append(pace.texts)
         ports = Ports(
             self._kernel,

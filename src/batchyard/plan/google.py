@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from batchyard.plan.images import image_recipes
 from batchyard.plan.model import Platform
 from batchyard.plan.terraform.files import more_repositories
+from batchyard.plan.terraform.pools import reservations
 
 
 def made_on_google(platform: Platform) -> Mapping[str, Sequence[str]]:
@@ -13,12 +14,14 @@ def made_on_google(platform: Platform) -> Mapping[str, Sequence[str]]:
     if google is None or cluster is None:
         return {}
     accounts = [team.identity.google_name for team in platform.teams]
-    reservations = [row["name"] for row in cluster["spec"].get("reservations") or ()]
+    made = reservations(cluster)
+    used = [row["name"] for row in cluster["spec"].get("reservations") or () if row["name"] not in made]
     found = {
         "network": [f"{name} with a subnet, a router and Cloud NAT"],
         "cluster": [f"{name} in {platform.region}, private, channel {google.release_channel}"],
         "node pool": [row["name"] for row in platform.node_pools],
-        "reservation": reservations,
+        "reservation": list(made),
+        "booked with Google, not made here": used,
         "service account": ["the nodes' own", *accounts],
         "repository": [google.repository, *more_repositories(platform, google)],
         "image": [recipe.short_name for recipe in image_recipes(platform)],

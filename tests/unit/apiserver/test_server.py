@@ -2,6 +2,8 @@
 
 import pytest
 
+from batchyard.apiserver.authentication import User
+from batchyard.apiserver.request import Response
 from unit.apiserver.api import Api, config_map
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -45,3 +47,11 @@ def test_metadata_has_no_empty_fields() -> None:
 def test_a_secret_of_no_type_is_opaque() -> None:
     made = Api().post("/api/v1/namespaces/team/secrets", {"metadata": {"name": "a"}})
     assert made["type"] == "Opaque"
+
+
+def test_what_is_put_on_a_path_of_the_platform_is_for_those_with_that_verb() -> None:
+    api = Api()
+    api.server.put_at("/batchyard/clock", lambda request: Response(200, {"sent": request.body.decode()}))
+    assert api.ask("PUT", "/batchyard/clock", {"until": 1}).body == {"sent": '{"until":1}'}
+    assert api.ask("PUT", "/batchyard/clock", {"until": 1}, user=User("guest", ("system:authenticated",))).code == 403
+    assert api.ask("PUT", "/batchyard/other", {}).code == 404

@@ -20,7 +20,7 @@ def test_the_demo_ends_with_everything_completed(batchyard: Batchyard) -> None:
     done = batchyard("guide")
     assert done.returncode == 0
     assert "22 of 22 rows that quota alone decides (exact) agree with the guide" in done.stderr
-    assert "66 of 66 Jobs are complete; nodes after each step: 34, 42, 18, 40, 12, 10" in done.stderr
+    assert "66 of 66 Jobs are complete; nodes after each step: 34, 42, 24, 42, 17, 10" in done.stderr
     jobs = done.stdout.partition("NAMESPACE")[2].splitlines()[1:]
     assert len(jobs) == 66
     assert all(" Complete " in line for line in jobs)
@@ -50,7 +50,7 @@ def test_a_step_alone_is_shown_as_things_stand_then(batchyard: Batchyard) -> Non
     assert [step["name"] for step in document["steps"]] == ["high-priority"]
     assert len(document["jobs"]) == 32
     lines = batchyard("guide", "--step", "high-priority").stdout.splitlines()
-    titles = ["# high-priority: queues after 6m47s", "# high-priority: nodes after 11m"]
+    titles = ["# high-priority: queues after 6m17s", "# high-priority: nodes after 10m"]
     assert [line for line in lines if line.startswith("#")] == titles
     assert len([line for line in lines if "-job-" in line]) == 32
 

@@ -71,6 +71,15 @@ def test_a_long_rest_ends_once_the_thread_has_nothing_to_do(machine: Machine) ->
     assert machine.rest(idle_after=100) == 120  # it is looked at each 20 ms
 
 
+def test_a_platform_whose_time_waits_for_others_decides_without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    machine.pace = Pace(lambda: 60 * machine.now, speed=60, waits=lambda: True)
+    machine.share = 1.0
+    machine.go_on(SECOND)
+    machine.decide(20)
+    assert machine.rest() == 0
+
+
 def test_nothing_is_waited_for_before_the_first() -> None:
     assert Pace(lambda: SECOND, speed=1).next_turn() < SECOND
 

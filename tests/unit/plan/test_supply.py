@@ -124,6 +124,17 @@ def test_what_is_told_to_be_made_on_google_cloud_is_what_terraform_is_told_to_ma
     assert len(told["node pool"]) == variables.count("machine_type") - len(told["reservation"])
 
 
+def test_a_reservation_booked_for_a_time_is_not_listed_as_made() -> None:
+    row = "      - {name: machine-reservation, machineType: g2-standard-24, zone: us-central1-a, count: 4}\n"
+    booked = row.replace("machine-reservation", "december").replace("}", ', start: "2026-12-01T20:00:00Z"}')
+    assert row in EXAMPLES["refarch.yaml"]
+    platform = read_platform(Source("p", EXAMPLES["refarch.yaml"].replace(row, row + booked)))
+    told = made_on_google(platform)
+    assert told["reservation"] == ["machine-reservation"]
+    assert told["booked with Google, not made here"] == ["december"]
+    assert "december" not in render(platform)["terraform/terraform.tfvars"]
+
+
 def test_machines_without_persistent_disks_need_quota_of_hyperdisks() -> None:
     found = pools(
         "{name: a, machineType: e2-medium, nodeCount: 1}",

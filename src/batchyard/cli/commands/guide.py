@@ -29,7 +29,10 @@ def guide(
     ] = 60.0,
     report: Report = None,
 ) -> None:
-    """Play the reference architecture's guide; print its queues after each step beside what the guide saw."""
+    """Play the reference architecture's guide; print its queues after each step beside what the guide saw.
+
+    Exits with 1 if a row that quota alone decides differs, if a Job never ends, or if a live row differs for no reason.
+    """
     if live and report is not None:
         raise typer.BadParameter("--report is of a simulation: leave out --live, whose platform has a page of its own")
     from batchyard.cli.platform.guide import run  # noqa: PLC0415 - loads the platform
