@@ -20,6 +20,7 @@ from batchyard.plan.steps.readings import (
     diff_is_empty,
     fails,
     has_quota,
+    is_not_provided,
     none_is,
     prints_nothing,
     succeeds,
@@ -300,8 +301,8 @@ def deleted(reached: Reached, part: Part) -> Step:
         commands=(replace(delete, tolerates=NOT_THERE),),
         probes=(
             Probe(
-                reached.kubectl("get", "--ignore-not-found", "--output=name", *part.words),
-                prints_nothing("left"),
+                reached.kubectl("get", "--ignore-not-found", "--output=json", *part.words),
+                none_is(is_not_provided, "left"),
             ),
         ),
         retry=_AGAIN,

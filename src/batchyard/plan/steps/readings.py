@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from batchyard.api.well_known import PROVIDED
 from batchyard.plan.steps.model import Answer, Reading, Seen
 
 
@@ -165,6 +166,11 @@ def none_is(is_so: Callable[[Mapping[str, Any]], bool], what: str) -> Reading:
         return Seen(not names, f"{what}: {len(names)} ({shown})" if names else "")
 
     return read
+
+
+def is_not_provided(obj: Mapping[str, Any]) -> bool:
+    """Whether an object is not one that the embedded platform provides itself, and creates again when it is deleted."""
+    return PROVIDED not in (obj["metadata"].get("annotations") or {})
 
 
 def has_quota(workload: Mapping[str, Any]) -> bool:
