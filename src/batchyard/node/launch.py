@@ -312,7 +312,7 @@ _Seen: TypeAlias = tuple[dict[str, Any], bubblewrap.View, bubblewrap.Places]
 def _seen(run: Run, spec: dict[str, Any]) -> _Seen:
     """Return what the container sees of this machine where its files belong to the user that runs the node."""
     places = _places(run)
-    spec = spec | {"mounts": parts.held(spec["mounts"], places.pod, f"{places.run}/root")}
+    spec = spec | {"mounts": parts.hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")}
     root = images.root(spec["image"], places.node)
     folders = {} if root else images.folders(spec["image"], places.node)
     return spec, _view(spec, places, root, folders), places
@@ -324,7 +324,7 @@ def _seen_by_pod(run: Run, spec: dict[str, Any], keeper: int) -> _Seen:
     `keeper` is the process of the pod's sandbox, which holds the pod's user namespace open.
     """
     places = _places(run)
-    mounts = parts.held(spec["mounts"], places.pod, f"{places.run}/root")
+    mounts = parts.hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")
     pod, held = run.path.split("/")[1], _of_sandbox(run, "state.json").get("users")
     namespace = make_namespace(pod) if held is None else os.open(f"/proc/{keeper}/fd/{held}", os.O_RDONLY)
     users = PodUsers(pod, namespace, places.pod)
@@ -346,7 +346,7 @@ def _contained(run: Run, features: Features, group: Group) -> contained.Containe
     if engine is None:
         raise ValueError("the container engine that was here is not, or does not work any more")
     keeper = _enter_pod(run, linux.NEWNS | linux.NEWUTS)  # the engine sets the name that it sees itself
-    spec = run.spec | {"mounts": parts.held(run.spec["mounts"], places.pod, f"{places.run}/root")}
+    spec = run.spec | {"mounts": parts.hold_mounts(run.spec["mounts"], places.pod, f"{places.run}/root")}
     connected = podman.Places(places.sandbox, places.run, keeper, run.path)
     variables = podman.variables(run.spec["environment"])
     options = podman.options(spec, connected, engine, group, variables)

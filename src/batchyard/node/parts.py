@@ -14,7 +14,7 @@ from batchyard.node import linux, overlays
 _PLACE = os.O_PATH | os.O_NOFOLLOW
 
 
-def held(mounts: list[Mapping[str, Any]], pod: str, own: str) -> list[Mapping[str, Any]]:
+def hold_mounts(mounts: list[Mapping[str, Any]], pod: str, own: str) -> list[Mapping[str, Any]]:
     """The mounts, with absolute sources. ValueError where a part of a volume lies outside of it."""
     whole: list[Mapping[str, Any]] = [{**mount, "source": _absolute(mount["source"], pod)} for mount in mounts]
     parts = {number: mount["source"] for number, mount in enumerate(mounts) if _is_part(mount["source"])}
