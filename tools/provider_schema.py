@@ -1,8 +1,9 @@
-"""Distils what Terraform's google provider takes into one small file: `python tools/provider_schema.py WHEEL`.
+"""Distils what a provider of Terraform takes into one small file: `python tools/provider_schema.py WHEEL...`.
 
-The wheel is `cdktn-provider-google` (`pip download --no-deps cdktn-provider-google==21.1.0`), whose classes were
-generated from the provider's own schema. Only facts are taken, and only of the resources that our modules use: names,
-nesting, types, what must be given, what the provider itself fills in. The tests read the file; nothing else does.
+A wheel is `cdktn-provider-google` (`pip download --no-deps cdktn-provider-google==21.1.0`), or
+`cdktn-provider-google-beta` for google-beta: their classes were generated from the provider's own schema. Each makes a
+file of its own. Only facts are taken, and only of the resources that our modules use: names, nesting, types, what must
+be given, what the provider itself fills in. The tests read the files; nothing else does.
 """
 
 import io
@@ -18,9 +19,15 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MODULES = ROOT / "src" / "batchyard" / "plan" / "terraform"
-OUT = ROOT / "tests" / "terraform" / "provider_schema.json"
+OUT = ROOT / "tests" / "terraform"
+#: By the name of a wheel: the provider, the file, and how the folders of its resources begin.
+PROVIDERS = {
+    "cdktn_provider_google": ("google", "provider_schema.json", ""),
+    "cdktn_provider_google_beta": ("google-beta", "provider_schema_beta.json", "google-"),
+}
 
-USED = re.compile(r'^(?:resource|data) "google_(\w+)"', re.MULTILINE)
+#: A resource that is not of the provider google says so first.
+USED = re.compile(r'^(?:resource|data) "google_(\w+)" "\w+" \{\n(?:  provider += ([\w-]+)$)?', re.MULTILINE)
 CLASS = re.compile(r"^class (\w+) extends cdktn\.(\w+) \{$(.*?)^\}$", re.MULTILINE | re.DOTALL)
 FUNCTION = re.compile(r"^function (\w+)ToHclTerraform\(struct\) \{$(.*?)^\}$", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(
@@ -113,9 +120,10 @@ def type_of(shape: str, kind: str, code: str) -> str:
     return READ[getter[1] or getter[2]] if getter else "string"
 
 
-def resources_used() -> list[str]:
-    """The resources of our modules, without their prefix."""
-    return sorted({name for path in MODULES.rglob("*.tf") for name in USED.findall(path.read_text("utf-8"))})
+def resources_used(provider: str) -> list[str]:
+    """The resources of a provider that our modules use, without their prefix."""
+    found = [row for path in MODULES.rglob("*.tf") for row in USED.findall(path.read_text("utf-8"))]
+    return sorted({name for name, said in found if (said or "google") == provider})
 
 
 def texts_of(wheel: str, places: set[str]) -> dict[str, list[str]]:
@@ -134,19 +142,27 @@ def texts_of(wheel: str, places: set[str]) -> dict[str, list[str]]:
     return found
 
 
-def main(wheel: str) -> int:
-    """Write the file."""
-    wanted = {"provider": "provider", **{f"google_{name}": name.replace("_", "-") for name in resources_used()}}
-    texts = texts_of(wheel, set(wanted.values()))
-    version = VERSION.search(texts["container-node-pool"][0])
-    assert version is not None, "the package says which provider it was made of"
-    sources = {name: Sources.of(texts[place]) for name, place in wanted.items()}
-    schema = {name: sources[name].block(sources[name].root()) for name in sorted(sources)}
-    head = {"package": Path(wheel).name.split("-py3")[0], "provider": f"hashicorp/google {version[1]}"}
-    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(block)}" for name, block in schema.items())
-    OUT.write_text(f'{{\n "made from": {json.dumps(head)},\n{lines}\n}}\n', "utf-8")
+def main(wheels: list[str]) -> int:
+    """Write the file of each wheel."""
+    for wheel in wheels:
+        write_schema(wheel)
     return 0
 
 
+def write_schema(wheel: str) -> None:
+    """Write the file of one wheel."""
+    provider, out, prefix = PROVIDERS[Path(wheel).name.partition("-")[0]]
+    places = {f"google_{name}": prefix + name.replace("_", "-") for name in resources_used(provider)}
+    wanted = {"provider": "provider", **places}
+    texts = texts_of(wheel, set(wanted.values()))
+    version = next(filter(None, (VERSION.search(text) for place in places.values() for text in texts[place])), None)
+    assert version is not None, "the package says which provider it was made of"
+    sources = {name: Sources.of(texts[place]) for name, place in wanted.items()}
+    schema = {name: sources[name].block(sources[name].root()) for name in sorted(sources)}
+    head = {"package": Path(wheel).name.split("-py3")[0], "provider": f"hashicorp/{provider} {version[1]}"}
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(block)}" for name, block in schema.items())
+    (OUT / out).write_text(f'{{\n "made from": {json.dumps(head)},\n{lines}\n}}\n', "utf-8")
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

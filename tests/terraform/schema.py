@@ -1,4 +1,4 @@
-"""What google's provider takes, as tools/provider_schema.py has distilled it.
+"""What the providers google and google-beta take, as tools/provider_schema.py has distilled it.
 
 A body maps names to entries: `string optional computed` for an attribute, and for a block, or an attribute that holds
 objects, how it nests (`nesting`, `max`), whether it must be there (`said`), what it `is`, and the body `of` it.
@@ -29,8 +29,18 @@ class Schema:
 
 @cache
 def provider_schema() -> Schema:
-    """The schema beside this file."""
-    document = json.loads(Path(__file__).with_name("provider_schema.json").read_text("utf-8"))
+    """Return the schema of the provider google, which is beside this file."""
+    return _read("provider_schema.json")
+
+
+@cache
+def beta_schema() -> Schema:
+    """Return the schema of the provider google-beta: only the resources that google lacks."""
+    return _read("provider_schema_beta.json")
+
+
+def _read(name: str) -> Schema:
+    document = json.loads(Path(__file__).with_name(name).read_text("utf-8"))
     made_from, provider = document.pop("made from"), document.pop("provider")
     return Schema(made_from, provider, document)
 

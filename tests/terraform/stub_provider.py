@@ -6,7 +6,7 @@ schema says is checked, and nothing that Google's own code or API would check: v
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from os import getpid
@@ -18,7 +18,7 @@ import msgspec
 
 from terraform.schema import Body, Schema, is_computed
 
-SOURCE = "registry.terraform.io/hashicorp/google"
+_SOURCE = "registry.terraform.io"
 #: A value that is known only once a thing is made, as Terraform writes one.
 _UNKNOWN = msgspec.msgpack.Ext(0, b"\0")
 _NESTINGS = {"single": 1, "list": 2, "set": 3}
@@ -29,19 +29,25 @@ Answer = Callable[[Mapping[int, bytes]], bytes]
 
 
 @contextmanager
-def serving(schema: Schema, folder: Path) -> Iterator[str]:
-    """Serve on a socket in the folder; gives what TF_REATTACH_PROVIDERS is to be."""
-    server = grpc.server(futures.ThreadPoolExecutor(4))
-    socket = folder / "provider.sock"
-    server.add_generic_rpc_handlers((_handlers(schema),))
-    server.add_insecure_port(f"unix:{socket}")
-    server.start()
-    address = {"Network": "unix", "String": str(socket)}
-    described = {"Protocol": "grpc", "ProtocolVersion": 5, "Pid": getpid(), "Test": True, "Addr": address}
+def serving(schemas: Sequence[Schema], folder: Path) -> Iterator[str]:
+    """Serve each provider on a socket in the folder; gives what TF_REATTACH_PROVIDERS is to be."""
+    servers, described = [], {}
+    for schema in schemas:
+        name = schema.made_from["provider"].split()[0]
+        server = grpc.server(futures.ThreadPoolExecutor(4))
+        socket = folder / f"{name.replace('/', '-')}.sock"
+        server.add_generic_rpc_handlers((_handlers(schema),))
+        server.add_insecure_port(f"unix:{socket}")
+        server.start()
+        servers.append(server)
+        address = {"Network": "unix", "String": str(socket)}
+        row = {"Protocol": "grpc", "ProtocolVersion": 5, "Pid": getpid(), "Test": True, "Addr": address}
+        described[f"{_SOURCE}/{name}"] = row
     try:
-        yield json.dumps({SOURCE: described})
+        yield json.dumps(described)
     finally:
-        server.stop(None).wait()
+        for server in servers:
+            server.stop(None).wait()
 
 
 def _handlers(schema: Schema) -> grpc.GenericRpcHandler:

@@ -8,10 +8,11 @@ import pytest
 from batchyard.plan.terraform.build_files import MODULES
 from batchyard.plan.terraform.files import files
 from terraform.hcl_check import Module, flaws, read_module, references
-from terraform.schema import provider_schema
+from terraform.schema import Schema, beta_schema, provider_schema
 from terraform.workplace import example
 
-SCHEMA = provider_schema()
+GOOGLE, BETA = provider_schema(), beta_schema()
+SCHEMA = Schema(GOOGLE.made_from, GOOGLE.provider, {**GOOGLE.resources, **BETA.resources})
 GOOD = """
 variable "name" {
   type        = string
@@ -88,8 +89,17 @@ def test_a_call_that_does_not_fit_its_module_is_found(call: str, told: str) -> N
     assert list(flaws(read_module([call]), {"./modules/m": read_module([GOOD])}, SCHEMA)) == [told]
 
 
-def test_the_schema_is_that_of_the_version_that_is_pinned(modules: Mapping[str, Module]) -> None:
-    name, version = SCHEMA.made_from["provider"].split()
+@pytest.mark.parametrize("schema", [GOOGLE, BETA])
+def test_the_schema_is_that_of_the_version_that_is_pinned(schema: Schema) -> None:
+    name, version = schema.made_from["provider"].split()
     pins = files(example("refarch"))["terraform/versions.tf"]
-    assert f'source  = "{name}"' in pins
-    assert f'version = "{version}"' in pins
+    assert f'source  = "{name}"\n      version = "{version}"' in pins
+
+
+def test_only_the_resources_that_google_lacks_are_of_google_beta(modules: Mapping[str, Module]) -> None:
+    resources = [resource for module in modules.values() for resource in module.resources]
+    of_beta = {resource.kind for resource in resources if resource.body.get("provider") == "google-beta"}
+    assert of_beta == set(BETA.resources) == {"google_compute_future_reservation"}
+    assert of_beta.isdisjoint(GOOGLE.resources)
+    pinned = [path for path, text in files(example("refarch")).items() if "hashicorp/google-beta" in text]
+    assert pinned == ["terraform/modules/future_reservations/versions.tf", "terraform/versions.tf"]

@@ -24,6 +24,13 @@ node_pools = {
   tpu  = { machine_type = "ct5lp-hightpu-4t", tpu_topology = "2x4" }
   full = { machine_type = "e2-medium", taints = [{ key = "full", value = "", effect = "NoSchedule" }] }
 }
+reservations = { one = { machine_type = "e2-medium", zone = "us-central1-a", count = 1 } }
+future_reservations = {
+  one = {
+    machine_type = "e2-medium", zone = "us-central1-a", count = 0
+    start_time = "1h", end_time = "2h", planning_status = "SENT"
+  }
+}
 teams = { a = { namespace = "a", service_account = "a", account = "wi-team-a", roles = ["roles/owner"] } }
 """
 WRONG = [
@@ -46,6 +53,10 @@ WRONG = [
             "Machines that lie close together lie in one zone",
             "A taint's effect is NO_SCHEDULE",
             "neither owner nor editor",
+            "A future reservation has one machine at least.",
+            "The planning status of a future reservation is DRAFT or SUBMITTED.",
+            "A future reservation starts before it ends",
+            "A future reservation has a name that no other reservation has.",
         ],
     ),
 ]

@@ -17,6 +17,7 @@ metadata: {name: yard}
 spec:
   google:
     project: my-project
+    submitReservations: [january]
     gpuDriver: disabled
     managedPrometheus: false
     dashboards: false
@@ -26,7 +27,25 @@ spec:
   cluster:
     region: us-central1
     zones: [us-central1-a, us-central1-b]
+    reservations:
+      - name: december
+        machineType: a3-highgpu-8g
+        zone: us-central1-a
+        count: 4
+        start: "2026-12-01T20:00:00Z"
+        duration: 168h
+      - name: january
+        machineType: e2-standard-4
+        zone: us-central1-b
+        count: 2
+        start: "2027-01-01T01:00:00+01:00"
+        end: "2027-01-03T00:00:00Z"
     nodePools:
+      - name: booked
+        machineType: a3-highgpu-8g
+        zones: [us-central1-a]
+        reservation: december
+        autoscaling: {totalMax: 4}
       - {name: by-zone, machineType: e2-standard-4, nodeCount: 1, autoscaling: {min: 1, max: 3}}
       - name: near
         machineType: a2-highgpu-1g
@@ -130,7 +149,7 @@ def test_what_is_turned_off_is_not_there(plan: Plan) -> None:
     assert cluster(plan)["cluster_autoscaling"][0]["enabled"] is False
     assert cluster(plan)["cluster_autoscaling"][0]["auto_provisioning_defaults"] == []
     assert cluster(plan)["authenticator_groups_config"] == []
-    assert [address for address in plan if "monitoring_dashboard" in address or "reservation." in address] == []
+    assert [address for address in plan if "monitoring_dashboard" in address or "compute_reservation." in address] == []
 
 
 def test_a_team_has_its_roles_and_its_buckets_and_another_has_none(plan: Plan) -> None:
@@ -138,6 +157,37 @@ def test_a_team_has_its_roles_and_its_buckets_and_another_has_none(plan: Plan) -
     assert roles == ["roles/bigquery.dataViewer", "roles/bigquery.jobUser"]
     buckets = [values for address, values in plan.items() if "google_storage_bucket_iam_member" in address]
     assert [(row["bucket"], row["role"]) for row in buckets] == [("red-data", "roles/storage.objectUser")]
+
+
+def future_reservation(plan: Plan, name: str) -> Mapping[str, Any]:
+    return plan[f'module.future_reservations.google_compute_future_reservation.this["{name}"]']
+
+
+def test_a_reservation_in_the_calendar_is_a_draft_that_costs_nothing(plan: Plan) -> None:
+    booked = future_reservation(plan, "december")
+    assert (booked["planning_status"], booked["deletion_policy"]) == ("DRAFT", "DELETE")
+    assert (booked["zone"], booked["reservation_mode"]) == ("us-central1-a", "CALENDAR")
+    (window,) = booked["time_window"]
+    assert (window["start_time"], window["end_time"]) == ("2026-12-01T20:00:00Z", "2026-12-08T20:00:00Z")
+    (sku,) = booked["specific_sku_properties"]
+    (machine,) = sku["instance_properties"]
+    gpus = [{"accelerator_type": "nvidia-h100-80gb", "accelerator_count": 8}]
+    assert (sku["total_count"], machine["machine_type"], machine["guest_accelerators"]) == ("4", "a3-highgpu-8g", gpus)
+
+
+def test_a_pool_refers_to_the_reservation_that_google_creates_by_name(plan: Plan) -> None:
+    booked = future_reservation(plan, "december")
+    assert (booked["reservation_name"], booked["specific_reservation_required"]) == ("december", True)
+    (config,) = pool(plan, "booked")["node_config"]
+    assert config["reservation_affinity"][0]["values"] == ["december"]
+
+
+def test_a_future_reservation_is_submitted_only_by_name_and_destroy_forgets_it(plan: Plan) -> None:
+    booked = future_reservation(plan, "january")
+    assert (booked["planning_status"], booked["deletion_policy"]) == ("SUBMITTED", "ABANDON")
+    assert (booked["reservation_mode"], booked["deployment_type"]) == ("DEFAULT", None)
+    (window,) = booked["time_window"]
+    assert (window["start_time"], window["end_time"]) == ("2027-01-01T00:00:00Z", "2027-01-03T00:00:00Z")
 
 
 @pytest.fixture(scope="module")

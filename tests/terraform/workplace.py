@@ -16,7 +16,7 @@ import pytest
 from batchyard.plan.model import Platform
 from batchyard.plan.reading import Source, read_platform
 from batchyard.plan.terraform.files import files
-from terraform.schema import provider_schema
+from terraform.schema import beta_schema, provider_schema
 from terraform.stub_provider import serving
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def workplace(platform: Platform, folder: Path, configuration: str = "terraform"
     """The platform's Terraform, initialized; its state is in the folder, since there is no bucket to be had."""
     place = rendered(platform, folder) / configuration
     (place / "override.tf").write_text('terraform {\n  backend "local" {}\n}\n', "utf-8")
-    with serving(provider_schema(), folder) as provider:
+    with serving([provider_schema(), beta_schema()], folder) as provider:
         opened = Workplace(place, provider)
         opened.must("init", "-input=false", "-no-color")
         yield opened

@@ -13,9 +13,9 @@ from typing import Final
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.flaws import shown
 from batchyard.core.machines.allocatable import PODS
-from batchyard.plan.model import Google, Network, Platform, Team
+from batchyard.plan.model import Google, Network, Part, Platform, Team
 from batchyard.plan.supply import supplies
-from batchyard.plan.terraform.pools import HYPERDISK
+from batchyard.plan.terraform.pools import HYPERDISK, future_reservations
 
 _PROJECT: Final = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
 _ACCOUNT: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -50,6 +50,7 @@ def google_faults(platform: Platform, google: Google) -> Iterator[FieldError]:
     yield from _label_faults(google)
     yield from _disk_faults(platform, google)
     yield from _image_faults(google)
+    yield from _submission_faults(platform.cluster, google)
     ranges = list(_network_faults(google.network))
     yield from ranges or _room_faults(platform, google.network)
     accounts = dict.fromkeys(own_accounts(platform.name), "the platform itself")
@@ -119,6 +120,16 @@ def _image_faults(google: Google) -> Iterator[FieldError]:
         if image.location and not (image.repository and _PLACE.fullmatch(image.location)):
             problem = f"{shown(image.location)} is no location of a repository of its own"
             yield FieldError(f"{path}.location", problem, "name the repository too, and a location such as us")
+
+
+def _submission_faults(cluster: Part, google: Google) -> Iterator[FieldError]:
+    """Only a reservation that Terraform makes as a future reservation is submitted."""
+    known = future_reservations(cluster)
+    for index, name in enumerate(google.submitted):
+        if name not in known:
+            problem = f"{shown(name)} is no future reservation that Terraform creates"
+            remedy = "name one of spec.cluster.reservations with a date as start, an end or a duration, and no TPUs"
+            yield FieldError(f"spec.google.submitReservations[{index}]", problem, remedy)
 
 
 # --- addresses ---

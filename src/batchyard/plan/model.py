@@ -95,6 +95,8 @@ class Google:
     #: Whether Cloud Monitoring gets a dashboard of GPUs.
     dashboards: bool
     labels: Mapping[str, str]
+    #: The names of the future reservations that Google is asked for. All others are drafts, which reserve nothing.
+    submitted: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ def _google(name: str, row: Part) -> Google:
         build=row["build"],
         dashboards=row["dashboards"],
         labels=row.get("labels") or {},
+        submitted=row.get("submitReservations") or (),
     )
 
 

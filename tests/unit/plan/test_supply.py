@@ -124,15 +124,25 @@ def test_what_is_told_to_be_made_on_google_cloud_is_what_terraform_is_told_to_ma
     assert len(told["node pool"]) == variables.count("machine_type") - len(told["reservation"])
 
 
-def test_a_reservation_booked_for_a_time_is_not_listed_as_made() -> None:
+def test_a_reservation_by_date_is_listed_as_a_draft_or_as_submitted() -> None:
     row = "      - {name: machine-reservation, machineType: g2-standard-24, zone: us-central1-a, count: 4}\n"
-    booked = row.replace("machine-reservation", "december").replace("}", ', start: "2026-12-01T20:00:00Z"}')
+    booked = row.replace("machine-reservation", "december").replace(
+        "}", ', start: "2026-12-01T20:00:00Z", duration: 48h}'
+    )
+    booked += booked.replace("december", "january").replace("2026-12", "2027-01")
+    booked += row.replace("machine-reservation", "elsewhere").replace("}", ", start: 1h}")
     assert row in EXAMPLES["refarch.yaml"]
-    platform = read_platform(Source("p", EXAMPLES["refarch.yaml"].replace(row, row + booked)))
+    text = EXAMPLES["refarch.yaml"].replace(row, row + booked)
+    platform = read_platform(
+        Source("p", text.replace("  google:\n", "  google:\n    submitReservations: [january]\n", 1))
+    )
     told = made_on_google(platform)
     assert told["reservation"] == ["machine-reservation"]
-    assert told["booked with Google, not made here"] == ["december"]
-    assert "december" not in render(platform)["terraform/terraform.tfvars"]
+    assert told["future reservation, draft"] == ["december"]
+    assert told["future reservation, submitted"] == ["january"]
+    assert told["booked with Google, not made here"] == ["elsewhere"]
+    variables = render(platform)["terraform/terraform.tfvars"]
+    assert ("december" in variables, "elsewhere" in variables) == (True, False)
 
 
 def test_machines_without_persistent_disks_need_quota_of_hyperdisks() -> None:

@@ -15,7 +15,7 @@ from batchyard.plan.model import Engine, Platform
 from batchyard.plan.reading import InvalidPlatform, Source, read_platform
 from batchyard.plan.terraform import hcl
 from batchyard.plan.terraform.files import files
-from batchyard.plan.terraform.pools import node_pools, reservations
+from batchyard.plan.terraform.pools import future_reservations, node_pools, reservations
 
 HEAD = """\
 apiVersion: platform.batchyard.dev/v1alpha1
@@ -129,6 +129,69 @@ def test_only_reservations_that_one_makes_oneself_are_made() -> None:
             "accelerator": {"type": "nvidia-tesla-a100", "count": 1},
         }
     }
+
+
+def booked(**row: Any) -> dict[str, Any]:
+    """A reservation named booked."""
+    return {"name": "booked", "machineType": "a2-highgpu-1g", "zone": "us-central1-a", "count": 2, **row}
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"start": "2026-12-01T20:00:00Z", "duration": "48h"},
+        {"start": "2026-12-01T20:00:00Z", "end": "2026-12-03T20:00:00Z"},
+        {"start": "2026-12-01T21:00:00+01:00", "end": "2026-12-03T22:00:00+02:00"},
+    ],
+)
+def test_a_reservation_by_date_is_a_future_reservation(window: dict[str, str]) -> None:
+    made = cluster(reservations=[booked(**window)])
+    row = {
+        "machine_type": "a2-highgpu-1g",
+        "zone": "us-central1-a",
+        "count": 2,
+        "accelerator": {"type": "nvidia-tesla-a100", "count": 1},
+        "start_time": "2026-12-01T20:00:00Z",
+        "end_time": "2026-12-03T20:00:00Z",
+    }
+    assert future_reservations(made) == {"booked": row}
+    assert future_reservations(made, ["booked"]) == {"booked": {**row, "planning_status": "SUBMITTED"}}
+    assert reservations(made) == {}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"start": "2026-12-01T20:00:00Z"},
+        {"start": "1h", "duration": "48h"},
+        {"duration": "48h"},
+        {"machineType": "ct5lp-hightpu-4t", "start": "2026-12-01T20:00:00Z", "duration": "48h"},
+    ],
+)
+def test_without_a_date_and_an_end_or_with_chips_it_is_no_future_reservation(row: dict[str, str]) -> None:
+    assert future_reservations(cluster(reservations=[booked(**row)])) == {}
+
+
+BOOKED = REST.replace(
+    "us-central1-b]}",
+    "us-central1-b], reservations: [{name: december, machineType: a3-highgpu-8g, zone: us-central1-a, "
+    'count: 4, start: "2026-12-01T20:00:00Z", duration: 168h}]}',
+)
+
+
+def test_only_the_future_reservations_that_the_file_names_are_submitted() -> None:
+    draft = variables(platform(rest=BOOKED))["future_reservations"]["december"]
+    assert (draft["end_time"], "planning_status" in draft) == ("2026-12-08T20:00:00Z", False)
+    asked = variables(platform("{project: my-project, submitReservations: [december]}", BOOKED))
+    assert asked["future_reservations"]["december"]["planning_status"] == "SUBMITTED"
+    assert "future_reservations" not in variables(platform())
+
+
+def test_a_name_that_is_no_future_reservation_cannot_be_submitted() -> None:
+    told = re.escape('spec.google.submitReservations[0]: "november" is no future reservation that Terraform creates')
+    with pytest.raises(InvalidPlatform, match=told):
+        platform("{project: my-project, submitReservations: [november]}", BOOKED)
 
 
 # --- the other variables ---

@@ -69,6 +69,13 @@ def _machines(made: Google) -> Iterator[Leftover]:
         run("gcloud", "compute", "reservations", "list", project, columns),
         ("gcloud", "compute", "reservations", "delete", "NAME", "--zone=ZONE", project),
     )
+    if made.submitted:
+        yield Leftover(
+            "future reservations",
+            "submitted future reservations; billed for their window, and Google may refuse to delete them",
+            run("gcloud", "compute", "future-reservations", "list", project, columns),
+            ("gcloud", "compute", "future-reservations", "delete", "NAME", "--zone=ZONE", project),
+        )
 
 
 def _of_the_project(platform: Platform, made: Google) -> Iterator[Leftover]:

@@ -13,6 +13,7 @@ _CLOUD_SDK: Final = "gcr.io/google.com/cloudsdktool/google-cloud-cli:528.0.0"
 #: The modules of the root configuration.
 MODULES: Final = (
     "cluster",
+    "future_reservations",
     "identity",
     "monitoring",
     "network",

@@ -12,7 +12,7 @@ from batchyard.plan.engine import KUEUE_WEBHOOK_PORT
 from batchyard.plan.model import Engine, Google, Part, Platform
 from batchyard.plan.terraform import hcl
 from batchyard.plan.terraform.build_files import MODULES, build_files
-from batchyard.plan.terraform.pools import node_pools, reservations
+from batchyard.plan.terraform.pools import future_reservations, node_pools, reservations
 
 _ROOT: Final = ("main.tf", "outputs.tf", "variables.tf", "versions.tf")
 _DASHBOARD: Final = "modules/monitoring/gpu-dashboard.json"
@@ -97,6 +97,7 @@ def _variables(platform: Platform, google: Google, cluster: Part) -> str:
         hcl.assignments({"disk": {"size_gb": google.disk_size_gb, "type": google.disk_type}, **_driver(google)}),
         hcl.assignments({"node_pools": node_pools(cluster)}),
         *_paragraph("reservations", reservations(cluster)),
+        *_paragraph("future_reservations", future_reservations(cluster, google.submitted)),
         hcl.assignments({"repository": google.repository, "dashboards": google.dashboards}),
         *_paragraph("more_repositories", more_repositories(platform, google)),
         *_paragraph("teams", _teams(platform)),

@@ -4,10 +4,12 @@ What GKE wants beside what a Cluster says: https://cloud.google.com/kubernetes-e
 provisioningrequest, consuming-reservations).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import well_known
+from batchyard.api.times import format_time
+from batchyard.api.windows import is_time, window_of
 from batchyard.base.instant import SECOND, parse_duration
 from batchyard.core.machines.allocatable import PODS
 from batchyard.core.machines.catalog import Accelerator, Catalog, MachineType, catalog_of
@@ -24,6 +26,8 @@ _EFFECTS: Final = {
     "PreferNoSchedule": "PREFER_NO_SCHEDULE",
     "NoExecute": "NO_EXECUTE",
 }
+#: Fields of a reservation for a window of time.
+_WINDOW: Final = frozenset({"start", "end", "duration"})
 #: Fields that are called otherwise there.
 _BOUNDS: Final = (("totalMin", "total_min"), ("totalMax", "total_max"), ("min", "min"), ("max", "max"))
 
@@ -34,22 +38,47 @@ def node_pools(cluster: Part) -> dict[str, Value]:
 
 
 def reservations(cluster: Part) -> dict[str, Value]:
-    """The variable `reservations`: those that one makes oneself, now. What was booked for a time, or is of TPUs, is
-    had from Google: such a one is consumed by the pools that name it, and not made here.
+    """Return the variable `reservations`: those without a window of time.
+
+    Reservations of TPUs are booked with Google. The pools that name them use them, and Terraform does not make them.
+    """
+    return {
+        reservation["name"]: _reservation(reservation, machine)
+        for reservation, machine in _reservations_without_chips(cluster)
+        if _WINDOW.isdisjoint(reservation)
+    }
+
+
+def future_reservations(cluster: Part, submitted: Collection[str] = ()) -> dict[str, Value]:
+    """Return the variable `future_reservations`: those that start at a time and end.
+
+    A window that counts from the start of a run has no date: such a reservation is for the simulator. Those whose names
+    are in `submitted` are submitted to Google, and all others are drafts.
     """
     rows: dict[str, Value] = {}
-    for reservation in cluster["spec"].get("reservations") or ():
-        machine = catalog_of(cluster).machine(reservation["machineType"])
-        if is_made_here(reservation, machine):
-            row: dict[str, Value] = {field: reservation[field] for field in ("zone", "count")}
-            rows[reservation["name"]] = {"machine_type": machine.name, **row, **_accelerator(machine.accelerator)}
+    for reservation, machine in _reservations_without_chips(cluster):
+        if not is_time(reservation.get("start", "")) or {"end", "duration"}.isdisjoint(reservation):
+            continue
+        window = window_of(reservation, 0)
+        assert window.end is not None, "it has an end or a duration"
+        row = dict(_reservation(reservation, machine))
+        row |= {"start_time": format_time(window.start), "end_time": format_time(window.end)}
+        row |= {"planning_status": "SUBMITTED"} if reservation["name"] in submitted else {}
+        rows[reservation["name"]] = row
     return rows
 
 
-def is_made_here(reservation: Part, machine: MachineType) -> bool:
-    """Whether Terraform makes a reservation, or only uses it."""
-    is_booked = not {"start", "end", "duration"}.isdisjoint(reservation)
-    return not is_booked and not _has_chips(machine)
+def _reservations_without_chips(cluster: Part) -> Iterator[tuple[Part, MachineType]]:
+    """Yield the reservations with their machine types, without those of TPUs."""
+    for reservation in cluster["spec"].get("reservations") or ():
+        machine = catalog_of(cluster).machine(reservation["machineType"])
+        if not _has_chips(machine):
+            yield reservation, machine
+
+
+def _reservation(reservation: Part, machine: MachineType) -> Mapping[str, Value]:
+    row: dict[str, Value] = {field: reservation[field] for field in ("zone", "count")}
+    return {"machine_type": machine.name, **row, **_accelerator(machine.accelerator)}
 
 
 def _pool(pool: Part, cluster: Part) -> Mapping[str, Value]:

@@ -1,6 +1,7 @@
 """What creating and destroying consist of, as data."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -133,3 +134,11 @@ def test_whatever_is_left_has_a_command_that_removes_it(is_on_google: bool) -> N
     rows = list(leftovers(platform, OWN, "folder"))
     assert all(row.removal for row in rows)
     assert {"state bucket", "disks", "reservations", "images", "APIs"} <= {row.name for row in rows} or not is_on_google
+
+
+def test_future_reservations_are_left_only_where_some_were_submitted() -> None:
+    platform, _ = rendered(True)
+    assert platform.google is not None
+    submitted = replace(platform, google=replace(platform.google, submitted=["december"]))
+    found = [{row.name for row in leftovers(each, OWN, "folder")} for each in (platform, submitted)]
+    assert found[1] - found[0] == {"future reservations"}

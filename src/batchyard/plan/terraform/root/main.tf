@@ -79,6 +79,15 @@ module "reservations" {
   depends_on = [module.services]
 }
 
+# Machines that are booked for a window of time. A draft reserves nothing.
+module "future_reservations" {
+  source = "./modules/future_reservations"
+
+  reservations = var.future_reservations
+
+  depends_on = [module.services]
+}
+
 module "node_pools" {
   source = "./modules/node_pools"
 
@@ -91,7 +100,7 @@ module "node_pools" {
   nodes_service_account = module.identity.nodes_email
 
   # A pool on a reservation can have its machines only once they are reserved.
-  depends_on = [module.reservations]
+  depends_on = [module.reservations, module.future_reservations]
 }
 
 # Who the pods of each team are. It waits for the cluster: the pool of identities comes with the first of a project.

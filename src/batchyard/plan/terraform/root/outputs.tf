@@ -33,6 +33,11 @@ output "reservations" {
   value       = module.reservations.names
 }
 
+output "future_reservations" {
+  description = "By future reservation: DRAFT, which costs nothing, or SUBMITTED, which is paid for once Google approves it."
+  value       = module.future_reservations.planning_status
+}
+
 output "node_service_account" {
   description = "Who the nodes are."
   value       = module.identity.nodes_email

@@ -254,7 +254,7 @@ variable "node_pools" {
 }
 
 variable "reservations" {
-  description = "Machines to reserve, by the reservation's name. Those that exist already, or were booked with Google, are not listed."
+  description = "Machines to reserve, by the reservation's name. Those that exist already are not listed."
   type = map(object({
     machine_type = string
     zone         = string
@@ -266,6 +266,49 @@ variable "reservations" {
   validation {
     condition     = alltrue([for reservation in values(var.reservations) : reservation.count > 0])
     error_message = "A reservation has one machine at least."
+  }
+}
+
+variable "future_reservations" {
+  description = <<-EOT
+    Machines to book for a window of time, by the reservation's name. Times are in RFC 3339, such as 2026-12-01T20:00:00Z.
+    `planning_status`: DRAFT reserves nothing and costs nothing. SUBMITTED asks Google for the machines. They are paid for once
+    Google approves the request, and a request in calendar mode cannot be canceled, changed or deleted.
+  EOT
+  type = map(object({
+    machine_type    = string
+    zone            = string
+    count           = number
+    start_time      = string
+    end_time        = string
+    planning_status = optional(string, "DRAFT")
+    accelerator     = optional(object({ type = string, count = number }))
+  }))
+  default = {}
+
+  validation {
+    condition     = alltrue([for reservation in values(var.future_reservations) : reservation.count > 0])
+    error_message = "A future reservation has one machine at least."
+  }
+
+  validation {
+    condition = alltrue([
+      for reservation in values(var.future_reservations) : contains(["DRAFT", "SUBMITTED"], reservation.planning_status)
+    ])
+    error_message = "The planning status of a future reservation is DRAFT or SUBMITTED."
+  }
+
+  validation {
+    condition = alltrue([
+      for reservation in values(var.future_reservations) :
+      try(timecmp(reservation.start_time, reservation.end_time) < 0, false)
+    ])
+    error_message = "A future reservation starts before it ends, both as times such as 2026-12-01T20:00:00Z."
+  }
+
+  validation {
+    condition     = length(setintersection(keys(var.reservations), keys(var.future_reservations))) == 0
+    error_message = "A future reservation has a name that no other reservation has."
   }
 }
 

@@ -7,6 +7,12 @@ terraform {
       source  = "hashicorp/google"
       version = "8.7.0"
     }
+
+    # For future reservations, which the other lacks.
+    google-beta = {
+      source  = "hashicorp/google-beta"
+      version = "8.7.0"
+    }
   }
 }
 
@@ -15,4 +21,9 @@ provider "google" {
   project        = var.project
   region         = var.region
   default_labels = var.labels
+}
+
+provider "google-beta" {
+  project = var.project
+  region  = var.region
 }
