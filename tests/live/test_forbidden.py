@@ -294,7 +294,9 @@ TRICKS = (
         "a bomb", "anna", "POST", f"{A}/configmaps", 400, "BadRequest", BOMB, {"content-type": "application/yaml"}
     ),
     Forbidden("code", "anna", "POST", f"{A}/configmaps", 400, "BadRequest", CODE, {"content-type": "application/yaml"}),
-    Forbidden("two hosts", "owner", "GET", f"{A}/pods", 400, "400 Bad Request: too many Host headers", None, {"Host": "other"}),
+    Forbidden(
+        "two hosts", "owner", "GET", f"{A}/pods", 400, "400 Bad Request: too many Host headers", None, {"Host": "other"}
+    ),
 )
 
 
