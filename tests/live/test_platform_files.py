@@ -63,4 +63,4 @@ def test_the_whole_is_built_with_rules_and_dashboards(platform: Running, tmp_pat
     write(render(read_platform(Source("refarch.yaml", TEXT))), tmp_path, overwrite=False)
     built = kubectl(platform.kubeconfig, "kustomize", str(tmp_path / "manifests"))
     kinds = [each["kind"] for each in yaml.safe_load_all(built)]
-    assert (kinds.count("ConfigMap"), kinds.count("ClusterRules")) == (5, 1)
+    assert (kinds.count("ConfigMap"), kinds.count("ClusterRules")) == (6, 1)
