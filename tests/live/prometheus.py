@@ -24,35 +24,12 @@ _ENDS_WITHIN: Final = 30
 _VARIABLE: Final = re.compile(r"\$\{?(\w+)\}?")
 
 
-class Prometheus:
-    """A process of Prometheus with our configuration, but for how often it scrapes."""
+class PrometheusQueries:
+    """Asks a Prometheus at a URL, as long as a process runs."""
 
-    def __init__(self, folder: Path, platform: Running) -> None:
-        config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8"))
-        config["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        for job in config["scrape_configs"]:
-            job["scrape_interval"] = "1s"
-            job["static_configs"] = [{"targets": [platform.url.partition("://")[2]]}]
-        platform.kubectl("apply", "-f", str(DEPLOY / "access.yaml"))
-        (folder / "token").write_text(platform.kubectl("create", "token", "prometheus", "-n", "monitoring"))
-        shutil.copy(platform.kubeconfig.parent / "ca.crt", folder)
-        shutil.copy(DEPLOY / "prometheus" / "batchyard.rules.yml", folder)
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            place = f"127.0.0.1:{free.getsockname()[1]}"
-        self._url = f"http://{place}/api/v1/"
-        options = {"config.file": folder / "prometheus.yml", "storage.tsdb.path": folder / "data"}
-        command = ["prometheus", *(f"--{name}={value}" for name, value in options.items())]
-        self._log = (folder / "log").open("wb")
-        self.process = subprocess.Popen([*command, f"--web.listen-address={place}"], stderr=self._log)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.wait(_ENDS_WITHIN)
-        self._log.close()
+    def __init__(self, url: str, process: "subprocess.Popen[Any]") -> None:
+        self._url = f"{url}/api/v1/"
+        self.process = process
 
     def get(self, path: str, **query: str) -> Any:
         """What it answers."""
@@ -87,6 +64,37 @@ class Prometheus:
             if all(found.values()):
                 break
         return found
+
+
+class Prometheus(PrometheusQueries):
+    """A process of Prometheus with our configuration, but for how often it scrapes."""
+
+    def __init__(self, folder: Path, platform: Running) -> None:
+        config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8"))
+        config["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        for job in config["scrape_configs"]:
+            job["scrape_interval"] = "1s"
+            job["static_configs"] = [{"targets": [platform.url.partition("://")[2]]}]
+        platform.kubectl("apply", "-f", str(DEPLOY / "access.yaml"))
+        (folder / "token").write_text(platform.kubectl("create", "token", "prometheus", "-n", "monitoring"))
+        shutil.copy(platform.kubeconfig.parent / "ca.crt", folder)
+        shutil.copy(DEPLOY / "prometheus" / "batchyard.rules.yml", folder)
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            place = f"127.0.0.1:{free.getsockname()[1]}"
+        options = {"config.file": folder / "prometheus.yml", "storage.tsdb.path": folder / "data"}
+        command = ["prometheus", *(f"--{name}={value}" for name, value in options.items())]
+        self._log = (folder / "log").open("wb")
+        process = subprocess.Popen([*command, f"--web.listen-address={place}"], stderr=self._log)
+        super().__init__(f"http://{place}", process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(_ENDS_WITHIN)
+        self._log.close()
 
 
 def expressions_of(dashboard: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """What a platform is rendered as, applied by the real kubectl to a platform that really runs."""
 
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,4 +64,43 @@ def test_the_whole_is_built_with_rules_and_dashboards(platform: Running, tmp_pat
     write(render(read_platform(Source("refarch.yaml", TEXT))), tmp_path, overwrite=False)
     built = kubectl(platform.kubeconfig, "kustomize", str(tmp_path / "manifests"))
     kinds = [each["kind"] for each in yaml.safe_load_all(built)]
-    assert (kinds.count("ConfigMap"), kinds.count("ClusterRules")) == (5, 1)
+    assert (kinds.count("ConfigMap"), kinds.count("ClusterRules")) == (6, 1)
+
+
+@pytest.mark.parametrize(("engine", "count"), [("batchyard", 2), ("kueue", 3)])
+def test_prometheus_and_grafana_in_the_cluster_are_taken(
+    platform: Running, tmp_path: Path, engine: str, count: int
+) -> None:
+    said = f"engine: {engine}\n  monitoring: {{collector: None, stack: {{enabled: true}}}}"
+    text = TEXT.replace("engine: batchyard", said)
+    write(render(read_platform(Source("refarch.yaml", text))), tmp_path, overwrite=False)
+    stack = str(tmp_path / "manifests" / "80-monitoring-stack.yaml")
+    platform.kubectl("apply", "--validate=strict", "-f", stack)
+    namespace = {"batchyard": "batchyard-system", "kueue": "kueue-system"}[engine]
+    platform.kubectl("create", "namespace", namespace)
+    access = str(tmp_path / "manifests" / "00-engine" / "monitoring-access.yaml")
+    platform.kubectl("apply", "--server-side", "--validate=strict", "-f", access)
+    assert "3000" in platform.kubectl("get", "svc/grafana", "-n", "monitoring")
+    deployments = platform.kubectl("get", "deployments", "-n", "monitoring", "-o", "name").split()
+    assert len(deployments) == count
+    asked = ("auth", "can-i", "list", "pods", "--as=system:serviceaccount:monitoring:prometheus")
+    assert platform.kubectl(*asked, "-n", namespace).strip() == "yes"
+    assert "no" in platform.kubectl(*asked, "-n", "team-a", fails=True).split()
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool on this machine")
+@pytest.mark.parametrize("engine", ["batchyard", "kueue"])
+def test_prometheus_takes_its_configuration(tmp_path: Path, engine: str) -> None:
+    said = f"engine: {engine}\n  monitoring: {{collector: None, stack: {{enabled: true}}}}"
+    files = render(read_platform(Source("refarch.yaml", TEXT.replace("engine: batchyard", said))))
+    objects = yaml.safe_load_all(files["manifests/80-monitoring-stack.yaml"])
+    (data,) = [obj["data"] for obj in objects if obj["metadata"]["name"] == "prometheus-configuration"]
+    for name, content in data.items():
+        (tmp_path / name).write_text(content)
+    configuration = yaml.safe_load(data["prometheus.yml"])
+    for job in configuration["scrape_configs"]:
+        del job["kubernetes_sd_configs"]  # Debian builds Prometheus without it
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+    command = ["promtool", "check", "config", "--syntax-only", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

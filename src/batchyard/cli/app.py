@@ -18,6 +18,7 @@ from batchyard.cli.commands.fault import app as fault
 from batchyard.cli.commands.guide import guide
 from batchyard.cli.commands.install import install
 from batchyard.cli.commands.lint import lint
+from batchyard.cli.commands.monitoring import monitoring
 from batchyard.cli.commands.page import page
 from batchyard.cli.commands.platform_drive import app as platform
 from batchyard.cli.commands.runs import Report, speed
@@ -509,6 +510,7 @@ app.command()(cost)
 app.command()(decisions)
 app.command()(eta)
 app.command()(install)
+app.command()(monitoring)
 app.command()(page)
 app.add_typer(platform)
 app.add_typer(fault)

@@ -89,7 +89,8 @@ class EmbeddedFigures:
         objects = self.figures.objects
         nodes = [node for node in objects.all(scheme.NODE) if node["metadata"]["name"] != self.local]
         yield ""
-        yield from gpu_texts([*self.local_gpus(), *self._simulated.states(nodes, objects.all(scheme.POD))])
+        simulated = self._simulated.states(nodes, objects.all(scheme.POD), self._kernel.clock())
+        yield from gpu_texts([*self.local_gpus(), *simulated])
 
     def _own_texts(self) -> Iterator[str]:
         yield from self._commits.texts()

@@ -61,7 +61,7 @@ def _make_private(folder: Path) -> None:
 def write_state(folder: Path, url: str, guard: int = 0) -> None:
     """Write where this process listens, and which process is its guard."""
     own = os.getpid()
-    state = {**Process(own, url, guard)._asdict(), _BEGAN: _beginning_of(own)}
+    state = {**Process(own, url, guard)._asdict(), _BEGAN: beginning_of(own)}
     write_private(folder / STATE, json.dumps(state).encode())
 
 
@@ -89,11 +89,11 @@ def process_in(folder: Path) -> Process | None:
         os.kill(found.pid, 0)
     except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None
-    is_another = state.get(_BEGAN, "") not in {"", _beginning_of(found.pid)}
+    is_another = state.get(_BEGAN, "") not in {"", beginning_of(found.pid)}
     return found if not is_another and is_held(folder / JOURNAL) else None
 
 
-def _beginning_of(pid: int) -> str:
+def beginning_of(pid: int) -> str:
     """When a process began, as the kernel counts: numbers of processes are given again. '' where that is not told."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")

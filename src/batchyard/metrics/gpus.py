@@ -1,9 +1,8 @@
-"""GPUs by the names of DCGM: real ones as their driver tells, simulated ones by who has them.
+"""GPUs by the names of DCGM: real ones as their driver reports, simulated ones by the pods that have them.
 
-Of a simulated GPU nothing is measured: it is busy, and all of its memory in use, while a pod that runs has it. So it
-has no temperature, no power and no memory traffic, and the label `source` says `simulated`. Where pods share GPUs by
-thousandths nothing is told of them. Source of names and labels: dcgm-exporter, etc/default-counters.csv and
-pkg/dcgmexporter.
+Of a simulated GPU nothing is measured: its utilization and memory follow the run of its pod (`simulated_load`). It has
+no temperature, no power and no memory traffic, and the label `source` is `simulated`. GPUs that pods share by
+thousandths are left out. Source of names and labels: dcgm-exporter, etc/default-counters.csv and pkg/dcgmexporter.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,9 +10,12 @@ from typing import Final, NamedTuple
 
 from batchyard.api import quantity, well_known
 from batchyard.api.meta import Obj, label
+from batchyard.api.times import parse_time
+from batchyard.base.instant import Duration, Instant
 from batchyard.core.lifecycle.pod import RUNNING, is_terminal, node_of, phase
 from batchyard.metrics.families import Labels, text_of
 from batchyard.metrics.names import metric
+from batchyard.metrics.simulated_load import IDLE, simulated_load
 
 MEASURED: Final = "nvml"
 SIMULATED: Final = "simulated"
@@ -85,8 +87,8 @@ class SimulatedGpus:
         #: By node, the uid of the pod that has each GPU.
         self._held: dict[str, list[str]] = {}
 
-    def states(self, nodes: Iterable[Obj], pods: Iterable[Obj]) -> list[GpuState]:
-        """All of them, as nodes and pods are now."""
+    def states(self, nodes: Iterable[Obj], pods: Iterable[Obj], now: Instant) -> list[GpuState]:
+        """All of them, as nodes and pods are at `now`, the platform's time."""
         on: dict[str, dict[str, Obj]] = {}
         for pod in pods:
             if node_of(pod) and not is_terminal(pod) and _asked(pod):
@@ -94,7 +96,7 @@ class SimulatedGpus:
         counts = {node["metadata"]["name"]: (node, _count(node)) for node in nodes}
         self._held = {name: self._given(name, count, on.get(name, {})) for name, (_, count) in counts.items() if count}
         return [
-            _state(counts[name][0], number, on.get(name, {}).get(uid))
+            _state(counts[name][0], number, on.get(name, {}).get(uid), now)
             for name, held in self._held.items()
             for number, uid in enumerate(held)
         ]
@@ -125,14 +127,15 @@ def _asked_by(container: Obj) -> int:
     return int(quantity.amount(well_known.GPU, limits.get(well_known.GPU, "0")))
 
 
-def _state(node: Obj, number: int, pod: Obj | None) -> GpuState:
+def _state(node: Obj, number: int, pod: Obj | None, now: Instant) -> GpuState:
     name, model = node["metadata"]["name"], label(node, well_known.ACCELERATOR) or ""
-    holder, is_busy, memory = Holder(), False, _MEMORY.get(model)
+    holder, load, memory = Holder(), IDLE, _MEMORY.get(model)
     if pod is not None:
         container = next((c["name"] for c in pod["spec"]["containers"] if _asked_by(c)), "")
         holder = Holder(container, pod["metadata"]["namespace"], pod["metadata"]["name"])
-        is_busy = phase(pod) == RUNNING
-    used = None if memory is None else memory * is_busy
+        if phase(pod) == RUNNING:
+            load = simulated_load(pod["metadata"]["uid"], number, _run_time(pod, now))
+    used = None if memory is None else memory * load.memory // 100
     return GpuState(
         number,
         f"GPU-{SIMULATED}-{name}-{number}",
@@ -140,7 +143,16 @@ def _state(node: Obj, number: int, pod: Obj | None) -> GpuState:
         name,
         holder,
         SIMULATED,
-        busy_percent=100 * is_busy,
+        busy_percent=load.busy,
         used_mib=used,
         free_mib=None if memory is None or used is None else memory - used,
     )
+
+
+def _run_time(pod: Obj, now: Instant) -> Duration:
+    """How long the containers of a pod have run; 0 where its status names no start."""
+    status = pod["status"]
+    states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
+    times = [state["running"].get("startedAt") for state in states if "running" in state]
+    started = next(filter(None, times), None) or status.get("startTime")
+    return now - parse_time(started) if started else 0

@@ -3,9 +3,10 @@
 Both are a kustomization of their own, applied and waited for before what they decide about: their kinds must be there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from batchyard.api.meta import Obj
 from batchyard.controllers.groups import COSTS, ON_KUBERNETES
 from batchyard.install import Scraping, Settings, parts
 from batchyard.plan.kueue_configuration import own_configuration, patches
@@ -21,6 +22,7 @@ _SCRAPING: Final[Mapping[Collector, Scraping]] = {
     Collector.SERVICE_MONITOR: Scraping.SERVICE_MONITOR,
     Collector.NONE: Scraping.NONE,
 }
+_ACCESS: Final = "monitoring-access.yaml"
 #: Where the webhooks of Kueue and JobSet listen, as they are released.
 KUEUE_WEBHOOK_PORT: Final = 9443
 NAMESPACES: Final[Mapping[Engine, str]] = {Engine.BATCHYARD: "batchyard-system", Engine.KUEUE: "kueue-system"}
@@ -33,13 +35,15 @@ class Deployed(NamedTuple):
     name: str
 
 
-def files(platform: Platform) -> Mapping[str, str]:
-    """The files of the engine's kustomization by their names."""
+def files(platform: Platform, access: Sequence[Obj] = ()) -> Mapping[str, str]:
+    """The files of the engine's kustomization by their names; `access` are objects for those that monitor it."""
+    found = {_ACCESS: yaml_text(access)} if access else {}
     if platform.engine is Engine.KUEUE:
         more = patches(platform)
-        whole = kustomization(_releases(platform), **({"patches": more} if more else {}))
-        return {"kustomization.yaml": yaml_text([whole])}
-    found = {f"{name}.yaml": yaml_text(objects) for name, objects in parts(settings_of(platform)).items()}
+        whole = kustomization([*_releases(platform), *found], **({"patches": more} if more else {}))
+        return {"kustomization.yaml": yaml_text([whole]), **found}
+    own = {f"{name}.yaml": yaml_text(objects) for name, objects in parts(settings_of(platform)).items()}
+    found = {**own, **found}
     return {"kustomization.yaml": yaml_text([kustomization(list(found))]), **found}
 
 

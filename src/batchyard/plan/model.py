@@ -232,12 +232,24 @@ class Team:
 
 
 @dataclass(frozen=True, slots=True)
+class MonitoringStack:
+    """Prometheus and Grafana in the cluster: their images, and how long metrics are kept."""
+
+    prometheus_image: str
+    grafana_image: str
+    kube_state_metrics_image: str
+    retention_days: int
+
+
+@dataclass(frozen=True, slots=True)
 class Monitoring:
     """Who fetches metrics, and whether rules and dashboards come with it."""
 
     collector: Collector
     rules: bool
     dashboards: bool
+    #: None: the platform installs none.
+    stack: MonitoringStack | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from batchyard.plan.model import (
     JobImage,
     LocalQueue,
     Monitoring,
+    MonitoringStack,
     Network,
     Operator,
     Part,
@@ -159,7 +160,18 @@ def _monitoring(spec: Part, google: Google | None) -> Monitoring:
     row, usual = spec["monitoring"], Collector.NONE
     if google is not None and google.managed_prometheus:
         usual = Collector.POD_MONITORING
-    return Monitoring(Collector(row.get("collector", usual)), row["rules"], row["dashboards"])
+    return Monitoring(Collector(row.get("collector", usual)), row["rules"], row["dashboards"], _stack(row["stack"]))
+
+
+def _stack(row: Part) -> MonitoringStack | None:
+    if not row["enabled"]:
+        return None
+    return MonitoringStack(
+        prometheus_image=row["prometheusImage"],
+        grafana_image=row["grafanaImage"],
+        kube_state_metrics_image=row["kubeStateMetricsImage"],
+        retention_days=row["retentionDays"],
+    )
 
 
 # --- teams and queues ---

@@ -14,6 +14,7 @@ from batchyard.plan import engine, monitoring
 from batchyard.plan.drivers import driver_resources
 from batchyard.plan.kueue_configuration import own_configuration
 from batchyard.plan.manifests import made
+from batchyard.plan.manifests.stack import access_objects
 from batchyard.plan.model import Platform
 from batchyard.plan.terraform import files as terraform
 from batchyard.plan.texts import yaml_text
@@ -27,7 +28,7 @@ CONFIGURATION: Final = "configuration.yaml"
 
 def render(platform: Platform) -> Mapping[str, str]:
     """The text of every file by its path, in order."""
-    found = {f"{ENGINE}/{name}": text for name, text in engine.files(platform).items()}
+    found = {f"{ENGINE}/{name}": text for name, text in engine.files(platform, access_objects(platform)).items()}
     found |= {f"{MANIFESTS}/{name}": text for name, text in _manifests(platform).items()}
     found |= terraform.files(platform)
     if platform.cluster is not None:

@@ -13,6 +13,7 @@ from batchyard.api.schema.nearest import nearest
 from batchyard.plan.engine import NAMESPACES
 from batchyard.plan.google_rules import google_faults
 from batchyard.plan.kueue_configuration import configuration_faults
+from batchyard.plan.manifests.stack import NAMESPACE as MONITORING
 from batchyard.plan.model import Collector, Engine, Flavor, Part, Platform, Queue
 
 _RELEASE: Final = re.compile(r"v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
@@ -191,9 +192,10 @@ def _priority_faults(platform: Platform, spec: Part) -> Iterator[FieldError]:
 
 def _team_names(platform: Platform) -> Iterator[FieldError]:
     """Who a team is, and where: destroying a platform deletes its teams' namespaces with all that is in them."""
+    kept = _KEPT_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
-        if team.namespace in _KEPT_NAMESPACES or team.namespace.startswith(_OF_KUBERNETES):
-            problem = f"{team.namespace} is a namespace of Kubernetes or of the engine, and no team's"
+        if team.namespace in kept or team.namespace.startswith(_OF_KUBERNETES):
+            problem = f"{team.namespace} is a namespace of Kubernetes or of the engine or its monitoring, and no team's"
             yield FieldError(f"{team.path}.namespace", problem, "give the team another namespace")
         for field, people in (("members", team.members), ("admins", team.admins)):
             for name in (*people.groups, *people.users):
@@ -209,9 +211,19 @@ def _engine_faults(platform: Platform) -> Iterator[FieldError]:
             problem = f"{shown(version)} is no release"
             yield FieldError(f"spec.versions.{field}", problem, "write it as v0.19.2")
     yield from configuration_faults(platform)
-    image = platform.operator.image
-    if image and any(letter.isspace() for letter in image):
-        yield FieldError("spec.operator.image", f"{shown(image)} is no image", "write it as REGISTRY/NAME:TAG")
+    for field, image in _images(platform):
+        if any(letter.isspace() for letter in image):
+            yield FieldError(field, f"{shown(image)} is no image", "write it as REGISTRY/NAME:TAG")
+
+
+def _images(platform: Platform) -> Iterator[tuple[str, str]]:
+    """The images that the file names, or may name, with their fields."""
+    yield "spec.operator.image", platform.operator.image
+    stack = platform.monitoring.stack
+    if stack is not None:
+        yield "spec.monitoring.stack.prometheusImage", stack.prometheus_image
+        yield "spec.monitoring.stack.grafanaImage", stack.grafana_image
+        yield "spec.monitoring.stack.kubeStateMetricsImage", stack.kube_state_metrics_image
 
 
 def _check_faults(spec: Part) -> Iterator[FieldError]:

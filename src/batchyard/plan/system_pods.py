@@ -1,4 +1,4 @@
-"""The pods that the engine itself runs, and whether the nodes of a cluster on GKE have room for them.
+"""The pods of the engine and of the monitoring stack, and whether the nodes of a cluster on GKE have room for them.
 
 A cluster whose only untainted pool is too small never starts its engine: the pods stay Pending, and no Job is admitted.
 """
@@ -12,6 +12,7 @@ from batchyard.api.errors import FieldError
 from batchyard.core.machines.nodes import node_template
 from batchyard.core.machines.pools import zones_of
 from batchyard.plan.engine import settings_of
+from batchyard.plan.manifests.stack import stack_requests
 from batchyard.plan.model import Engine, Part, Platform
 from batchyard.plan.supply import pool_bounds
 
@@ -67,15 +68,20 @@ class _Need(NamedTuple):
 
 
 def system_pods(platform: Platform) -> Sequence[SystemPod]:
-    """The pods of the engine."""
+    """The pods of the engine, then those of the monitoring stack."""
+    stack = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
     if platform.engine is Engine.KUEUE:
-        return [SystemPod("kueue-controller-manager", 1, _KUEUE), SystemPod("jobset-controller-manager", 1, _JOB_SET)]
+        kueue, job_set = (
+            SystemPod("kueue-controller-manager", 1, _KUEUE),
+            SystemPod("jobset-controller-manager", 1, _JOB_SET),
+        )
+        return [kueue, job_set, *stack]
     settings = settings_of(platform)
-    return [SystemPod(settings.name, settings.replicas, settings.requests)]
+    return [SystemPod(settings.name, settings.replicas, settings.requests), *stack]
 
 
 def system_pod_faults(platform: Platform) -> Iterator[FieldError]:
-    """A fault if the engine's pods do not fit beside GKE's own pods on the nodes that have no taints."""
+    """A fault if these pods do not fit beside GKE's own pods on the nodes that have no taints."""
     cluster = platform.cluster
     if cluster is None or platform.google is None or _provisions_nodes(cluster):
         return

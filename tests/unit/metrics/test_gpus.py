@@ -1,12 +1,18 @@
 """GPUs by DCGM's names."""
 
+from itertools import pairwise
 from typing import Any
 
 from batchyard.api.meta import Obj
+from batchyard.api.times import parse_time
+from batchyard.base.instant import MINUTE, SECOND
 from batchyard.metrics.gpus import MEASURED, GpuState, Holder, SimulatedGpus, gpu_texts
+from batchyard.metrics.simulated_load import LOADING, STEP, SimulatedLoad, simulated_load
 from unit.metrics.scraped import samples
 
 T4 = 16384
+BEGAN = "2026-01-01T00:00:00Z"
+NOW = parse_time(BEGAN) + 10 * MINUTE
 
 
 def node(name: str = "n", gpus: int = 2) -> Obj:
@@ -20,7 +26,7 @@ def pod(name: str, gpus: int = 1, phase: str = "Running", **spec: Any) -> Obj:
     return {
         "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"},
         "spec": spec,
-        "status": {"phase": phase},
+        "status": {"phase": phase, "containerStatuses": [{"state": {"running": {"startedAt": BEGAN}}}]},
     }
 
 
@@ -28,36 +34,63 @@ def holders(states: list[GpuState]) -> list[str]:
     return [state.holder.pod for state in states]
 
 
-def test_who_has_one_uses_all_of_it() -> None:
-    busy, idle = SimulatedGpus().states([node()], [pod("a")])
-    assert (busy.busy_percent, busy.used_mib, busy.free_mib) == (100, T4, 0)
+def test_a_pod_that_runs_keeps_its_gpu_busy_and_others_are_idle() -> None:
+    busy, idle = SimulatedGpus().states([node()], [pod("a")], NOW)
+    load = simulated_load("uid-a", 0, 10 * MINUTE)
+    assert (busy.busy_percent, busy.used_mib) == (load.busy, T4 * load.memory // 100)
+    assert (busy.used_mib or 0) + (busy.free_mib or 0) == T4
     assert busy.holder == Holder("main", "team", "a")
     assert (idle.busy_percent, idle.used_mib, idle.free_mib, idle.holder.pod) == (0, 0, T4, "")
 
 
+def test_utilization_varies_with_the_run_of_the_pod_and_is_the_same_at_each_look() -> None:
+    course = [simulated_load("uid-a", 0, step * STEP) for step in range(400)]
+    assert [load.busy for load in course] == [simulated_load("uid-a", 0, step * STEP + 7).busy for step in range(400)]
+    working = [load.busy for load in course[LOADING // STEP :]]
+    assert all(5 <= busy <= 100 for busy in working)
+    assert sum(busy < 40 for busy in working) in range(10, 60)
+    assert 60 < sum(working) / len(working) < 100
+    assert sum(one != other for one, other in pairwise(working)) > 300
+    assert len({load.memory for load in course[LOADING // STEP :]}) == 1
+
+
+def test_a_pod_loads_before_it_works() -> None:
+    assert simulated_load("uid-a", 0, -SECOND) == SimulatedLoad(simulated_load("uid-a", 0, 0).busy, 0)
+    early, late = simulated_load("uid-a", 0, 10 * SECOND), simulated_load("uid-a", 0, 29 * SECOND)
+    assert early.busy < 30
+    assert 0 < early.memory < late.memory < simulated_load("uid-a", 0, LOADING).memory + 1
+
+
+def test_pods_and_gpus_differ() -> None:
+    courses = [
+        [simulated_load(uid, gpu, step * STEP).busy for step in range(40)] for uid in ("a", "b") for gpu in (0, 1)
+    ]
+    assert len({tuple(course) for course in courses}) == 4
+
+
 def test_what_is_not_measured_is_not_told() -> None:
-    told = samples(gpu_texts(SimulatedGpus().states([node()], [pod("a")])))
+    told = samples(gpu_texts(SimulatedGpus().states([node()], [pod("a")], NOW)))
     assert set(told) == {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"}
     assert {labels[-1] for family in told.values() for labels in family} == {"simulated"}
 
 
 def test_a_pod_that_does_not_run_yet_has_one_and_leaves_it_idle() -> None:
-    first, _ = SimulatedGpus().states([node()], [pod("a", phase="Pending")])
+    first, _ = SimulatedGpus().states([node()], [pod("a", phase="Pending")], NOW)
     assert (first.holder.pod, first.busy_percent) == ("a", 0)
 
 
 def test_pods_keep_theirs() -> None:
     gpus = SimulatedGpus()
-    assert holders(gpus.states([node()], [pod("a"), pod("b")])) == ["a", "b"]
-    assert holders(gpus.states([node()], [pod("b")])) == ["", "b"]
-    assert holders(gpus.states([node()], [pod("b"), pod("c")])) == ["c", "b"]
-    assert holders(gpus.states([node()], [pod("b", phase="Succeeded"), pod("c", 2)])) == ["c", "c"]
-    assert gpus.states([], [pod("c", 2)]) == []
+    assert holders(gpus.states([node()], [pod("a"), pod("b")], NOW)) == ["a", "b"]
+    assert holders(gpus.states([node()], [pod("b")], NOW)) == ["", "b"]
+    assert holders(gpus.states([node()], [pod("b"), pod("c")], NOW)) == ["c", "b"]
+    assert holders(gpus.states([node()], [pod("b", phase="Succeeded"), pod("c", 2)], NOW)) == ["c", "c"]
+    assert gpus.states([], [pod("c", 2)], NOW) == []
 
 
 def test_who_is_elsewhere_or_asks_for_none_has_none() -> None:
     others = [pod("x", nodeName="m"), pod("y", 0), pod("z", nodeName="")]
-    assert holders(SimulatedGpus().states([node(), node("without", 0)], others)) == ["", ""]
+    assert holders(SimulatedGpus().states([node(), node("without", 0)], others, NOW)) == ["", ""]
 
 
 def test_a_real_one_is_told_with_its_labels() -> None:

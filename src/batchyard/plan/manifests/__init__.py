@@ -10,6 +10,7 @@ from batchyard.api.decode import decode
 from batchyard.api.errors import FieldError
 from batchyard.plan.manifests.made import Made
 from batchyard.plan.manifests.queues import checks, cohorts, flavors, priorities, queues
+from batchyard.plan.manifests.stack import stack_objects
 from batchyard.plan.manifests.teams import shared_rights, team_objects
 from batchyard.plan.model import Platform
 
@@ -26,6 +27,7 @@ def made(platform: Platform) -> Mapping[str, Sequence[Made]]:
         "40-admission-checks": checks(platform),
         "50-cohorts": cohorts(platform),
         "60-queues": queues(platform),
+        "80-monitoring-stack": stack_objects(platform),
     }
     return {name: objects for name, objects in found.items() if objects}
 

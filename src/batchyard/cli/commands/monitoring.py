@@ -1,0 +1,40 @@
+"""The options of `batchyard monitoring`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from batchyard.cli.options import Form
+
+
+def monitoring(
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="Where the platform keeps its data.")
+    ] = Path(".batchyard"),
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="The port of Prometheus; 0: any that is free.")
+    ] = 9090,
+    grafana_port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="The port of Grafana; 0: any that is free.")
+    ] = 3000,
+    grafana: Annotated[
+        bool, typer.Option("--grafana/--no-grafana", help="Start Grafana too, if it is installed.")
+    ] = True,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when they answer; they go on in the background.")
+    ] = False,
+    end: Annotated[bool, typer.Option("--end", help="End what runs in the background.")] = False,
+    output: Annotated[
+        Form | None, typer.Option("--output", "-o", help="Print URLs, folders and commands for programs.")
+    ] = None,
+) -> None:
+    """Start the installed Prometheus, and Grafana, for the platform of a data directory, until told to end."""
+    if end and detach:
+        raise typer.BadParameter("--end and --detach exclude each other")
+    from batchyard.cli.monitoring import command  # noqa: PLC0415 - loads the platform
+
+    if end:
+        command.end_monitoring(data_dir)
+        return
+    command.start_monitoring(command.MonitoringRequest(data_dir, port, grafana_port, grafana, detach, output))
