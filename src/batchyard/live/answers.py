@@ -25,6 +25,7 @@ from batchyard.store.mark import JournalError
 Answered: TypeAlias = Callable[[Begun], None]
 """Takes an answer; the body of a response is bytes by then."""
 _Measured: TypeAlias = tuple[Labels, float]
+_Settle: TypeAlias = Callable[[Begun, _Measured, JournalError | None], None]
 
 _UNKEPT: Final = Refused(
     500, "InternalError", "Internal error occurred: the journal cannot be written, nothing is kept"
@@ -146,18 +147,16 @@ class Answers:
         if user is not None:
             self._load.end_watch(user)
 
-    def _work(
-        self, request: Request, began: float, settle: Callable[[Reply, _Measured, JournalError | None], None]
-    ) -> None:
-        answer = self._answer(request)
-        self._commit.when_durable(self._revision(), partial(settle, answer, (self._figures.latest, began)))
+    def _work(self, request: Request, began: float, settle: _Settle) -> None:
+        answer, measured = self._answer(request), (self._figures.latest, began)
+        if isinstance(answer, Later):  # at once: it may come before the journal is written
+            answer.then(lambda response: self._come(settle, response, measured))
+        else:
+            self._commit.when_durable(self._revision(), partial(settle, answer, measured))
 
     def _settle(
-        self, user: User, answered: Answered, answer: Reply, measured: _Measured, failure: JournalError | None
+        self, user: User, answered: Answered, answer: Begun, measured: _Measured, failure: JournalError | None
     ) -> None:
-        if isinstance(answer, Later):
-            answer.then(lambda response: self._come(user, answered, response, measured))
-            return
         self._load.leave(user)
         self._figures.settle(*measured)
         if not isinstance(answer, Response):
@@ -165,10 +164,9 @@ class Answers:
             self._load.begin_watch(user)
         answered(answer if failure is None else encoded(_UNKEPT.response()))
 
-    def _come(self, user: User, answered: Answered, response: Response, measured: _Measured) -> None:
+    def _come(self, settle: _Settle, response: Response, measured: _Measured) -> None:
         """Send an answer that was to come later, once all that it is based on is durable."""
-        settle = partial(self._settle, user, answered, encoded(response), measured)
-        self._commit.when_durable(self._revision(), settle)
+        self._commit.when_durable(self._revision(), partial(settle, encoded(response), measured))
 
     def _answer(self, request: Request) -> Reply:
         """The answer; a defect of ours stops nobody else, and what it was is for the log alone."""

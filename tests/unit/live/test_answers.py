@@ -1,0 +1,62 @@
+"""Answers that come later are sent once, however soon they come and however late the journal is written."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import cast
+
+from batchyard.apiserver.request import Request, Response
+from batchyard.apiserver.server import ApiServer
+from batchyard.apiserver.streams import Begun, Later
+from batchyard.live.answers import Answers
+from batchyard.live.clock import ticks
+from batchyard.live.durability import GroupCommit
+from batchyard.live.kernel import LiveKernel
+from batchyard.metrics.requests import RequestFigures
+from batchyard.store.mark import JournalError
+from unit.apiserver.api import OWNER, Api
+
+
+class SlowCommit:
+    """A journal that is written when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[JournalError | None], None]] = []
+
+    def when_durable(self, revision: int, done: Callable[[JournalError | None], None]) -> None:
+        self.waiting.append(done)
+
+
+class LateServer(ApiServer):
+    """A server whose answers are computed elsewhere; `listeners` are the callbacks that wait for them."""
+
+    listeners: list[Callable[[Response], None]]
+
+    def handle(self, request: Request) -> Later:
+        return Later(self.listeners.append)
+
+
+def test_an_answer_may_come_before_the_journal_is_written() -> None:
+    answered: list[Begun] = []
+    commit, server = SlowCommit(), Api().server
+    server.__class__ = LateServer
+    late = cast("LateServer", server)
+    late.listeners = []
+
+    async def talk() -> None:
+        kernel = LiveKernel(asyncio.get_running_loop(), 0)
+        answers = Answers(late, kernel, cast("GroupCommit", commit), lambda: 7, RequestFigures(ticks))
+        answers.ask(Request("GET", "/version", {}, {}, b"", OWNER), answered.append)
+        while not late.listeners:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), 0.01)
+        late.listeners[0](Response(200, {"a": 1}))
+        kernel.stop()
+
+    asyncio.run(asyncio.wait_for(talk(), 5))
+    assert not answered
+    for done in commit.waiting:
+        done(None)
+    (answer,) = answered
+    assert isinstance(answer, Response)
+    assert answer.body == b'{"a":1}\n'
