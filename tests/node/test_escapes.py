@@ -145,7 +145,7 @@ def remember_key() -> None:
 
 def handlers_of(node: Machine) -> list[str]:
     """The files that a handler of crashes wrote which ran on the machine."""
-    return [str(path) for path in node.root.rglob("handler.ran")]
+    return [place for place, _, names in os.walk(node.root) if "handler.ran" in names]  # folders may be going
 
 
 def test_sixty_dangerous_calls_are_denied(found: dict[str, Any]) -> None:

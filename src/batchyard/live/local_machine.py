@@ -314,7 +314,8 @@ def _other_spec(folders: RunFolders, wish: Obj) -> Mapping[str, Any]:
     pod, plans = folders.pod(wish["metadata"]["namespace"]), wish["volumes"]
     of_volumes = [each.row(mount_source(pod, each, plans[each.volume])) for each in wish["mounts"]]
     targets = {row["target"] for row in of_volumes}
-    others = [row for row in spec["mounts"] if row["target"] not in targets]
+    of_image = [row for row in spec["mounts"] if row["target"] not in targets]
+    others = [{**row, "source": os.path.realpath(row["source"])} for row in of_image]
     return {**spec, "mounts": [*others, *of_volumes]}
 
 

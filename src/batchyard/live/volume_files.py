@@ -19,6 +19,7 @@ from typing import Final
 
 from batchyard.api.times import format_time
 from batchyard.base.instant import Instant
+from batchyard.node import straight
 from batchyard.runtime.local.errors import CONFIG, ContainerError, VolumeError
 from batchyard.runtime.local.mounts import Mount
 from batchyard.runtime.local.plans import Empty, File, Files, HostPath, Plan
@@ -146,16 +147,20 @@ def _check_host_path(name: str, plan: HostPath) -> None:
     """Make what is to be made, and see that it is what it is said to be, and where it may be."""
     path = Path(plan.path)
     real = os.path.realpath(path)
-    if not lies_below(real, (os.path.realpath(folder) for folder in plan.allowed)):
+    if not _is_allowed(real, plan):
         raise VolumeError(name, f"hostPath {path} leads to {real}, which is not allowed here")
     if not path.exists() and plan.type in {"", "DirectoryOrCreate"}:
-        _make_folders(Path(path.anchor), path, _FOLDER_MODE)
+        os.close(straight.made(path.anchor, real, _FOLDER_MODE))
     elif not path.exists() and plan.type == "FileOrCreate":
-        path.touch()
-        path.chmod(_FILE_MODE)
+        os.close(straight.made_file(path.anchor, real, _FILE_MODE))
     wrong = _type_fault(path, plan.type)
     if wrong:
         raise VolumeError(name, f"hostPath type check failed: {path} is not a {wrong}")
+
+
+def _is_allowed(real: str, plan: HostPath) -> bool:
+    """Whether pods may have a path in which there are no links."""
+    return lies_below(real, (os.path.realpath(folder) for folder in plan.allowed))
 
 
 def _type_fault(path: Path, kind: str) -> str:
@@ -181,18 +186,26 @@ def _type_fault(path: Path, kind: str) -> str:
 def mount_source(pod_folder: Path, mount: Mount, plan: Plan) -> str:
     """What is to be mounted, as the spec of a run has it; made as a folder where it is not there.
 
-    ContainerError if it would lie outside of its volume: containers may have put links there.
+    ContainerError if it would lie outside of its volume, or of what is allowed: containers may have put links there,
+    and may exchange folders for links at any time. So no link is followed to make a folder, nor to mount what is
+    returned (batchyard.node.parts).
     """
     if isinstance(plan, Empty) and plan.is_memory:
         return mount.source  # it is mounted where only the pod's own programs see it
-    if not mount.sub_path:
-        return os.path.realpath(mount.folder) if isinstance(plan, HostPath) else mount.source
     volume = Path(os.path.realpath(pod_folder / mount.folder))
+    if isinstance(plan, HostPath) and not _is_allowed(str(volume), plan):
+        raise ContainerError(CONFIG, f"hostPath {mount.folder} leads out of what is allowed here")
+    if not mount.sub_path:
+        return str(volume) if isinstance(plan, HostPath) else mount.source
     wanted = Path(os.path.realpath(volume / mount.sub_path))
     if not lies_below(str(wanted), [str(volume)]):
         raise _sub_path_error("prepare subPath", mount)
     try:
-        _make_folders(volume, wanted, stat.S_IMODE(volume.stat().st_mode))
+        top = straight.opened(volume.anchor, str(volume))
+        try:
+            os.close(straight.made(top, str(wanted.relative_to(volume)), stat.S_IMODE(os.fstat(top).st_mode)))
+        finally:
+            os.close(top)
     except OSError as error:
         raise _sub_path_error("create subPath directory", mount) from error
     if isinstance(plan, Files):

@@ -54,7 +54,7 @@ class Attached:
 
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
-        said, files, _, _ = socket.recv_fds(connection, _ASKED_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+        said, files = folder.take_files(connection, _ASKED_BYTES, 2)
         try:
             names = json.loads(said)["outputs"]
         except (ValueError, KeyError, TypeError):

@@ -1,10 +1,10 @@
 """bubblewrap's command line for a container: what it sees of this machine, and what it has for itself."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from batchyard.node import images, masks, overlays, settings
+from batchyard.node import images, masks, settings
 
 
 class Places(NamedTuple):
@@ -20,6 +20,9 @@ class Places(NamedTuple):
 #: What gives a container a user namespace of its own.
 OWN_USERS = ("--unshare-user",)
 
+#: Links that a container has besides those of the machine.
+OWN_LINKS = {"/var/tmp": "/tmp"}
+
 #: Where a container writes to the disk: places that grow. They are the run's own, and go with it.
 WRITABLE = {"tmp": 0o1777, "home": 0o700, "folder": 0o755}
 
@@ -31,12 +34,8 @@ class View(NamedTuple):
     links: Mapping[str, str]
     #: Whether its working directory is in none of them, nor in what it has for itself.
     lacks_folder: bool
-    #: A root filesystem whose links are followed by nobody but its containers; empty where the machine's are seen.
-    root: str = ""
-
-    def place(self, path: str) -> str:
-        """Where something is to be mounted that a container is to see at a path."""
-        return overlays.inside(self.root, path) if self.root else path
+    #: Where something is to be mounted that a container is to see at a path: nobody but containers follows links.
+    place: Callable[[str], str]
 
 
 def options(spec: Mapping[str, Any], places: Places, view: View, environment: Mapping[str, str]) -> list[str]:
@@ -88,7 +87,7 @@ def _root(view: View, places: Places) -> list[str]:
     if "/" in view.folders:
         return ["--bind", view.folders["/"], "/"]
     own = f"{places.run}/root"
-    made = ["--dir", "/run", "--dir", "/var", "--symlink", "/tmp", "/var/tmp"]
+    made = ["--dir", "/run", "--dir", "/var", "--symlink", OWN_LINKS["/var/tmp"], "/var/tmp"]
     made += ["--bind", f"{own}/tmp", "/tmp", "--bind", f"{own}/home", "/root"]
     made += [part for place, source in view.folders.items() for part in ("--ro-bind", source, place)]
     return made + [part for place, target in view.links.items() for part in ("--symlink", target, place)]
@@ -121,5 +120,16 @@ def _termination_log(path: str, places: Places, view: View) -> list[str]:
 def _folder(spec: Mapping[str, Any], places: Places, view: View) -> list[str]:
     """The working directory, made where it is not there, as runtimes do."""
     folder = spec["workingDir"] or "/"
-    made = ["--bind", f"{places.run}/root/folder", folder] if view.lacks_folder else ["--dir", view.place(folder)]
-    return [*(made if folder != "/" else []), "--chdir", folder]
+    if view.lacks_folder:
+        made = ["--bind", f"{places.run}/root/folder", view.place(folder)]
+    elif folder == "/" or _is_taken(view.place(folder), spec):
+        made = []
+    else:
+        made = ["--dir", view.place(folder)]
+    return [*made, "--chdir", folder]
+
+
+def _is_taken(place: str, spec: Mapping[str, Any]) -> bool:
+    """Whether a place lies in what is mounted: links there lead out of the container until bubblewrap is done."""
+    taken = ["/dev", "/proc", "/sys", *(mount["target"] for mount in spec["mounts"])]
+    return any(images.is_within(place, each) for each in taken)

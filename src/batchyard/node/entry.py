@@ -134,7 +134,7 @@ def _become(argv: Sequence[str], container: Container, stdout: int, stderr: int)
         os.setsid()
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
-        os.chdir(container.folder)
+        linux.enter_folder(container.folder)
         if container.user:
             become(container.user)
         linux.die_with_parent(signal.SIGKILL)  # it is forgotten when a process changes its user

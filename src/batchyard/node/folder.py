@@ -7,6 +7,7 @@ no path is too long for a socket's address.
 import fcntl
 import json
 import os
+import socket
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +19,14 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 def open_folder(path: str, base: int | None = None) -> int:
     """A folder, held open. OSError where there is none."""
     return os.open(path, _FOLDER, dir_fd=base)
+
+
+def take_files(connection: socket.socket, size: int, files_max: int) -> tuple[bytes, list[int]]:
+    """What was sent, with the files: no program that is executed has them (socket.recv_fds leaves out that flag)."""
+    said, files, _, _ = socket.recv_fds(connection, size, files_max)
+    for file in files:
+        os.set_inheritable(file, False)
+    return said, files
 
 
 def is_gone(folder: int) -> bool:

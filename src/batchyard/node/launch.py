@@ -6,6 +6,7 @@ import resource
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from batchyard.node import (
@@ -17,6 +18,7 @@ from batchyard.node import (
     images,
     linux,
     masks,
+    nesting,
     overlays,
     parts,
     plain,
@@ -315,7 +317,7 @@ def _seen(run: Run, spec: dict[str, Any]) -> _Seen:
     spec = spec | {"mounts": parts.hold_mounts(spec["mounts"], places.pod, f"{places.run}/root")}
     root = images.root(spec["image"], places.node)
     folders = {} if root else images.folders(spec["image"], places.node)
-    return spec, _view(spec, places, root, folders), places
+    return *_view(spec, places, root, folders), places
 
 
 def _seen_by_pod(run: Run, spec: dict[str, Any], keeper: int) -> _Seen:
@@ -333,11 +335,16 @@ def _seen_by_pod(run: Run, spec: dict[str, Any], keeper: int) -> _Seen:
     folders = {} if root else images.folders(spec["image"], places.node)
     root = users.copy(root) if root else ""
     folders = {place: users.copy(source) for place, source in folders.items()}
-    shared = [not (each["readOnly"] or images.is_within(each["source"], places.pod)) for each in mounts]
-    sources = [users.copy(each["source"], is_shared=is_shared) for each, is_shared in zip(mounts, shared, strict=True)]
-    spec = spec | {"mounts": [{**mount, "source": source} for mount, source in zip(mounts, sources, strict=True)]}
+    spec = spec | {"mounts": [{**mount, "source": _copied(mount, users)} for mount in mounts]}
     users.enter()
-    return spec, _view(spec, own, root, folders), own
+    return *_view(spec, own, root, folders), own
+
+
+def _copied(mount: Mapping[str, Any], users: PodUsers) -> str:
+    """Copy what is mounted; return where the pod's user sees it."""
+    is_of_machine: bool = mount["isOfMachine"]
+    is_shared = is_of_machine and not mount["readOnly"]
+    return users.copy(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
 
 
 def _contained(run: Run, features: Features, group: Group) -> contained.Contained:
@@ -353,14 +360,28 @@ def _contained(run: Run, features: Features, group: Group) -> contained.Containe
     return contained.Contained(engine, engine.name(run.path), options, run.folder, bool(run.spec["tty"]), group)
 
 
-def _view(spec: Mapping[str, Any], places: bubblewrap.Places, root: str, folders: Mapping[str, str]) -> bubblewrap.View:
-    """What the container is to see of this machine: a root filesystem, or some of its folders."""
+def _view(
+    spec: Mapping[str, Any], places: bubblewrap.Places, root: str, folders: Mapping[str, str]
+) -> tuple[dict[str, Any], bubblewrap.View]:
+    """What the container is to see of this machine, a root filesystem or some of its folders; and the spec for that."""
     own = f"{places.run}/root"
     if root:
-        return bubblewrap.View({"/": overlays.writable(root, own)}, {}, lacks_folder=False, root=root)
+        _check_root(root)
+        place = partial(overlays.inside, root)
+        spec = nesting.nested(spec, place, places.run)
+        return spec, bubblewrap.View({"/": overlays.writable(root, own)}, {}, lacks_folder=False, place=place)
+    place = partial(overlays.inside_folders, folders, images.links() | bubblewrap.OWN_LINKS)
+    spec = nesting.nested(spec, place, places.run)
     lacks_folder = bubblewrap.lacks_folder(spec, folders)
     seen = overlays.with_points(folders, bubblewrap.targets(spec), own)
-    return bubblewrap.View(seen, images.links(), lacks_folder)
+    return spec, bubblewrap.View(seen, images.links(), lacks_folder, place)
+
+
+def _check_root(root: str) -> None:
+    """See that an image leaves the places alone at which every container has something of its own. ValueError else."""
+    for name in ("proc", "sys", "dev"):
+        if os.path.islink(f"{root}/{name}"):
+            raise ValueError(f"/{name} of the image is a link: nothing can be mounted there")
 
 
 def _enter_pod(run: Run, namespaces: int) -> int:

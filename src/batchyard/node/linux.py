@@ -36,6 +36,8 @@ _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_MOVE_MOUNT_T_EMPTY_PATH = 0x40
+_MOUNT_ATTR_RDONLY = 0x00000001
 _MOUNT_ATTR_IDMAP = 0x00100000
 
 _MS_BIND = 0x1000
@@ -100,6 +102,28 @@ def map_owners(mount: int, user_namespace: int) -> None:
 def attach_mount(mount: int, target: str) -> None:
     """Attach a mount at a path."""
     _checked(_LIBC.syscall(_MOVE_MOUNT, mount, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH))
+
+
+def attach_mount_at(mount: int, place: int) -> None:
+    """Attach a mount at a place that is held open."""
+    flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
+    _checked(_LIBC.syscall(_MOVE_MOUNT, mount, b"", place, b"", flags))
+
+
+def make_read_only(mount: int) -> None:
+    """Make a mount that is attached nowhere read-only, and all that is mounted in it."""
+    attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
+    flags = _AT_EMPTY_PATH | _AT_RECURSIVE
+    _checked(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", flags, attributes, ctypes.c_size_t(len(attributes))))
+
+
+def enter_folder(path: str) -> None:
+    """Have a folder as the working directory. OSError where it is none that this process sees below its root.
+
+    A link of /proc to an open file leads to folders of the machine, from wherever it is followed.
+    """
+    os.chdir(path)
+    os.getcwd()
 
 
 def keep_mounts_to_oneself() -> None:

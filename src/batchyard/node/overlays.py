@@ -4,7 +4,7 @@ The folder itself stays as it is. What is added lies in the run's folder (overla
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from batchyard.node import images, linux
 
@@ -54,6 +54,24 @@ def inside(root: str, path: str) -> str:
 
     bubblewrap would follow them through the machine's own files.
     """
+    return _without_links(path, lambda place: _link(f"{root}{place}"))
+
+
+def inside_folders(folders: Mapping[str, str], links: Mapping[str, str], path: str) -> str:
+    """The same where a container sees some folders of the machine, and links beside them."""
+
+    def link_at(place: str) -> str | None:
+        whole = next((whole for whole in folders if images.is_within(place, whole)), None)
+        return links.get(place) if whole is None else _link(folders[whole] + place.removeprefix(whole))
+
+    return _without_links(path, link_at)
+
+
+def _link(path: str) -> str | None:
+    return os.readlink(path) if os.path.islink(path) else None
+
+
+def _without_links(path: str, link_at: Callable[[str], str | None]) -> str:
     steps, found, links = path.split("/")[::-1], "", 0
     while steps:
         step = steps.pop()
@@ -62,14 +80,13 @@ def inside(root: str, path: str) -> str:
         if step == "..":
             found = found.rpartition("/")[0]
             continue
-        here = f"{root}{found}/{step}"
-        if not os.path.islink(here):
+        target = link_at(f"{found}/{step}")
+        if target is None:
             found = f"{found}/{step}"
             continue
         links += 1
         if links > _LINKS_MAX:
             raise ValueError(f"{path}: too many levels of symbolic links")
-        target = os.readlink(here)
         found = "" if target.startswith("/") else found
         steps += target.split("/")[::-1]
     return found or "/"

@@ -81,7 +81,7 @@ def _prepare(command: Command) -> None:
         os.setgid(command.user[1])
         os.setuid(command.user[0])
     os.makedirs(command.folder, exist_ok=True)
-    os.chdir(command.folder)
+    linux.enter_folder(command.folder)
     linux.default_signals()
 
 

@@ -50,14 +50,15 @@ class PodUsers:
         linux.unshare(linux.NEWNS)
         linux.keep_mounts_to_oneself()
 
-    def copy(self, source: str, *, is_shared: bool = False) -> str:
+    def copy(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
         """Copy a file or folder with all that is mounted in it; return where it is once this process is in the pod.
 
-        A shared folder of the machine has files of other users, whose owners stay as they are.
+        A shared folder of the machine has files of other users, whose owners stay as they are. Nothing that is of the
+        machine is given to the pod, wherever it is seen.
         """
         if source not in self._places:
             place = f"{_STAGE}/{len(self._copies)}"
-            self._copies.append((place, self._mapped(source, is_shared=is_shared)))
+            self._copies.append((place, self._mapped(source, is_shared, is_of_machine)))
             self._places[source] = place
         return self._places[source]
 
@@ -74,13 +75,13 @@ class PodUsers:
             os.close(copy)
         linux.become_user_of(self._namespace, 0, 0)
 
-    def _mapped(self, source: str, *, is_shared: bool) -> int:
+    def _mapped(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
         """Return a copy with mapped owners, attached nowhere; with its own owners if they cannot be mapped."""
         copy = linux.clone_mount(source)
         try:
             linux.map_owners(copy, self._shared_namespace() if is_shared else self._namespace)
         except OSError:
-            if images.is_within(source, self._own_folder):
+            if images.is_within(source, self._own_folder) and not is_of_machine:
                 give(source, self.id)
         return copy
 

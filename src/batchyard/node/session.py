@@ -25,7 +25,7 @@ _KILLED = 128 + signal.SIGKILL
 
 def host(node: int, features: Features, connection: socket.socket) -> None:
     """Host the session that somebody asks for, until it has ended."""
-    said, files, _, _ = socket.recv_fds(connection, _ASKED_BYTES, 3, socket.MSG_CMSG_CLOEXEC)
+    said, files = folder.take_files(connection, _ASKED_BYTES, 3)
     if not said:
         return
     asked = json.loads(said)

@@ -35,7 +35,7 @@ def find(node: int) -> Held | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(folder.address(node, "switch"))
-        said, files, _, _ = socket.recv_fds(connection, 4096, 2, socket.MSG_CMSG_CLOEXEC)
+        said, files = folder.take_files(connection, 4096, 2)
     except OSError:
         said, files = b"", []
     if not said:

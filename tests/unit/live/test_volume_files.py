@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -232,8 +233,70 @@ def test_a_whole_volume_is_mounted_as_it_is(tmp_path: Path) -> None:
     assert mount_source(tmp_path, mount("volumes/v"), Empty()) == "volumes/v"
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    disk = HostPath(str(tmp_path / "link"))
+    disk = HostPath(str(tmp_path / "link"), allowed=(str(tmp_path),))
     assert mount_source(tmp_path, mount(disk.path), disk) == str(tmp_path.resolve() / "real")
+
+
+@pytest.mark.parametrize("sub_path", ["", "below"])
+def test_a_path_of_the_machine_that_became_a_link_out_of_what_is_allowed_is_refused(
+    tmp_path: Path, sub_path: str
+) -> None:
+    disk = HostPath(f"{tmp_path}/data/x", allowed=(f"{tmp_path}/data",))
+    make_volume(tmp_path, "v", disk, make.NOW)
+    assert mount_source(tmp_path, mount(disk.path), disk) == str(tmp_path.resolve() / "data/x")
+    (tmp_path / "data/x").rename(tmp_path / "data/y")
+    (tmp_path / "data/x").symlink_to(tmp_path)
+    with pytest.raises(ContainerError, match="leads out of what is allowed here"):
+        mount_source(tmp_path, mount(disk.path, sub_path), disk)
+    assert not (tmp_path / "below").exists()
+
+
+@pytest.mark.parametrize("when", ["before a folder is made", "after it was made"])
+def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    outside, volume = tmp_path / "outside", tmp_path / "volumes/v"
+    (outside / "b").mkdir(parents=True, mode=0o700)
+    (volume / "a").mkdir(parents=True)
+    make_folder = os.mkdir
+
+    def exchange() -> None:
+        (volume / "a").rename(volume / "was")
+        (volume / "a").symlink_to(outside)
+
+    def made(*arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        if when == "before a folder is made":
+            exchange()
+        make_folder(*arguments, **options)
+        if when == "after it was made":
+            exchange()
+
+    monkeypatch.setattr(os, "mkdir", made)
+    with suppress(ContainerError):
+        mount_source(tmp_path, mount("volumes/v", "a/b/c"), Empty())
+    assert [path.name for path in outside.rglob("*")] == ["b"]
+    assert mode_of(outside / "b") == 0o700
+
+
+def test_a_path_of_the_machine_that_becomes_a_link_meanwhile_is_not_made_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data/x").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    look = Path.exists
+
+    def exchanged(path: Path) -> bool:
+        monkeypatch.undo()
+        found = look(path)
+        (tmp_path / "data/x").rename(tmp_path / "data/y")
+        (tmp_path / "data/x").symlink_to(tmp_path / "outside")
+        return found
+
+    monkeypatch.setattr(Path, "exists", exchanged)
+    with pytest.raises(VolumeError):
+        make_volume(tmp_path, "v", HostPath(f"{tmp_path}/data/x/new", "", (f"{tmp_path}/data",)), make.NOW)
+    assert not list((tmp_path / "outside").iterdir())
 
 
 def test_a_part_that_is_not_there_is_made_with_the_mode_of_its_volume(tmp_path: Path) -> None:

@@ -48,14 +48,17 @@ def volume_plans(pod: Obj, sources: Sources) -> dict[str, Plan]:
     return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
 
 
-def outlines(pod: Obj) -> dict[str, Plan]:
-    """What the volumes of a pod are whose sandbox was made with them, but for what they hold."""
-    return {volume["name"]: _outline(volume) for volume in pod["spec"].get("volumes") or ()}
+def outlines(pod: Obj, host_paths: Sequence[str]) -> dict[str, Plan]:
+    """What the volumes of a pod are whose sandbox was made with them, but for what they hold.
+
+    `host_paths` are the folders of the machine that pods may have by hostPath.
+    """
+    return {volume["name"]: _outline(volume, host_paths) for volume in pod["spec"].get("volumes") or ()}
 
 
-def _outline(volume: Mapping[str, Any]) -> Plan:
+def _outline(volume: Mapping[str, Any], host_paths: Sequence[str]) -> Plan:
     if volume.get("hostPath"):
-        return HostPath(_host_folder(volume["hostPath"]["path"]))
+        return HostPath(_host_folder(volume["hostPath"]["path"]), allowed=tuple(host_paths))
     kind = _kind_of(volume)
     return Empty((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else Files({})
 

@@ -99,7 +99,7 @@ class Wishes:
                 return wish_for(pod, start, row, image, ImageSources(reader, self._settings.cache_bytes))
             if isinstance(image, Waits):
                 return image
-            plans = outlines(pod)
+            plans = outlines(pod, self._settings.host_paths)
             devices = {start.container.name: self._devices(sandbox, start.container.name)} if self._gpus else {}
             given = Given([sandbox.address] if sandbox.address else [], plans, devices, Standing(row, image))
             run = container_run(pod, start.container.spec, start.attempt, given, self._settings, reader)
