@@ -91,7 +91,10 @@ def test_an_image_runs_what_it_says_as_whom_it_says(platform: Running, image: st
 def test_it_is_told_what_brings_images_and_what_runs_them(platform: Running, engine: Engine) -> None:
     asked = [sys.executable, "-m", "batchyard", "status", "--data-dir", str(platform.kubeconfig.parent)]
     told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    ways = {"docker": r"podman \S+ has or pulls, and (bubblewrap )?runs,", "podman": r"docker \S+ has or pulls, and bubblewrap runs,"}
+    ways = {
+        "docker": r"podman \S+ has or pulls, and (bubblewrap )?runs,",
+        "podman": r"docker \S+ has or pulls, and bubblewrap runs,",
+    }
     assert re.search(rf"^images +{ways[engine.without]} those that no --image is about$", told, re.MULTILINE)
 
 
