@@ -19,7 +19,7 @@ from batchyard.api.times import format_time, parse_time
 from batchyard.api.whole_seconds import as_stored
 from batchyard.apiserver.bodies import Body, content_type_of, read_body, read_json, read_yaml
 from batchyard.apiserver.decoding import Sent, decoded, with_kind
-from batchyard.apiserver.large import Prepared
+from batchyard.apiserver.large import SMALL_MAX, Prepared
 from batchyard.apiserver.list_options import limit_of
 from batchyard.apiserver.listing import in_order_of_keys
 from batchyard.apiserver.managed.claims import Author, Entry, applied, check_config, created, updated
@@ -60,6 +60,11 @@ class Registry:
         if request.method == "DELETE":
             return self._delete(request, path) if path.name else self._delete_all(request, path)
         return self.do(self.prepare(request, path), path)
+
+    def is_about_large(self, path: ResourcePath) -> bool:
+        """Whether a path is that of a large object: even a small change of it takes long to work out."""
+        stored = self._objects.get(_key(path)) if path.name else None
+        return stored is not None and len(_encode(stored)) > SMALL_MAX
 
     def prepare(self, request: Request, path: ResourcePath) -> Prepared:
         """Work out a write: all that takes longer for larger bodies. Nothing is stored."""

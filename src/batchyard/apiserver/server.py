@@ -142,7 +142,7 @@ class ApiServer:
             form = form_of(request)
             if self._registry.makes_by_apply(request, path):
                 self._access.check(request, path, "create")
-            if len(request.body) > SMALL_MAX and self._apart is not None:
+            if self._apart is not None and self._takes_long(request, path):
                 return self._worked_out_apart(request, path, form, self._apart)
             answer = _with_deprecation(self._registry.handle(request, path), path)
             if form is not Form.WHOLE:
@@ -153,6 +153,12 @@ class ApiServer:
         if path.name:
             return self._reading.get(request, path)
         return self._reading.watch(request, path) if request.flag("watch") else self._reading.list(request, path)
+
+    def _takes_long(self, request: Request, path: ResourcePath) -> bool:
+        """Whether a write is large, or one of a large object. Neither is true of a deletion, whose body is small."""
+        if len(request.body) > SMALL_MAX:
+            return True
+        return request.method in {"PUT", "PATCH"} and self._registry.is_about_large(path)
 
     def _worked_out_apart(self, request: Request, path: ResourcePath, form: Form, apart: Apart) -> Later:
         """The answer to a large write: it is worked out apart, again where its object has changed meanwhile."""

@@ -1,11 +1,17 @@
 """Writes through the API: what is stored, what is only tried, what is refused, and in which words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
-from batchyard.apiserver.request import Response
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.apiserver.authentication import User
+from batchyard.apiserver.request import Refused, Response
+from batchyard.apiserver.streams import Later
 from unit.apiserver.api import Api, config_map
 
 MAPS = "/api/v1/namespaces/team-a/configmaps"
@@ -328,3 +334,40 @@ def test_quantities_are_kept_as_kubernetes_writes_them() -> None:
     made = Api().post("/api/v1/namespaces/team/pods", {"metadata": {"name": "a"}, "spec": {"containers": [container]}})
     kept = made["spec"]["containers"][0]["resources"]["requests"]
     assert kept == {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1e3"}
+
+
+class Elsewhere:
+    """Work is done at once, and counted."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def ask(self, user: User, work: Callable[[], bytes], done: Callable[[bytes | Refused], None]) -> None:
+        del user
+        self.done += 1
+        self._later = partial(done, work())
+
+    def tell(self) -> None:
+        self._later()
+
+
+@pytest.mark.parametrize("content_type", [MERGE, STRATEGIC, JSON_PATCH, APPLY])
+def test_a_small_change_of_a_large_object_is_worked_out_apart(content_type: Mapping[str, str]) -> None:
+    api, elsewhere = Api(), Elsewhere()
+    api.server.work_out_with(elsewhere)
+    api.post(MAPS, config_map("small"))
+    large = Key(scheme.CONFIG_MAP, "team-a", "large")
+    made: dict[str, Any] = config_map("large", **{f"key-{number}": "value" for number in range(2000)})
+    api.stored.store.put(large, {**made, "metadata": {**make.metadata("large", "team-a")}})
+    about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"annotations": {"a": "b"}}}
+    patch = [{"op": "add", "path": "/metadata/annotations", "value": {"a": "b"}}]
+    body, query = (patch, "") if content_type == JSON_PATCH else (about, "?fieldManager=m")
+    small = api.ask("PATCH", f"{MAPS}/small{query}", body, headers=content_type)
+    assert (small.code, elsewhere.done) == (200, 0)
+    later = api.answer("PATCH", f"{MAPS}/large{query}", body, content_type["content-type"])
+    assert isinstance(later, Later)
+    told: list[Response] = []
+    later.then(told.append)
+    elsewhere.tell()
+    assert (told[0].code, elsewhere.done) == (200, 1)
+    assert api.get(f"{MAPS}/large")["metadata"]["annotations"] == {"a": "b"}

@@ -14,7 +14,7 @@ from batchyard.ports.client import Reader
 from batchyard.runtime.local.configs import Config, find_config_map, find_secret, no_config_map, no_secret
 from batchyard.runtime.local.downward import Facts, facts_of, text_of_resource, variable_of_field
 from batchyard.runtime.local.errors import CONFIG, CREATE, ContainerError, InputError
-from batchyard.runtime.local.expansion import expand
+from batchyard.runtime.local.expansion import TOTAL, expand, too_long
 from batchyard.runtime.local.services import service_variables
 
 _Find = Callable[[Reader, str, str], Config | None]
@@ -43,8 +43,21 @@ def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str]
 
 
 def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
-    """Command and arguments of a container with its variables put in. An unknown one stays as it is written."""
-    return [expand(part, variables.get) for part in [*(container.get("command") or ()), *(container.get("args") or ())]]
+    """Command and arguments of a container with its variables put in. An unknown one stays as it is written.
+
+    ContainerError where they are longer than any process can be given.
+    """
+    found: list[str] = []
+    left = TOTAL
+    try:
+        for part in [*(container.get("command") or ()), *(container.get("args") or ())]:
+            found.append(expand(part, variables.get))
+            left -= len(found[-1])
+            if left < 0:
+                raise too_long()
+    except InputError as error:
+        raise ContainerError(CREATE, str(error)) from error
+    return found
 
 
 def _variables(facts: Facts, container: Mapping[str, Any], reader: Reader) -> dict[str, str]:
@@ -52,14 +65,22 @@ def _variables(facts: Facts, container: Mapping[str, Any], reader: Reader) -> di
     has_links, has_network = spec.get("enableServiceLinks") is not False, bool(facts.addresses)
     services = service_variables(namespace, reader, has_links=has_links, has_network=has_network)
     own: dict[str, str] = {}
+    left = TOTAL
     for source in container.get("envFrom") or ():
-        own.update(_from_whole(source, namespace, reader))
+        whole = _from_whole(source, namespace, reader)
+        left -= sum(len(name) + len(value) for name, value in whole.items())
+        if left < 0:
+            raise too_long()
+        own.update(whole)
     for variable in container.get("env") or ():
         if variable.get("value"):
             value: str | None = expand(variable["value"], ChainMap(own, services).get)
         else:
             value = _from_source(facts, container, variable.get("valueFrom") or {}, reader)
         if value is not None:
+            left -= len(variable["name"]) + len(value)
+            if left < 0:
+                raise too_long()
             own[variable["name"]] = value
     return {**{name: value for name, value in services.items() if name not in own}, **own}
 

@@ -219,6 +219,32 @@ def test_a_null_byte_is_told_before_it_reaches_a_process() -> None:
     assert refused(from_key("secretKeyRef", "s", "key"), reader=shelf)[0] == "CreateContainerError"
 
 
+def test_values_that_name_each_other_grow_no_longer_than_a_process_can_be_given() -> None:
+    rows = [("V0", "x" * 1000), *((f"V{number}", f"$(V{number - 1})" * 10) for number in range(1, 9))]
+    assert refused(*({"name": name, "value": value} for name, value in rows)) == (
+        "CreateContainerConfigError",
+        "argument list too long",
+    )
+    first = [{"name": name, "value": value} for name, value in rows[:3]]
+    assert len(variables(*first)["V2"]) == 100_000
+    many = [{"name": f"M{number}", "value": "$(V2)"} for number in range(50)]
+    assert refused(*first, *many)[1] == "argument list too long"
+
+
+def test_whole_config_maps_are_no_longer_than_a_process_can_be_given() -> None:
+    shelf = Shelf(config_map("long", a="x" * 900_000))
+    rows = [{"configMapRef": {"name": "long"}, "prefix": f"p{number}"} for number in range(3)]
+    assert len(variables(reader=shelf, envFrom=rows[:2])["p1a"]) == 900_000
+    assert refused(reader=shelf, envFrom=rows)[1] == "argument list too long"
+
+
+def test_a_command_is_no_longer_than_a_process_can_be_given() -> None:
+    with pytest.raises(ContainerError, match="argument list too long"):
+        command_line({"args": ["$(A)"] * 50}, {"A": "x" * 100_000})
+    with pytest.raises(ContainerError, match="argument list too long"):
+        command_line({"args": ["$(A)" * 50]}, {"A": "x" * 100_000})
+
+
 def test_command_and_arguments_have_their_variables_put_in() -> None:
     only = container(command=["sh", "-c"], args=["echo $(A) $(B) $$(A)"])
     assert command_line(only, {"A": "1"}) == ["sh", "-c", "echo 1 $(B) $(A)"]
