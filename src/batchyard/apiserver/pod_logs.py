@@ -4,6 +4,7 @@ Sources: Kubernetes's pkg/registry/core/pod/strategy.go, pkg/kubelet/kubelet_pod
 is none), pkg/apis/core/validation (options), pkg/kubelet/kuberuntime/logs (times).
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -58,37 +59,60 @@ class PodLogs:
             return Response(204, "", content_type=_TEXT)  # it is on no node: there is nobody to ask
         _check_has_log(pod, container, previous=options.previous)
         log = self._pods.runtime.log(pod, container, previous=options.previous)
-        stream = LogStream(log, options)
+        stream = LogStream(log, options, self._now())
         if options.follow:
             return stream
-        text = b"".join(stream.take()).decode(errors="replace")
+        taken = stream.take()
+        if not stream.is_over:
+            return stream.going_on_from(taken)
+        text = b"".join(taken).decode(errors="replace")
         log.close()
         return Response(200, text, content_type=_TEXT)
 
 
 class LogStream:
-    """A log as its reader wants it, as it comes."""
+    """A log as its reader wants it, as it comes; who does not follow it is told of what was there when he asked."""
 
     content_type: Final = _TEXT
     times_out: Final = False
 
-    def __init__(self, log: ContainerLog, options: LogOptions) -> None:
+    def __init__(self, log: ContainerLog, options: LogOptions, asked_at: Instant) -> None:
         self._log = log
         self._options = options
-        self._tail = options.tail
+        self._asked_at = asked_at
+        #: The last lines of what is there, until all of it was read; None where all are told.
+        self._last: deque[LogLine] | None = None
+        if options.tail is not None:
+            self._last = deque(maxlen=options.tail)
+            log.skip_to_last(options.tail)
+        #: What was taken before there was somebody to write it to.
+        self._taken: list[bytes] = []
         self._bytes_left = options.limit_bytes
         self.is_over = False
         self.on_news: Callable[[], None] = _nobody
         log.on_news = self._tell
 
     def take(self) -> Sequence[bytes]:
-        """What came since it was taken last; at first all that is there."""
-        lines = [line for line in self._log.read() if line.at >= self._options.since]
-        if self._tail is not None:
-            lines, self._tail = lines[max(0, len(lines) - self._tail) :], None
+        """What came since it was taken last, or some of it."""
+        found = self._log.read()
+        lines = [line for line in found if line.at >= self._options.since]
+        is_all = not self._log.is_behind or bool(found and found[-1].at > self._asked_at)
+        if self._last is not None:
+            self._last.extend(lines)
+            lines = list(self._last) if is_all else []
+            self._last = None if is_all else self._last
         text = self._bounded(b"".join(self._written(lines)))
-        self.is_over = self._log.is_over or self._bytes_left == 0
-        return [text] if text else []
+        self.is_over = self._log.is_over or self._bytes_left == 0 or (is_all and not self._options.follow)
+        if self.is_over and not self._log.is_over:
+            self._log.on_news = _nobody
+            self._log.close()
+        taken, self._taken = self._taken, []
+        return [*taken, text] if text else taken
+
+    def going_on_from(self, taken: Sequence[bytes]) -> "LogStream":
+        """The stream, of which something was taken, for somebody else to take from the beginning."""
+        self._taken = list(taken)
+        return self
 
     def mark(self) -> None:
         """A log says nothing of how far it has come."""

@@ -6,12 +6,14 @@ newest is `N.log`, older ones are `N.log.1` and so on. Sources: k8s.io/cri-clien
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from batchyard.api.meta import Key, Obj
 from batchyard.api.times import parse_time
+from batchyard.live.clock import ticks
 from batchyard.live.local_ports import LocalPort
 from batchyard.live.local_sessions import LocalAttachment, LocalCommand, NoSession
 from batchyard.live.local_usage import LocalUsage
@@ -33,6 +35,15 @@ from batchyard.runtime.local.runs import EXITED, RUNNING, Run, key_of_run, run_o
 
 #: How often a log that somebody follows is looked at.
 _LOOKS_EVERY: Final = 0.1  # seconds
+#: Bytes of a log that are read at once: lines cost the most where they are short.
+_PIECE: Final = 64 * 1024
+#: How much longer than reading a piece took this thread does other things before the next one, of whichever log.
+_RESTS: Final = 2
+#: Lines, and bytes before them, within which the last lines are sought from the end.
+_LAST_LINES_MAX, _LAST_BYTES_MAX = 10_000, 8 * 1024 * 1024
+#: How often a log is renamed at most while its next part is opened.
+_RENAMED_MAX: Final = 10
+_ENDED_LINE: Final = re.compile(rb"\n\S+ \S+ F")
 
 
 class LocalContainers:
@@ -139,18 +150,31 @@ class LocalLog:
         self._parts = _Parts(path)
         self._timer: asyncio.TimerHandle | None = None
         self.is_over = False
+        self.is_behind = False
         self.on_news: Callable[[], None] = _nobody
         among[self] = None
 
+    def skip_to_last(self, lines: int) -> None:
+        """Leave out what comes before the last so many lines, where they are soon found."""
+        if lines <= _LAST_LINES_MAX:
+            self._parts.skip_to_last(lines)
+
     def read(self) -> Sequence[LogLine]:
-        """The lines that came since they were read last."""
+        """The lines that came since they were read last, or some of them; none while others have their turn."""
+        if self.is_over or (self.is_behind and self._timer is not None):
+            return []
         has_ended = self._has_ended()  # before it is read, so that nothing that came before the end is missed
+        began = ticks()
         lines = self._parts.read()
-        if has_ended:
+        self.is_behind = self._parts.has_more()
+        if self.is_behind:
+            waiting = sum(log.is_behind for log in self._among)
+            self._begin_timer((ticks() - began) * _RESTS * waiting)
+        elif has_ended:
             lines = [*lines, *self._parts.rest()]
             self._end()
-        elif not self.is_over and self._timer is None:
-            self._timer = self._loop.call_later(_LOOKS_EVERY, self._look)
+        elif self._timer is None:
+            self._begin_timer(_LOOKS_EVERY)
         return [line._replace(at=self._times.here(line.at)) for line in lines]
 
     def close(self) -> None:
@@ -160,8 +184,13 @@ class LocalLog:
         if not was_over:
             self.on_news()
 
+    def _begin_timer(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._look)
+
     def _end(self) -> None:
-        self.is_over = True
+        self.is_over, self.is_behind = True, False
         if self._timer is not None:
             self._timer.cancel()
         self._among.pop(self, None)
@@ -173,7 +202,7 @@ class LocalLog:
         if self._has_ended() or self._parts.has_more():
             self.on_news()
         else:
-            self._timer = self._loop.call_later(_LOOKS_EVERY, self._look)
+            self._begin_timer(_LOOKS_EVERY)
 
 
 class _Parts:
@@ -187,12 +216,31 @@ class _Parts:
         self._rest = b""
 
     def read(self) -> Sequence[LogLine]:
-        """The lines that are whole by now, and were not told."""
-        found: list[LogLine] = []
-        for text in self._news():
-            *whole, self._rest = (self._rest + text).split(b"\n")
-            found += [line for raw in whole if (line := self._joined(raw)) is not None]
-        return found
+        """The lines of the next piece that are whole by now."""
+        *whole, self._rest = (self._rest + self._next_piece()).split(b"\n")
+        return [line for raw in whole if (line := self._joined(raw)) is not None]
+
+    def skip_to_last(self, lines: int) -> None:
+        """Begin at a line after which there are so many."""
+        found, seen = 0, 0
+        for part in [self._path, *map(self._part, self._numbers())]:
+            try:
+                file = part.open("rb")
+            except FileNotFoundError:
+                return
+            end = file.seek(0, os.SEEK_END)
+            while end and seen < _LAST_BYTES_MAX:
+                begin = max(0, end - _PIECE)
+                file.seek(begin)
+                block = file.read(end - begin)
+                found, seen, end = found + len(_ENDED_LINE.findall(block)), seen + len(block), begin
+                if found > lines:
+                    file.seek(begin + block.index(b"\n") + 1)
+                    self._file = file
+                    return
+            file.close()
+            if seen >= _LAST_BYTES_MAX:
+                return
 
     def rest(self) -> Sequence[LogLine]:
         """The line that was begun and is never ended, where there is one."""
@@ -211,16 +259,39 @@ class _Parts:
             self._file.close()
             self._file = None
 
-    def _news(self) -> Sequence[bytes]:
-        """What was written since it was read last."""
-        if self._file is not None:
-            rest = self._file.read()
-            if not self._is_rotated():
-                return [rest]
-            later = self._later_parts()
-            return [rest, self._file.read(), *self._all(later)]
-        numbers = [int(part.name.rpartition(".")[2]) for part in self._path.parent.glob(f"{self._path.name}.*")]
-        return self._all([self._part(number) for number in sorted(numbers, reverse=True)])
+    def _next_piece(self) -> bytes:
+        """What comes after what was read last; of the oldest part at first."""
+        if self._file is None:
+            numbers = self._numbers()
+            self._open(self._part(numbers[-1]) if numbers else self._path)
+        if self._file is None:
+            return b""
+        text = self._file.read(_PIECE)
+        if not text and self._is_rotated():
+            text = self._file.read(_PIECE)  # which may have come before it was
+            if not text:
+                self._go_on()
+                text = self._file.read(_PIECE) if self._file is not None else b""
+        return text
+
+    def _go_on(self) -> None:
+        """Open the part that follows the one that is read, which may be renamed meanwhile."""
+        assert self._file is not None, "asked of what is read"
+        with self._file as before:
+            ours = os.fstat(before.fileno()).st_ino
+            for _ in range(_RENAMED_MAX):
+                part = self._part_after(ours)
+                self._open(part)
+                if part == self._part_after(ours):
+                    return
+                self.close()
+
+    def _open(self, part: Path) -> None:
+        self._file = None
+        try:
+            self._file = part.open("rb")
+        except FileNotFoundError:
+            return
 
     def _is_rotated(self) -> bool:
         """Whether the part that is read is not the newest any more."""
@@ -230,34 +301,25 @@ class _Parts:
         except FileNotFoundError:
             return False
 
-    def _later_parts(self) -> list[Path]:
-        """The parts between the one that is read and the newest."""
-        assert self._file is not None, "asked of what is read"
-        ours, later = os.fstat(self._file.fileno()).st_ino, []
-        for number in range(1, 1000):
+    def _part_after(self, ours: int) -> Path:
+        """The part that follows one, known by its inode: the oldest there is, where that was removed meanwhile."""
+        after = self._path
+        for number in self._numbers():
             part = self._part(number)
-            if not part.exists() or part.stat().st_ino == ours:
-                break
-            later.append(part)
-        return later[::-1]
+            try:
+                if part.stat().st_ino == ours:
+                    return after
+            except FileNotFoundError:
+                continue  # it was the oldest
+            after = part
+        return after
+
+    def _numbers(self) -> list[int]:
+        """The numbers of the older parts, the newest first."""
+        return sorted(int(part.name.rpartition(".")[2]) for part in self._path.parent.glob(f"{self._path.name}.*"))
 
     def _part(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
-
-    def _all(self, older: Sequence[Path]) -> list[bytes]:
-        """All of older parts, and of the newest, which is kept open."""
-        texts = []
-        for part in older:
-            try:
-                texts.append(part.read_bytes())
-            except FileNotFoundError:
-                continue  # it was the oldest, and there are newer ones
-        self.close()
-        try:
-            self._file = self._path.open("rb")
-        except FileNotFoundError:
-            return texts
-        return [*texts, self._file.read()]
 
     def _joined(self, raw: bytes) -> LogLine | None:
         """A line of the container; None while it goes on."""

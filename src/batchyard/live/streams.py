@@ -1,6 +1,7 @@
 """An answer that goes on, on a connection: it is written as it comes, until its client goes or its time is over."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
@@ -18,6 +19,8 @@ BOOKMARK_BEFORE_END: Final = 2.0  # seconds
 _LASTS: Final = 1800.0  # seconds, where a request says nothing
 #: An event of a watch tells its type and its object, in this order.
 _EVENT_SIZE: Final = 2
+#: Bytes that are written at once.
+_PART: Final = 256 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
@@ -44,23 +47,44 @@ class Stream:
         self._loop = loop
         self._timed = [loop.call_later(after, then) for after, then in _timed(ongoing, request)]
         self._mark = loop.call_later(BOOKMARKS_EVERY, self._bookmark)
+        #: What was taken, and is not written yet.
+        self._waiting: deque[Any] = deque()
+        self._again: asyncio.Handle | None = None
         ongoing.on_news = self.tell
 
     def tell(self) -> None:
         """Write what waits, if it is taken."""
         if not self._sink.takes:
             return
-        waiting = self.ongoing.take()
-        if waiting:
-            self._sink.write_part(b"".join(map(_line, waiting)))
-        if self.ongoing.is_over:
+        if not self._waiting:
+            self._waiting.extend(self.ongoing.take())
+        if self._waiting:
+            self._sink.write_part(self._next_part())
+        if self._waiting:
+            self._go_on()
+        elif self.ongoing.is_over:
             self.stop()
             self._sink.end_parts()
+
+    def _go_on(self) -> None:
+        """Write more once others had their turn, and the sink takes it."""
+        if self._again is not None:
+            self._again.cancel()
+        self._again = self._loop.call_soon(self.tell)
+
+    def _next_part(self) -> bytes:
+        """Some of what waits, so that others have their turn while the rest does."""
+        lines: list[bytes] = []
+        length = 0
+        while self._waiting and length < _PART:
+            lines.append(_line(self._waiting.popleft()))
+            length += len(lines[-1])
+        return b"".join(lines)
 
     def stop(self) -> None:
         """Write nothing any more."""
         self.ongoing.on_news = _nobody
-        for call in (*self._timed, self._mark):
+        for call in (*self._timed, self._mark, *([] if self._again is None else [self._again])):
             call.cancel()
 
     def _bookmark(self) -> None:

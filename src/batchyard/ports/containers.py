@@ -38,8 +38,15 @@ class ContainerLog(Protocol):
     def is_over(self) -> bool:
         """Whether nothing will come any more."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether more is there than was read: a long log is read by and by, and `on_news` says when to go on."""
+
+    def skip_to_last(self, lines: int) -> None:
+        """Leave out what comes before the last so many lines, or some of it; called before anything is read."""
+
     def read(self) -> Sequence[LogLine]:
-        """The lines that came since they were read last, the oldest first; at first all that are kept."""
+        """The lines that came since they were read last, the oldest first; at first those that are kept."""
 
     def close(self) -> None:
         """Read no more."""

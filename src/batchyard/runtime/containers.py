@@ -121,6 +121,14 @@ class SimulatedLog:
         """Whether nothing will come any more."""
         return self._is_over
 
+    @property
+    def is_behind(self) -> bool:
+        """It is short."""
+        return False
+
+    def skip_to_last(self, lines: int) -> None:
+        """It is short."""
+
     def read(self) -> Sequence[LogLine]:
         """The lines that came since they were read last."""
         if not self._is_over:
