@@ -60,6 +60,7 @@ BACKOFF_MAX: Final = 30 * SECOND
 #: As the Job controller where the API refuses a pod. Source: Kubernetes's pkg/controller/job.
 REFUSED_BACKOFF_MIN: Final = SECOND
 REFUSED_BACKOFF_MAX: Final = MINUTE
+#: Of writes that do not depend on each other.
 INDEPENDENT_BACKOFF_MAX: Final = 8 * SECOND
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 

@@ -41,6 +41,8 @@ _CONSEQUENCES: Final = {
     "missing-field": "the API refuses the object",
     "invalid-value": "the API refuses the object",
 }
+#: How the warning of decoding begins that the rule queue-name-not-a-label reports with a remedy.
+_QUEUE_ANNOTATION: Final = f"metadata.annotations[{well_known.QUEUE_NAME}]"
 _SEVERITIES: Final = tuple(Severity)
 
 
@@ -149,9 +151,6 @@ def _work(
 # --- what reading finds ---
 
 
-_QUEUE_ANNOTATION: Final = f"metadata.annotations[{well_known.QUEUE_NAME}]"
-
-
 def _of_file(fault: FileFault) -> Finding:
     return _finding("unreadable-file", fault.source, 0, ("", ""), fault.error)
 
@@ -181,7 +180,7 @@ def _of_reading(manifests: Manifests, written: Mapping[tuple[str, int, str], Map
         finding = _finding(_rule_of(fault), fault.source, fault.document, (fault.kind, fault.name), fault.error)
         yield replace(finding, patches=(written[at],)) if at else finding
     for odd in manifests.odd:
-        if odd.error.problem.startswith(_QUEUE_ANNOTATION):  # the rule queue-name-not-a-label finds it, with the remedy
+        if odd.error.problem.startswith(_QUEUE_ANNOTATION):
             continue
         rule = "deprecated-version" if "deprecated" in odd.error.problem else "without-effect"
         remedy = "write the version that is served" if rule == "deprecated-version" else "leave it out"
