@@ -103,6 +103,8 @@ def _of_module(name: str, tree: ast.Module, calls: list[Any]) -> Iterator[Patter
         except NameError:
             assert (name, text) in DYNAMIC, f"{where}: the pattern {text} is not a constant; list it in DYNAMIC"
             continue
+        if isinstance(found, bytes):
+            found = found.decode("latin-1")  # it matches characters as it does bytes
         assert isinstance(found, str), f"{where}: {text} is no text"
         yield Pattern(where, _compiled(call, found, name), _functions(call, tree, constants.get(id(call), "")))
 
