@@ -17,7 +17,7 @@ from batchyard.runtime.node_agent import NodeAgents
 from batchyard.runtime.pace import pace_of
 from batchyard.wiring import Ports, Settings, build_platform
 from fuzz.requests import Asked, Place
-from unit.apiserver.api import OWNER, Api
+from unit.apiserver.api import OWNER, Api, sent
 
 ROCKETS: Final = Path(__file__).parents[1] / "live" / "rockets.yaml"
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -50,9 +50,9 @@ class FuzzedApi(Api):
         request = Request(asked.method, asked.path, asked.query, asked.headers, asked.body, OWNER)
         answer = self.server.handle(request)
         if isinstance(answer, Response):
-            _encode(answer.body)
+            sent(answer)
         elif not isinstance(answer, Conversation | Later):
-            _encode(answer.take())
+            _encode(list(answer.take()))
             answer.end()
         self.stored.kernel.run(until=self.stored.kernel.now())
         return answer.code if isinstance(answer, Response) else 200

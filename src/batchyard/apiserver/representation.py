@@ -29,6 +29,29 @@ class Form(Enum):
     METADATA_LIST = "PartialObjectMetadataList"
 
 
+class ShownItems(Sequence[Any]):
+    """The items of a long list as a client sees them; each is converted when it is read, and again when read again."""
+
+    def __init__(self, stored: Sequence[Any], show: Callable[[Any], Any]) -> None:
+        self._stored = stored
+        self._show = show
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._show, self._stored)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self._stored[index]
+        return ShownItems(found, self._show) if isinstance(index, slice) else self._show(found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Representation:
     """Shows objects of a resource as one request asks for them."""
 
@@ -74,7 +97,7 @@ class Representation:
                 return whole_list(stored, self._path, metadata)
         if self._form is Form.METADATA:
             raise _not_acceptable(f"you requested {self._form.value}, but the requested object is a list")
-        kind, items = Form.METADATA_LIST.value, [_metadata_of(obj) for obj in stored]
+        kind, items = Form.METADATA_LIST.value, ShownItems(stored, _metadata_of)
         return {"kind": kind, "apiVersion": _META, "metadata": metadata, "items": items}
 
     def _table(self, stored: Sequence[Obj], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,9 +105,11 @@ class Representation:
         columns = strategy.columns(version)
         found = [_whole if column.counts else _READ.get(column.type) for column in columns]
         readers = [(i, read) for i, read in enumerate(found) if read is not None]
-        rows = [
-            {"cells": _typed(strategy.cells(obj, self._now, version), readers), **self._with(obj)} for obj in stored
-        ]
+
+        def row(obj: Obj) -> dict[str, Any]:
+            return {"cells": _typed(strategy.cells(obj, self._now, version), readers), **self._with(obj)}
+
+        rows = [row(stored[0])] if len(stored) == 1 else ShownItems(stored, row)
         about = {"kind": "Table", "apiVersion": _META, "metadata": metadata}
         return {**about, "columnDefinitions": _definitions(columns), "rows": rows}
 
@@ -103,9 +128,13 @@ class Representation:
 def whole_list(stored: Sequence[Obj], path: ResourcePath, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return a list of whole objects; items of built-in kinds lack `apiVersion` and `kind`, as Go's typed lists do."""
     version, show = path.api_version, path.resource.strategy.show
-    items = [show(obj, version) for obj in stored]
-    if not path.resource.has_typed_items:
-        items = [{field: value for field, value in item.items() if field not in _TYPE} for item in items]
+    has_type = path.resource.has_typed_items
+
+    def item(obj: Obj) -> dict[str, Any]:
+        shown = show(obj, version)
+        return shown if has_type else {field: value for field, value in shown.items() if field not in _TYPE}
+
+    items = ShownItems(stored, item)
     return {"kind": f"{path.info.kind}List", "apiVersion": version, "metadata": metadata, "items": items}
 
 
@@ -115,7 +144,7 @@ def in_form(answer: Response, form: Form) -> Response:
     if form in {Form.WHOLE, Form.TABLE} or kind == "Status":
         return answer
     if "items" in answer.body:
-        items = [_metadata_of(obj) for obj in answer.body["items"]]
+        items = ShownItems(answer.body["items"], _metadata_of)
         body = {"kind": Form.METADATA_LIST.value, "apiVersion": _META, "metadata": {}, "items": items}
         return answer._replace(body=body)
     return answer._replace(body=_metadata_of(answer.body))

@@ -4,13 +4,13 @@ Source: k8s.io/apimachinery, pkg/fields/selector.go.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.scheme import ServedKind
-from batchyard.api.selectors import Selector
+from batchyard.api.selectors import Requirement
 from batchyard.api.validation import names
 from batchyard.apiserver.label_selectors import requirements_of
 from batchyard.apiserver.request import Request, bad_request
@@ -61,27 +61,65 @@ _UNTOLD: Final = {
 }
 
 
+class LabelTerms:
+    """The requirements of a label selector, sorted so that one operation checks all of the same kind.
+
+    A selector may have thousands of terms and is compared with every object of a list.
+    """
+
+    def __init__(self, requirements: Sequence[Requirement]) -> None:
+        self.is_empty = not requirements
+        self._equal: set[tuple[str, str]] = set()
+        self._unequal: set[tuple[str, str]] = set()
+        self._present: set[str] = set()
+        self._absent: set[str] = set()
+        self._others: list[Requirement] = []
+        for each in requirements:
+            match each.operator, len(each.values):
+                case "In", 1:
+                    self._equal.add((each.key, each.values[0]))
+                case "NotIn", _:
+                    self._unequal.update((each.key, value) for value in each.values)
+                case "Exists", _:
+                    self._present.add(each.key)
+                case "DoesNotExist", _:
+                    self._absent.add(each.key)
+                case _:
+                    self._others.append(each._replace(values=tuple(dict.fromkeys(each.values))))
+
+    def match(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels meet all requirements."""
+        keys, items = labels.keys(), labels.items()
+        return (
+            self._equal <= items
+            and self._present <= keys
+            and self._absent.isdisjoint(keys)
+            and self._unequal.isdisjoint(items)
+            and all(each.matches(labels) for each in self._others)
+        )
+
+
 class Selection(NamedTuple):
     """Label selectors and field selectors, all of which must hold."""
 
-    labels: Selector
+    labels: LabelTerms
     fields: tuple[tuple[str, bool, str], ...]
 
     @property
     def is_all(self) -> bool:
         """Whether every object is selected."""
-        return not self.labels.requirements and not self.fields
+        return self.labels.is_empty and not self.fields
 
     def accepts(self, obj: Obj) -> bool:
         """Whether an object is selected."""
-        if self.labels.requirements and not self.labels.matches(obj["metadata"].get("labels") or {}):
+        if not self.labels.is_empty and not self.labels.match(obj["metadata"].get("labels") or {}):
             return False
         return all((_field(obj, path) == value) is wanted for path, wanted, value in self.fields)
 
 
 def selection_of(request: Request, info: ServedKind) -> Selection:
     """What a request selects of a kind; Refused if it cannot be read."""
-    labels = Selector(requirements_of(request.query.get("labelSelector", "")))
+    labels = LabelTerms(requirements_of(request.query.get("labelSelector", "")))
     return Selection(labels, tuple(_field_terms(request.query.get("fieldSelector", ""), info)))
 
 

@@ -1,6 +1,6 @@
 """Answers that go on: what the wire needs to know of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -23,8 +23,8 @@ class Ongoing(Protocol):
     def times_out(self) -> bool:
         """Whether its client comes again when it ends after a while."""
 
-    def take(self) -> Sequence[Any]:
-        """All that waits: texts as bytes, and values, each of which is a line of JSON."""
+    def take(self) -> Iterable[Any]:
+        """All that waits, false where nothing does: texts as bytes, and values, each of which is a line of JSON."""
 
     def mark(self) -> None:
         """Tell how far it has come, where its client wants to know; asked now and then."""

@@ -5,20 +5,22 @@ is ended when the client falls behind that. An object that comes to be selected 
 as deleted. Source: k8s.io/apiserver, pkg/storage/cacher/cache_watcher.go and pkg/endpoints/handlers/watch.go.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from batchyard.api.meta import Obj
 from batchyard.apiserver.paths import ResourcePath
+from batchyard.apiserver.representation import ShownItems
 from batchyard.apiserver.request import JSON
 from batchyard.apiserver.selection import Selection
 from batchyard.ports.client import EventType, WatchEvent
 
 #: How many events a client may be behind, beside those that it begins with.
 BACKLOG_MAX: Final = 100_000
-_EXPIRED: Final = {
-    "type": "ERROR",
-    "object": {
+_EXPIRED: Final = (
+    "ERROR",
+    {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
@@ -27,7 +29,10 @@ _EXPIRED: Final = {
         "reason": "Expired",
         "code": 410,
     },
-}
+)
+_Event: TypeAlias = tuple[str, Mapping[str, Any]]
+"""Its type, and the stored object or, of bookmarks and errors, the object as the client sees it."""
+_AS_IT_IS: Final = ("BOOKMARK", "ERROR")
 
 
 class WatchStream:
@@ -52,7 +57,7 @@ class WatchStream:
         #: How its client wants to see an object that has nothing but metadata.
         self._bookmark = bookmark
         self._with_bookmarks = with_bookmarks
-        self._waiting: list[Mapping[str, Any]] = []
+        self._waiting: list[_Event] = []
         self._begun_with = 0
         #: The last revision the client knows of, or need not know.
         self._revision = 0
@@ -60,10 +65,10 @@ class WatchStream:
         #: Called when there is something to take.
         self.on_news: Callable[[], None] = _nobody
 
-    def take(self) -> list[Mapping[str, Any]]:
-        """All events that wait."""
+    def take(self) -> Sequence[Mapping[str, Any]]:
+        """All events that wait, each converted when it is read."""
         taken, self._waiting, self._begun_with = self._waiting, [], 0
-        return taken
+        return ShownItems(taken, partial(_shown, self._show))
 
     def feed(self, changes: Iterable[WatchEvent]) -> None:
         """Take in what happened."""
@@ -88,7 +93,7 @@ class WatchStream:
 
     def begin(self, objs: Iterable[Obj], revision: int) -> None:
         """What is there at a revision is told as added; what came of it is known then."""
-        self._waiting += [{"type": "ADDED", "object": self._show(o)} for o in objs if self._selection.accepts(o)]
+        self._waiting += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
         self._begun_with = len(self._waiting)
         self._revision = revision
 
@@ -102,19 +107,24 @@ class WatchStream:
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if initial:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-        self._waiting.append({"type": "BOOKMARK", "object": self._bookmark(metadata)})
+        self._waiting.append(("BOOKMARK", self._bookmark(metadata)))
         self.on_news()
 
     def _add(self, change: WatchEvent) -> None:
         was = change.old is not None and self._selection.accepts(change.old)
         is_now = change.type is not EventType.DELETED and self._selection.accepts(change.obj)
         if is_now:
-            self._waiting.append({"type": "MODIFIED" if was else "ADDED", "object": self._show(change.obj)})
+            self._waiting.append(("MODIFIED" if was else "ADDED", change.obj))
         elif was:
             # What is no longer selected is told as it was when it still was.
             gone = change.obj if change.old is None or change.type is EventType.DELETED else change.old
             metadata = {**gone["metadata"], "resourceVersion": str(change.revision)}
-            self._waiting.append({"type": "DELETED", "object": self._show({**gone, "metadata": metadata})})
+            self._waiting.append(("DELETED", {**gone, "metadata": metadata}))
+
+
+def _shown(show: Callable[[Obj], Mapping[str, Any]], event: _Event) -> dict[str, Any]:
+    kind, obj = event
+    return {"type": kind, "object": obj if kind in _AS_IT_IS else show(obj)}
 
 
 def _nobody() -> None:

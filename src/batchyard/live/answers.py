@@ -1,8 +1,9 @@
 """Requests of the wire as work of the platform, and the answers once all they rest on is durable."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -14,7 +15,7 @@ from batchyard.apiserver.server import ApiServer
 from batchyard.apiserver.streams import Begun, Conversation, Later, Ongoing, Reply
 from batchyard.live.clock import ticks
 from batchyard.live.durability import GroupCommit
-from batchyard.live.encoding import shared
+from batchyard.live.encoding import pieces, shared
 from batchyard.live.fairness import FairQueue
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.overload import Load, too_many
@@ -23,7 +24,7 @@ from batchyard.metrics.requests import RequestFigures
 from batchyard.store.mark import JournalError
 
 Answered: TypeAlias = Callable[[Begun], None]
-"""Takes an answer; the body of a response is bytes by then."""
+"""Takes an answer; the body of a response is bytes by then, or an iterator of them where it is long."""
 _Measured: TypeAlias = tuple[Labels, float]
 _Settle: TypeAlias = Callable[[Begun, _Measured, JournalError | None], None]
 
@@ -183,15 +184,20 @@ class Answers:
 
 def _sent(response: Response, request: Request) -> Response:
     """A response with its body as bytes: of what was written those that watches are sent, too."""
-    if request.method == "GET" or not isinstance(response.body, dict):
+    if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
         return encoded(response)
     return response._replace(body=shared(response.body) + b"\n")
 
 
 def encoded(response: Response) -> Response:
-    """A response with its body as bytes; an object ends with a newline, as Go's encoder writes it."""
+    """A response with its body as bytes, or as an iterator of pieces; an object ends with a newline, as in Go."""
     body = response.body
-    if isinstance(body, bytes):
+    if isinstance(body, bytes | Iterator):
         return response
-    text = body.encode() if isinstance(body, str) else _encoder.encode_lines([body])
-    return response._replace(body=text)
+    if isinstance(body, str):
+        return response._replace(body=body.encode())
+    if not isinstance(body, Mapping):
+        return response._replace(body=_encoder.encode_lines([body]))
+    found = pieces(body)
+    first, second = next(found), next(found, None)
+    return response._replace(body=first if second is None else chain((first, second), found))

@@ -20,9 +20,11 @@ from batchyard.live.answers import Answers, encoded
 from batchyard.live.connections import Connections
 from batchyard.live.conversations import converse, switched
 from batchyard.live.deadline import Deadline
+from batchyard.live.encoding import PIECE
 from batchyard.live.requests import Requests, Whole
-from batchyard.live.streams import Stream
+from batchyard.live.streams import Pieces, Stream
 from batchyard.live.tls import Peer, peer_of
+from batchyard.live.turns import Turns
 from batchyard.live.upgraded import UpgradedConnection
 
 #: Whoever comes over a wire without TLS, which only the owner may open.
@@ -32,8 +34,6 @@ HEAD_WITHIN: Final = 15
 BODY_WITHIN: Final = 30
 TAKEN_WITHIN: Final = 60
 IDLE_WITHIN: Final = 60
-#: Bytes of an answer that are written at once.
-PART: Final = 256 * 1024
 #: Letters of a warning, and of all warnings, as upstream cuts them: clients bound the headers that they take.
 WARNING_MAX: Final = 256
 WARNINGS_MAX: Final = 4096
@@ -47,8 +47,9 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 class HttpConnection(asyncio.Protocol):
     """See the module."""
 
-    def __init__(self, answers: Answers, connections: Connections, *, is_secure: bool) -> None:
+    def __init__(self, answers: Answers, connections: Connections, turns: Turns, *, is_secure: bool) -> None:
         self._answers = answers
+        self._turns = turns
         self._connections = connections
         self._is_secure = is_secure
         self._loop = asyncio.get_running_loop()
@@ -61,10 +62,9 @@ class HttpConnection(asyncio.Protocol):
         self._stream: Stream | None = None
         self._is_lost = False
         self._is_paused = False
-        #: How many bytes of bodies it holds, by the flow that they belong to, and what of an answer is not written yet.
+        #: How many bytes of bodies it holds, by the flow that they belong to.
         self._held: dict[str, int] = {}
         self._holder = ""
-        self._rest = memoryview(b"")
         #: Whether the client takes what is written.
         self.takes = True
 
@@ -93,7 +93,6 @@ class HttpConnection(asyncio.Protocol):
         """Whoever says no more hears no more: the connection closes now."""
         self._is_lost = True
         self._waiting.clear()
-        self._rest = memoryview(b"")
         if self._stream is not None:
             self._stream.stop()
             self._answers.leave(self._stream.ongoing)
@@ -117,8 +116,6 @@ class HttpConnection(asyncio.Protocol):
         self.takes = True
         if self._stream is not None:
             self._stream.tell()
-        if self._rest:
-            self._write_rest()
         self._go_on()
         self._wait()
 
@@ -211,30 +208,34 @@ class HttpConnection(asyncio.Protocol):
             self._hand_over(answer, whole)
             return
         if not isinstance(answer, Response):
-            self._begin(answer, whole)
+            self._begin(answer, Response(200, None, content_type=answer.content_type), whole)
+            return
+        if not isinstance(answer.body, bytes):
+            self._begin(Pieces(answer.body), answer, whole)
             return
         framing, is_last = b"\r\ncontent-length: %d" % len(answer.body), self._is_last(whole)
         head = _head(answer, self._connections.date(), framing, is_last=is_last)
         body = b"" if whole.request.method == "HEAD" else answer.body
-        self._transport.write(head + body[:PART])
-        self._rest = memoryview(body)[PART:]
-        self._write_rest()
-
-    def _write_rest(self) -> None:
-        """Write of a long answer as much as is taken: whoever takes it slowly has time, whoever takes none has not."""
-        while self._rest and self.takes:
-            part, self._rest = self._rest[:PART], self._rest[PART:]
-            self._transport.write(part)
-        if not self._rest:
+        self._transport.write(head + body[:PIECE])
+        if len(body) <= PIECE:
             self._end_answer()
+        else:
+            self._answering = whole._replace(is_chunked=False)
+            self._stream_parts(Pieces(body[begin : begin + PIECE] for begin in range(PIECE, len(body), PIECE)), whole)
 
-    def _begin(self, ongoing: Ongoing, whole: Whole) -> None:
+    def _begin(self, ongoing: Ongoing, answer: Response, whole: Whole) -> None:
         """Begin a stream; where it cannot be framed the end of the connection is its end."""
         framing = b"\r\ntransfer-encoding: chunked" if whole.is_chunked else b""
         self._answering = whole._replace(is_last=self._is_last(whole) or not whole.is_chunked)
-        begun, is_last = Response(200, None, content_type=ongoing.content_type), self._answering.is_last
-        self._transport.write(_head(begun, self._connections.date(), framing, is_last=is_last))
-        self._stream = Stream(ongoing, whole.request, self, self._loop)
+        self._transport.write(_head(answer, self._connections.date(), framing, is_last=self._answering.is_last))
+        if whole.request.method == "HEAD":
+            self._answers.leave(ongoing)
+            self._end_answer()
+        else:
+            self._stream_parts(ongoing, whole)
+
+    def _stream_parts(self, ongoing: Ongoing, whole: Whole) -> None:
+        self._stream = Stream(ongoing, whole.request, self, self._loop, self._turns.of(whole.request.user))
         self._stream.tell()
 
     def _hand_over(self, answer: Conversation, whole: Whole) -> None:

@@ -28,6 +28,7 @@ from batchyard.live.http import HEAD_WITHIN, HttpConnection
 from batchyard.live.place import LOOPBACK, Place
 from batchyard.live.platform import Embedded
 from batchyard.live.tls import server_context
+from batchyard.live.turns import Turns
 
 #: How long requests may take to end when the platform is told to.
 REQUESTS_END_WITHIN: Final = 2  # seconds
@@ -89,8 +90,9 @@ async def _answer(
     """Answer requests until the platform is told to end, and then those that are under way."""
     answers, connections, ended = embedded.answers(guard), Connections(), asyncio.Event()
     _end_when_told(ended, embedded)
-    connect = partial(HttpConnection, answers, connections, is_secure=sockets.context is not None)
     loop = asyncio.get_running_loop()
+    turns = Turns(loop)
+    connect = partial(HttpConnection, answers, connections, turns, is_secure=sockets.context is not None)
     _take_all_files()
     sys.setswitchinterval(_TURN_WITHIN)
     within = None if sockets.context is None else HEAD_WITHIN

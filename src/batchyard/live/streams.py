@@ -1,16 +1,16 @@
 """An answer that goes on, on a connection: it is written as it comes, until its client goes or its time is over."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from contextlib import ExitStack
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
 from batchyard.apiserver.list_options import timeout_of
 from batchyard.apiserver.request import Request
 from batchyard.apiserver.streams import Ongoing
-from batchyard.live.encoding import shared
+from batchyard.live.encoding import PIECE, shared
 
 BOOKMARKS_EVERY: Final = 60.0  # seconds
 #: How long before a watch ends its client is told how far it has come. Source: k8s.io/apiserver,
@@ -19,9 +19,9 @@ BOOKMARK_BEFORE_END: Final = 2.0  # seconds
 _LASTS: Final = 1800.0  # seconds, where a request says nothing
 #: An event of a watch tells its type and its object, in this order.
 _EVENT_SIZE: Final = 2
-#: Bytes that are written at once.
-_PART: Final = 256 * 1024
 _encode = msgspec.json.Encoder().encode
+TakeTurn: TypeAlias = Callable[[Callable[[], None]], None]
+"""Calls a function soon, once others had their turn."""
 
 
 class Sink(Protocol):
@@ -37,59 +37,98 @@ class Sink(Protocol):
     def end_parts(self) -> None:
         """That was the last one."""
 
+    def abort(self) -> None:
+        """There is a part that cannot be had."""
+
 
 class Stream:
     """See the module."""
 
-    def __init__(self, ongoing: Ongoing, request: Request, sink: Sink, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, ongoing: Ongoing, request: Request, sink: Sink, loop: asyncio.AbstractEventLoop, take_turn: TakeTurn
+    ) -> None:
         self.ongoing = ongoing
         self._sink = sink
         self._loop = loop
+        self._take_turn = take_turn
         self._timed = [loop.call_later(after, then) for after, then in _timed(ongoing, request)]
         self._mark = loop.call_later(BOOKMARKS_EVERY, self._bookmark)
-        #: What was taken, and is not written yet.
-        self._waiting: deque[Any] = deque()
-        self._again: asyncio.Handle | None = None
+        #: What was taken and is not written yet; None where nothing is.
+        self._waiting: Iterator[Any] | None = None
+        self._has_turn = False
+        self._is_stopped = False
         ongoing.on_news = self.tell
 
     def tell(self) -> None:
         """Write what waits, if it is taken."""
-        if not self._sink.takes:
+        if not self._sink.takes or self._has_turn or self._is_stopped:
             return
-        if not self._waiting:
-            self._waiting.extend(self.ongoing.take())
-        if self._waiting:
-            self._sink.write_part(self._next_part())
-        if self._waiting:
-            self._go_on()
+        if self._waiting is None and (taken := self.ongoing.take()):
+            self._waiting = iter(taken)
+        if self._waiting is not None:
+            with ExitStack() as defect:
+                defect.callback(self._sink.abort)
+                part = self._next_part(self._waiting)
+                defect.pop_all()
+            if part:
+                self._sink.write_part(part)
+        if self._waiting is not None:
+            self._has_turn = True
+            self._take_turn(self._go_on)
         elif self.ongoing.is_over:
             self.stop()
             self._sink.end_parts()
 
     def _go_on(self) -> None:
-        """Write more once others had their turn, and the sink takes it."""
-        if self._again is not None:
-            self._again.cancel()
-        self._again = self._loop.call_soon(self.tell)
+        self._has_turn = False
+        self.tell()
 
-    def _next_part(self) -> bytes:
+    def _next_part(self, waiting: Iterator[Any]) -> bytes:
         """Some of what waits, so that others have their turn while the rest does."""
         lines: list[bytes] = []
         length = 0
-        while self._waiting and length < _PART:
-            lines.append(_line(self._waiting.popleft()))
+        for each in waiting:
+            lines.append(_line(each))
             length += len(lines[-1])
+            if length >= PIECE:
+                break
+        else:
+            self._waiting = None
         return b"".join(lines)
 
     def stop(self) -> None:
         """Write nothing any more."""
+        self._is_stopped = True
         self.ongoing.on_news = _nobody
-        for call in (*self._timed, self._mark, *([] if self._again is None else [self._again])):
+        for call in (*self._timed, self._mark):
             call.cancel()
 
     def _bookmark(self) -> None:
         self._mark = self._loop.call_later(BOOKMARKS_EVERY, self._bookmark)
         self.ongoing.mark()
+
+
+class Pieces:
+    """A response in pieces, as a stream."""
+
+    times_out: Final = False
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.content_type = ""  # its head is written before
+        self.is_over = False
+        self.on_news: Callable[[], None] = _nobody
+        self._pieces = pieces
+
+    def take(self) -> Iterator[bytes]:
+        """All pieces, each encoded when it is read; asked for once."""
+        self.is_over = True
+        return self._pieces
+
+    def mark(self) -> None:
+        """Nothing is to be told."""
+
+    def end(self) -> None:
+        """It ends with its last piece."""
 
 
 def _line(part: Any) -> bytes:

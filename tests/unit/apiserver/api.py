@@ -29,6 +29,7 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient
 from batchyard.controllers.admission.index import AdmissionIndex
 from batchyard.kernel import VirtualKernel
+from batchyard.live.answers import encoded
 from batchyard.ports.client import WatchEvent, Write, WriteResult
 from batchyard.runtime.containers import SimulatedContainers
 from batchyard.store.memory import Store
@@ -96,6 +97,12 @@ class Sealed:
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
         return signature == self.sign(message)
+
+
+def sent(response: Response) -> bytes:
+    """The body of a response as its client receives it."""
+    body = encoded(response).body
+    return body if isinstance(body, bytes) else b"".join(body)
 
 
 class Api:

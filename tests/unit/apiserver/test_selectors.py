@@ -1,7 +1,11 @@
 """What is selected by the selectors of a query, and which selectors are none."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from batchyard.api.selectors import Requirement
+from batchyard.apiserver.selection import LabelTerms
 from unit.apiserver.api import Api
 
 MAPS = "/api/v1/namespaces/team/configmaps"
@@ -43,6 +47,28 @@ def found(api: Api, query: str) -> str:
 )
 def test_labels_select(api: Api, selector: str, names: str) -> None:
     assert found(api, f"labelSelector={selector}") == names
+
+
+WORDS = st.sampled_from(["a", "b", "1", "2"])
+
+
+@given(
+    st.lists(
+        st.builds(
+            Requirement,
+            WORDS,
+            st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]),
+            st.lists(WORDS, min_size=1, max_size=3).map(tuple),
+        ),
+        max_size=4,
+    ),
+    st.dictionaries(WORDS, WORDS),
+)
+def test_the_terms_of_a_selector_match_together_as_one_by_one(
+    requirements: list[Requirement], labels: dict[str, str]
+) -> None:
+    one_by_one = all(each.matches(labels) for each in requirements)
+    assert LabelTerms(requirements).match(labels) is one_by_one
 
 
 @pytest.mark.parametrize(

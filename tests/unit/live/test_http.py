@@ -25,6 +25,7 @@ from batchyard.live.durability import GroupCommit
 from batchyard.live.http import HttpConnection
 from batchyard.live.kernel import LiveKernel
 from batchyard.live.requests import BODY_MAX, Requests
+from batchyard.live.turns import Turns
 from batchyard.metrics.requests import RequestFigures
 from batchyard.store.journal import Journal
 from batchyard.store.memory import Store
@@ -56,7 +57,7 @@ async def connected(
     )
     connections = Connections()
     listening = await loop.create_server(
-        partial(HttpConnection, answers, connections, is_secure=is_secure), "127.0.0.1", 0, ssl=tls
+        partial(HttpConnection, answers, connections, Turns(loop), is_secure=is_secure), "127.0.0.1", 0, ssl=tls
     )
     reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname()[:2])
     try:
@@ -324,16 +325,28 @@ def test_of_many_warnings_the_first_are_told(tmp_path: Path) -> None:
     assert 40 < answer.count(b"\r\nwarning: 299 - ") < 70
 
 
+async def chunk(reader: asyncio.StreamReader) -> bytes:
+    length = int(await reader.readline(), 16)
+    return (await reader.readexactly(length + 2))[:-2]
+
+
 def test_a_long_answer_is_written_as_it_is_taken(tmp_path: Path) -> None:
     api = Api()
     for number in range(20):
         api.post(MAPS, config_map(f"m{number}") | {"data": {"a": "x" * 200_000}})
+    names = sorted(f"m{number}" for number in range(20))
 
     async def talk() -> None:
         async with connected(api.server, tmp_path) as (reader, writer):
             writer.write(b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % MAPS.encode())
-            answer = await reader.read()
-            assert len(json.loads(answer.partition(b"\r\n\r\n")[2])["items"]) == 20
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b"transfer-encoding: chunked" in head
+            chunks = [await chunk(reader)]
+            while chunks[-1]:
+                chunks.append(await chunk(reader))
+            assert max(map(len, chunks)) < 800_000
+            assert [item["metadata"]["name"] for item in json.loads(b"".join(chunks))["items"]] == names
+            assert await reader.read() == b""
 
     asyncio.run(talk())
 

@@ -1,11 +1,13 @@
 """Answers that go on, as they are written."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from batchyard.apiserver.authentication import ANONYMOUS, User
 from batchyard.apiserver.request import Request
-from batchyard.live.streams import Stream
+from batchyard.live.streams import Pieces, Stream
+from batchyard.live.turns import Turns
 
 
 class Much:
@@ -37,6 +39,7 @@ class Slow:
         self.takes = True
         self.parts: list[bytes] = []
         self.is_ended = False
+        self.is_aborted = False
 
     def write_part(self, part: bytes) -> None:
         self.parts.append(part)
@@ -44,11 +47,14 @@ class Slow:
     def end_parts(self) -> None:
         self.is_ended = True
 
+    def abort(self) -> None:
+        self.is_aborted = True
+
 
 def test_much_is_written_part_by_part_while_others_have_their_turn() -> None:
     loop = asyncio.new_event_loop()
     sink, texts = Slow(), [b"%d" % (number % 10) * 100_000 for number in range(50)]
-    stream = Stream(Much(texts), Request("GET", "/"), sink, loop)
+    stream = Stream(Much(texts), Request("GET", "/"), sink, loop, Turns(loop).of(ANONYMOUS))
     turns: list[int] = []
 
     def look() -> None:
@@ -70,3 +76,50 @@ def test_much_is_written_part_by_part_while_others_have_their_turn() -> None:
     assert b"".join(sink.parts) == b"".join(texts)
     assert max(map(len, sink.parts)) <= 400_000
     assert len(turns) >= len(sink.parts) - 1
+
+
+def test_a_list_is_encoded_as_it_is_taken_and_cut_off_at_a_defect() -> None:
+    loop = asyncio.new_event_loop()
+    encoded: list[int] = []
+
+    def pieces() -> Iterator[bytes]:
+        for number in range(10):
+            encoded.append(number)
+            if number == 5:
+                raise ZeroDivisionError
+            yield b"x" * 300_000
+
+    sink = Slow()
+    sink.takes = False
+    stream = Stream(Pieces(pieces()), Request("GET", "/"), sink, loop, Turns(loop).of(ANONYMOUS))
+    stream.tell()
+    assert encoded == []
+    sink.takes = True
+    loop.set_exception_handler(lambda *_: loop.stop())
+    stream.tell()
+    assert (encoded, sink.is_aborted) == ([0], False)
+    loop.run_forever()
+    loop.close()
+    stream.stop()
+    assert (encoded, len(sink.parts), sink.is_aborted, sink.is_ended) == ([0, 1, 2, 3, 4, 5], 5, True, False)
+
+
+def test_a_user_with_many_long_answers_has_no_more_turns_than_one_with_one() -> None:
+    loop = asyncio.new_event_loop()
+    turns, order = Turns(loop), list[str]()
+
+    def work(name: str, left: int) -> None:
+        order.append(name)
+        for _ in range(20_000):  # some time, so that it counts
+            pass
+        if left:
+            turns.of(User(name, ()))(lambda: work(name, left - 1))
+
+    for _ in range(8):
+        turns.of(User("many", ()))(lambda: work("many", 100))
+    turns.of(User("one", ()))(lambda: work("one", 20))
+    while "one" not in order or order.count("one") < 21:
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    loop.close()
+    assert order.count("many") < 80
