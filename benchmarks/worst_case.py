@@ -1,9 +1,10 @@
 """What one team's worst requests do to another team, and to `batchyard down`.
 
-    python benchmarks/worst_case.py [--seconds N] [--senders N] [--output json]
+    python benchmarks/worst_case.py [--load bodies|lists] [--seconds N] [--senders N] [--output json]
 
-A platform with TLS and two teams. A process of the first team sends the bodies that cost most, one after the other on
-each of several connections. Meanwhile the second team gets its ConfigMaps by plain requests and by `kubectl get`, the
+A platform with TLS and two teams. A process of the first team sends the bodies that cost most, or lists, watches and
+tries to delete 60 objects of 1 MB and 2,000 objects with 300 labels, one request after the other on each of several
+connections. Meanwhile the second team gets its ConfigMaps by plain requests and by `kubectl get`, the
 owner asks for /livez, and at the end `batchyard down` ends the platform under load. The same is measured before the
 load begins. Prints seconds: the median, the 99th percentile and the longest.
 """
@@ -98,11 +99,43 @@ def worst_bodies(namespace: str) -> Iterator[tuple[str, str, bytes, str]]:
 
 
 _MERGE: Final = "application/merge-patch+json"
+_LARGE, _LABELED, _LABELS = 60, 2_000, 300
 
 
-def send(kubeconfig: Path, senders: int) -> None:
-    """Send the worst bodies on several connections until this process is ended."""
-    bodies = list(worst_bodies(TEAMS[0]))
+def long_lists(namespace: str) -> Iterator[tuple[str, str, bytes, str]]:
+    """Requests whose answers cost the most; `make_many` made their objects."""
+    maps, secrets = (f"/api/v1/namespaces/{namespace}/{kind}" for kind in ("configmaps", "secrets"))
+    terms = ",".join(f"k{number}" for number in range(_LABELS))
+    yield "GET", maps, b"", _JSON
+    yield "GET", f"{secrets}?labelSelector={terms}", b"", _JSON
+    yield "GET", f"{maps}?watch=true&timeoutSeconds=1", b"", _JSON
+    yield "DELETE", f"{maps}?dryRun=All", b"", _JSON
+    yield "GET", f"{secrets}?labelSelector={terms.replace(',', '!=x,')},x", b"", _JSON
+    yield "GET", f"{secrets}?watch=true&timeoutSeconds=1", b"", _JSON
+
+
+def make_many(kubeconfig: Path) -> None:
+    """Make the objects of `long_lists`."""
+    caller, namespace = Caller(kubeconfig), TEAMS[0]
+    maps, secrets = (f"/api/v1/namespaces/{namespace}/{kind}" for kind in ("configmaps", "secrets"))
+    for number in range(_LARGE):
+        large = {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * 1_000_000}}
+        _expect(caller.ask("POST", maps, json.dumps(large).encode()), 201)
+    labels = {f"k{number}": "v" for number in range(_LABELS)}
+    for number in range(_LABELED):
+        labeled = {"metadata": {"name": f"labeled-{number}", "labels": labels}}
+        _expect(caller.ask("POST", secrets, json.dumps(labeled).encode()), 201)
+
+
+LOADS: Final[Mapping[str, Callable[[str], Iterator[tuple[str, str, bytes, str]]]]] = {
+    "bodies": worst_bodies,
+    "lists": long_lists,
+}
+
+
+def send(kubeconfig: Path, senders: int, load: str) -> None:
+    """Send the worst requests on several connections until this process is ended."""
+    bodies = list(LOADS[load](TEAMS[0]))
 
     def run(number: int) -> None:
         caller = Caller(kubeconfig)
@@ -157,8 +190,8 @@ def measured(folder: Path, seconds: float) -> dict[str, list[float]]:
     return found
 
 
-def _expect(code: int) -> None:
-    if code != 200:
+def _expect(code: int, expected: int = 200) -> None:
+    if code != expected:
         raise SystemExit(f"the answer was {code}")
 
 
@@ -200,19 +233,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--senders", type=int, default=16)
+    parser.add_argument("--load", choices=[*LOADS], default="bodies")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     parser.add_argument("--send", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.send is not None:
-        send(given.send, given.senders)
+        send(given.send, given.senders, given.load)
         return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "platform"
         with platform(folder):
+            if given.load == "lists":
+                make_many(folder / "users" / "a.kubeconfig")
             found = {f"{name}, before": times for name, times in measured(folder, _QUIET).items()}
             with (Path(place) / "codes").open("wb") as codes:
                 command = [sys.executable, __file__, "--send", str(folder / "users" / "a.kubeconfig")]
-                sender = subprocess.Popen([*command, "--senders", str(given.senders)], stdout=codes)
+                command += ["--senders", str(given.senders), "--load", given.load]
+                sender = subprocess.Popen(command, stdout=codes)
                 threading.Event().wait(2)
                 try:
                     found |= measured(folder, given.seconds)
